@@ -1,0 +1,54 @@
+# The one entrance. `make` alone lists what there is.
+PYTHON ?= python3
+BIN := .venv/bin
+DATA ?= data
+
+.DEFAULT_GOAL := help
+.PHONY: help prerequisites setup setup-dev run test check format lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+prerequisites:
+	@command -v $(PYTHON) >/dev/null || { echo "runnel: Python 3.11 or newer is needed and '$(PYTHON)' was not found: install it, or name yours with make PYTHON=/path/to/python3." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "runnel: Python 3.11 or newer is needed, $$($(PYTHON) --version) was found: name a newer one with make PYTHON=/path/to/python3." >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "runnel: $(PYTHON) lacks its venv module: on Debian, apt-get install python3-venv." >&2; exit 1; }
+
+.venv/run.done: requirements/run.txt pyproject.toml | prerequisites
+	@echo "runnel: setting up .venv with the pinned dependencies (once; about a minute)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/run.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venv/dev.done: .venv/run.done requirements/dev.txt
+	@echo "runnel: adding the tools for checks and tests to .venv (once; about a minute)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@touch $@
+
+setup: .venv/run.done ## install Runnel into .venv; the command is .venv/bin/runnel
+
+setup-dev: .venv/dev.done ## the same, with what checks and tests need
+
+run: setup ## start a broker on loopback (data in ./data, or make run DATA=DIR)
+	@exec $(BIN)/runnel serve --data $(DATA)
+
+test: setup-dev ## all the tests
+	$(BIN)/pytest
+
+check: setup-dev ## lint, types, and which way the imports point
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup-dev ## let ruff put the code in order
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock: setup-dev ## choose the newest dependencies and pin them anew
+	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --allow-unsafe --strip-extras --no-annotate --no-header -o requirements/run.txt pyproject.toml requirements/build.in
+	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --allow-unsafe --strip-extras --no-annotate --no-header -o requirements/dev.txt requirements/dev.in
+
+clean: ## remove what make made (not your data)
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build

@@ -1,0 +1,1 @@
+"""Values that every other part shares. Imports nothing of Runnel."""

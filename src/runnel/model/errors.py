@@ -1,0 +1,232 @@
+"""What can go wrong. The type says whose fault it is; each door has one table that says what it answers.
+
+    ClientError     the request is wrong: retrying it unchanged will not help
+    RetriableError  ours, for now: the same request may well succeed later
+    Corruption      the disk returned other bytes than were written; carries the place
+    Fatal           the broker must end: going on could lose what was acknowledged
+
+A message says what happened, to what, and what to do next.
+"""
+
+
+class RunnelError(Exception):
+    """The root of every error that Runnel raises on purpose."""
+
+
+class ClientError(RunnelError):
+    """The request is wrong: retrying it unchanged will not help."""
+
+
+class RetriableError(RunnelError):
+    """Ours, for now: the same request may well succeed later."""
+
+
+class Corruption(RunnelError):
+    """The disk returned other bytes than were written."""
+
+    def __init__(self, what: str, *, path: str, position: int) -> None:
+        super().__init__(f"{what} in {path} at byte {position}")
+        self.path = path
+        self.position = position
+
+
+class Fatal(RunnelError):
+    """The broker must end: going on could lose what was acknowledged (a failed fsync, for one)."""
+
+
+# --- requests and names
+class InvalidRequest(ClientError): ...
+
+
+class UnsupportedVersion(ClientError): ...
+
+
+class InvalidTopicName(ClientError): ...
+
+
+class InvalidConfig(ClientError): ...
+
+
+class InvalidPartitions(ClientError): ...
+
+
+class InvalidReplicationFactor(ClientError): ...
+
+
+class InvalidReplicaAssignment(ClientError): ...
+
+
+class TopicAlreadyExists(ClientError): ...
+
+
+class PolicyViolation(ClientError): ...
+
+
+class UnsupportedByRunnel(ClientError):
+    """Kafka has it, this broker does not (yet)."""
+
+
+class UnknownTopic(RetriableError):
+    """Retriable, as in Kafka: the topic may be on its way."""
+
+
+class UnknownTopicId(RetriableError): ...
+
+
+class InconsistentTopicId(RetriableError): ...
+
+
+# --- appending
+class CorruptBatch(RetriableError):
+    """A batch arrived whose checksum or framing is wrong: the wire may have done it, so it may be sent again."""
+
+
+class InvalidRecord(ClientError): ...
+
+
+class InvalidTimestamp(ClientError): ...
+
+
+class BatchTooLarge(ClientError): ...
+
+
+class UnsupportedCompression(ClientError): ...
+
+
+class UnsupportedFormat(ClientError): ...
+
+
+class InvalidAcks(ClientError): ...
+
+
+class NotLeader(RetriableError): ...
+
+
+class LeaderNotAvailable(RetriableError): ...
+
+
+class StorageFailed(RetriableError):
+    """The disk refused (full, read-only, I/O error); nothing of this request was kept."""
+
+
+class NotEnoughReplicas(RetriableError): ...
+
+
+class NotEnoughReplicasAfterAppend(RetriableError): ...
+
+
+class RequestTimedOut(RetriableError): ...
+
+
+class OutOfOrderSequence(ClientError): ...
+
+
+class DuplicateSequence(ClientError):
+    """Older than the batches that are remembered: it was appended once, its offset is forgotten."""
+
+
+class UnknownProducer(ClientError): ...
+
+
+class InvalidProducerEpoch(ClientError): ...
+
+
+class ProducerFenced(ClientError): ...
+
+
+class InvalidTransactionState(ClientError): ...
+
+
+class InvalidProducerMapping(ClientError): ...
+
+
+# --- reading
+class OffsetOutOfRange(ClientError): ...
+
+
+class FencedEpoch(RetriableError): ...
+
+
+class UnknownEpoch(RetriableError): ...
+
+
+class FetchSessionNotFound(RetriableError): ...
+
+
+class InvalidFetchSessionEpoch(RetriableError): ...
+
+
+class OffsetNotAvailable(RetriableError): ...
+
+
+# --- groups
+class CoordinatorLoading(RetriableError): ...
+
+
+class CoordinatorNotAvailable(RetriableError): ...
+
+
+class NotCoordinator(RetriableError): ...
+
+
+class InvalidGroupId(ClientError): ...
+
+
+class GroupNotFound(ClientError): ...
+
+
+class GroupNotEmpty(ClientError): ...
+
+
+class GroupSubscribed(ClientError):
+    """Offsets of a topic that the group still subscribes to can't be deleted."""
+
+
+class GroupFull(ClientError): ...
+
+
+class UnknownMember(ClientError): ...
+
+
+class MemberIdRequired(ClientError):
+    """The first join got an id: join again with it."""
+
+    def __init__(self, message: str, *, member_id: str) -> None:
+        super().__init__(message)
+        self.member_id = member_id
+
+
+class IllegalGeneration(ClientError): ...
+
+
+class RebalanceInProgress(RetriableError): ...
+
+
+class InconsistentGroupProtocol(ClientError): ...
+
+
+class InvalidSessionTimeout(ClientError): ...
+
+
+class FencedInstance(ClientError): ...
+
+
+class UnreleasedInstance(ClientError): ...
+
+
+class FencedMemberEpoch(ClientError): ...
+
+
+class StaleMemberEpoch(ClientError): ...
+
+
+class UnsupportedAssignor(ClientError): ...
+
+
+class InvalidRegularExpression(ClientError): ...
+
+
+class OffsetMetadataTooLarge(ClientError): ...
+
+
+class UnstableOffsets(RetriableError): ...

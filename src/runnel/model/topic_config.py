@@ -1,0 +1,199 @@
+"""The settings a topic can have: Kafka's names, types, bounds and defaults, plus Runnel's own `flush.mode`.
+
+One table drives parsing, validation, DescribeConfigs and the reference page.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from typing import Any, Literal, TypeAlias
+
+from runnel.model.errors import InvalidConfig
+from runnel.model.limits import BATCH_BYTES_MAX, GIB, KIB, MIB
+
+DAY_MS = 24 * 60 * 60 * 1000
+LONG_MAX = 2**63 - 1
+INT_MAX = 2**31 - 1
+
+Kind: TypeAlias = Literal["boolean", "string", "int", "long", "double", "list"]
+
+
+class FlushMode(Enum):
+    """When acks=all is answered, and how far consumers may read."""
+
+    COMMIT = "commit"  # after fdatasync; several appends share one
+    INTERVAL = "interval"  # when written; synced every flush.ms or flush.messages
+    OS = "os"  # when written; the operating system syncs when it likes (Kafka's way)
+
+
+class TimestampType(Enum):
+    CREATE = "CreateTime"
+    APPEND = "LogAppendTime"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How one setting is written, and what is allowed."""
+
+    name: str
+    kind: Kind
+    doc: str
+    parse: Callable[[str], Any]
+    allowed: str
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        number = int(text.strip())
+        if not low <= number <= high:
+            raise ValueError(text)
+        return number
+
+    return parse
+
+
+def _number(low: float, high: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        number = float(text)
+        if not low <= number <= high:
+            raise ValueError(text)
+        return number
+
+    return parse
+
+
+def _truth(text: str) -> bool:
+    match text.strip().lower():
+        case "true":
+            return True
+        case "false":
+            return False
+    raise ValueError(text)
+
+
+def _one_of(*values: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in values:
+            raise ValueError(text)
+        return text
+
+    return parse
+
+
+def _policies(text: str) -> frozenset[str]:
+    policies = frozenset(part.strip() for part in text.split(",") if part.strip())
+    if not policies or not policies <= {"delete", "compact"}:
+        raise ValueError(text)
+    return policies
+
+
+def _setting(name: str, kind: Kind, default: Any, parse: Callable[[str], Any], allowed: str, doc: str) -> Any:
+    return field(default=default, metadata={"setting": Setting(name, kind, doc, parse, allowed)})
+
+
+def _int(name: str, default: int, low: int, doc: str) -> Any:
+    return _setting(name, "int", default, _whole(low, INT_MAX), f"a whole number from {low} to {INT_MAX}", doc)
+
+
+def _long(name: str, default: int, low: int, doc: str) -> Any:
+    return _setting(name, "long", default, _whole(low, LONG_MAX), f"a whole number from {low} to {LONG_MAX}", doc)
+
+
+def _bool(name: str, default: bool, doc: str) -> Any:
+    return _setting(name, "boolean", default, _truth, "true or false", doc)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """The effective settings of one topic."""
+
+    cleanup_policy: frozenset[str] = _setting(
+        "cleanup.policy", "list", frozenset({"delete"}), _policies, "delete, compact, or both with a comma",
+        "delete: remove old segments by retention; compact: keep the last record of each key",
+    )  # fmt: skip
+    compression_type: str = _setting(
+        "compression.type", "string", "producer", _one_of("producer"), "producer",
+        "batches are kept as the producer compressed them",
+    )  # fmt: skip
+    delete_retention_ms: int = _long("delete.retention.ms", DAY_MS, 0, "how long compaction keeps a tombstone")
+    file_delete_delay_ms: int = _long("file.delete.delay.ms", 60_000, 0, "how long a removed segment stays readable")
+    flush_mode: FlushMode = _setting(
+        "flush.mode", "string", FlushMode.COMMIT, FlushMode, "commit, interval or os",
+        "commit: acks=all waits for fdatasync; interval: synced every flush.ms or flush.messages; os: left to the kernel",
+    )  # fmt: skip
+    flush_messages: int = _long("flush.messages", LONG_MAX, 1, "interval mode: sync after so many messages")
+    flush_ms: int = _long("flush.ms", 1_000, 1, "interval mode: sync after so many milliseconds")
+    index_interval_bytes: int = _int("index.interval.bytes", 4 * KIB, 0, "bytes of log for one index entry")
+    max_compaction_lag_ms: int = _long("max.compaction.lag.ms", LONG_MAX, 1, "compact at the latest after so long")
+    max_message_bytes: int = _int("max.message.bytes", BATCH_BYTES_MAX, 0, "largest batch, after compression")
+    message_timestamp_type: TimestampType = _setting(
+        "message.timestamp.type", "string", TimestampType.CREATE, TimestampType, "CreateTime or LogAppendTime",
+        "whose clock stamps messages: the producer's or the broker's",
+    )  # fmt: skip
+    message_timestamp_before_max_ms: int = _long(
+        "message.timestamp.before.max.ms", LONG_MAX, 0, "how far a timestamp may lie in the past"
+    )
+    message_timestamp_after_max_ms: int = _long(
+        "message.timestamp.after.max.ms", 3_600_000, 0, "how far a timestamp may lie in the future"
+    )
+    min_cleanable_dirty_ratio: float = _setting(
+        "min.cleanable.dirty.ratio", "double", 0.5, _number(0.0, 1.0), "a number from 0 to 1",
+        "compact when this share of the log is not compacted yet",
+    )  # fmt: skip
+    min_compaction_lag_ms: int = _long("min.compaction.lag.ms", 0, 0, "a record stays uncompacted at least so long")
+    min_insync_replicas: int = _int("min.insync.replicas", 1, 1, "acks=all needs so many replicas in sync")
+    preallocate: bool = _bool("preallocate", False, "accepted for Kafka's tools; segments are never preallocated")
+    retention_bytes: int = _long("retention.bytes", -1, -1, "keep at most so many bytes a partition; -1: no bound")
+    retention_ms: int = _long("retention.ms", 7 * DAY_MS, -1, "keep messages so long; -1: for ever")
+    segment_bytes: int = _int("segment.bytes", GIB, 1 * MIB, "roll a segment at this size")
+    segment_index_bytes: int = _int("segment.index.bytes", 10 * MIB, 4, "roll a segment when an index has this size")
+    segment_jitter_ms: int = _long("segment.jitter.ms", 0, 0, "roll by age up to so much earlier, at random")
+    segment_ms: int = _long("segment.ms", 7 * DAY_MS, 1, "roll a segment at this age")
+    unclean_leader_election_enable: bool = _bool(
+        "unclean.leader.election.enable", False, "let a replica lead that may lack acknowledged messages"
+    )
+
+    @property
+    def compacted(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @property
+    def deletes(self) -> bool:
+        return "delete" in self.cleanup_policy
+
+    def with_overrides(self, overrides: Mapping[str, str]) -> "TopicConfig":
+        """These settings with others on top; raises InvalidConfig at the first that is unknown or not allowed."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        for name, text in overrides.items():
+            values[field_name(name)] = parse_setting(name, text)
+        return TopicConfig(**values)
+
+
+SETTINGS: dict[str, Setting] = {f.metadata["setting"].name: f.metadata["setting"] for f in fields(TopicConfig)}
+
+
+def field_name(name: str) -> str:
+    return name.replace(".", "_").replace("-", "_")
+
+
+def parse_setting(name: str, text: str) -> Any:
+    """The value of one setting; the error names the key, the value and what is allowed."""
+    setting = SETTINGS.get(name)
+    if setting is None:
+        raise InvalidConfig(f"unknown topic setting {name!r}: allowed are {', '.join(sorted(SETTINGS))}")
+    try:
+        return setting.parse(text)
+    except ValueError:
+        raise InvalidConfig(f"topic setting {name} can't be {text!r}: allowed is {setting.allowed}") from None
+
+
+def shown(value: Any) -> str:
+    """A value as Kafka's tools print it."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case Enum():
+            return str(value.value)
+        case frozenset():
+            return ",".join(sorted(value))
+    return str(value)

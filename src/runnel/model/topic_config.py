@@ -119,7 +119,7 @@ class TopicConfig:
     file_delete_delay_ms: int = _long("file.delete.delay.ms", 60_000, 0, "how long a removed segment stays readable")
     flush_mode: FlushMode = _setting(
         "flush.mode", "string", FlushMode.COMMIT, FlushMode, "commit, interval or os",
-        "commit: acks=all waits for fdatasync; interval: synced every flush.ms or flush.messages; os: left to the kernel",
+        "commit: acks=all waits for fdatasync; interval: a sync every flush.ms or flush.messages; os: the kernel syncs",
     )  # fmt: skip
     flush_messages: int = _long("flush.messages", LONG_MAX, 1, "interval mode: sync after so many messages")
     flush_ms: int = _long("flush.ms", 1_000, 1, "interval mode: sync after so many milliseconds")

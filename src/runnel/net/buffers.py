@@ -1,0 +1,47 @@
+"""Receive buffers, used again only when nobody can see their bytes any more.
+
+A frame is a view into its buffer, and whoever handles it may keep slices. A bytearray refuses to change its size while
+any view of it lives: `take` asks it, so that a buffer with a view left over goes to the garbage collector, not to the
+next connection. (It asks then and not in `give`, because the event loop itself holds a view while it reports a read.)
+"""
+
+from runnel.model.limits import KIB, MIB
+
+SMALL_BYTES = 64 * KIB  # one read of a socket; an idle connection holds none
+LARGE_BYTES = 2 * MIB  # frames above this are rare: their buffers are made to measure and dropped
+KEPT_BYTES_MAX = 32 * MIB
+
+
+class BufferPool:
+    """Two sizes of buffers for all connections of a broker."""
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[bytearray]] = {SMALL_BYTES: [], LARGE_BYTES: []}
+        self._kept_bytes = 0
+
+    def take(self, size: int) -> bytearray:
+        """A buffer of at least `size` bytes, with old bytes in it."""
+        for kind, free in self._free.items():
+            if size <= kind:
+                while free:
+                    self._kept_bytes -= kind
+                    if _unseen(buffer := free.pop()):
+                        return buffer
+                return bytearray(kind)
+        return bytearray(size)
+
+    def give(self, buffer: bytearray) -> None:
+        """Take a buffer back for the next who needs one."""
+        kind = len(buffer)
+        free = self._free.get(kind)
+        if free is not None and self._kept_bytes + kind <= KEPT_BYTES_MAX:
+            self._kept_bytes += kind
+            free.append(buffer)
+
+
+def _unseen(buffer: bytearray) -> bool:
+    try:
+        buffer.append(buffer.pop())
+    except BufferError:
+        return False
+    return True

@@ -1,0 +1,102 @@
+"""A listening socket and the connections it accepted: limits, idle clients, orderly end."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from runnel.model.limits import FRAME_BYTES_MAX, MIB
+from runnel.net.budget import ByteBudget
+from runnel.net.buffers import BufferPool
+from runnel.net.connection import Connection, Handler
+
+logger = logging.getLogger("runnel.net")
+
+SWEEP_S = 5.0  # how often idle and stuck connections are looked for
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerLimits:
+    frame_bytes_max: int = FRAME_BYTES_MAX
+    inflight_bytes_max: int = 256 * MIB
+    connections_max: int = 10_000
+    idle_s: float = 600.0  # Kafka's connections.max.idle.ms
+    stalled_s: float = 60.0  # half a frame, or an answer that is not taken
+
+
+class FramedListener:
+    """Accepts connections on one address and gives each a handler of the door."""
+
+    def __init__(
+        self, door: Callable[[Connection], Handler], limits: ListenerLimits, on_fatal: Callable[[BaseException], None]
+    ) -> None:
+        self._door = door
+        self._limits = limits
+        self._on_fatal = on_fatal
+        self.frame_bytes_max = limits.frame_bytes_max
+        self.budget = ByteBudget(limits.inflight_bytes_max)
+        self.buffers = BufferPool()
+        self.connections: set[Connection] = set()
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._empty: asyncio.Event | None = None
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listen; returns the address, with the port that the system chose for port 0."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: Connection(self), host, port, backlog=1024)
+        self._sweeper = loop.call_later(SWEEP_S, self._sweep)
+        bound = self._server.sockets[0].getsockname()
+        return str(bound[0]), int(bound[1])
+
+    def stop_accepting(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+
+    async def stop(self, grace_s: float) -> None:
+        """Let requests under way answer within the grace period, then close every connection."""
+        self.stop_accepting()
+        for connection in list(self.connections):
+            connection.close()
+        self._empty = asyncio.Event()
+        if self.connections:
+            try:
+                await asyncio.wait_for(self._empty.wait(), grace_s)
+            except TimeoutError:
+                for connection in list(self.connections):
+                    connection.abort()
+
+    # --- what a connection calls
+
+    def opened(self, connection: Connection) -> Handler | None:
+        if len(self.connections) >= self._limits.connections_max:
+            logger.warning(
+                "refused a connection from %s: %d are open and limits.connections allows no more",
+                connection.peer, len(self.connections),
+            )  # fmt: skip
+            return None
+        self.connections.add(connection)
+        return self._door(connection)
+
+    def closed(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        if self._empty is not None and not self.connections:
+            self._empty.set()
+
+    def fatal(self, error: BaseException) -> None:
+        self._on_fatal(error)
+
+    def _sweep(self) -> None:
+        """Close who sent half a frame and stopped, who does not take answers, and who has been silent for long."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for connection in list(self.connections):
+            quiet_s = now - connection.active_at
+            if quiet_s > self._limits.stalled_s and (connection.receiving or connection.stuck):
+                logger.warning("closed the connection of %s: it stalled for %.0f s", connection.peer, quiet_s)
+                connection.abort()
+            elif quiet_s > self._limits.idle_s and not connection.busy:
+                connection.close()
+        self._sweeper = loop.call_later(SWEEP_S, self._sweep)

@@ -1,0 +1,118 @@
+"""Apache Kafka: one node, broker and controller in one process (KRaft), from its jars on Maven Central.
+
+    python -m bench.peers.kafka --port 9092 --data DIR      runs one in the foreground, e.g. for tests/compat
+
+`mvn` fetches the jars named in kafka.pom.xml into build/peers once. Heap and collector are those of Kafka's own start
+script.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from bench.peers import BUILD, HOST, Flush, Server, debian, free_port, launch
+
+VERSION = "4.3.0"
+CLUSTER_ID = "RunnelBenchPeerKafka0A"  # 22 characters: a UUID in base64, as the storage tool wants it
+POM = Path(__file__).with_name("kafka.pom.xml")
+JVM = [
+    "-server", "-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+]  # fmt: skip
+
+
+def jars() -> Path:
+    return (BUILD / f"kafka-{VERSION}").absolute()
+
+
+def properties(data: Path, port: int, controller_port: int) -> str:
+    """A server.properties for one node; replication factors are 1 because there is one."""
+    settings = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@{HOST}:{controller_port}",
+        "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "log.dirs": str(data.absolute() / "log"),
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        "group.initial.rebalance.delay.ms": "0",
+    }
+    return "".join(f"{key}={value}\n" for key, value in settings.items())
+
+
+def java(main_class: str, *arguments: str | Path, options: list[str] | None = None) -> list[str]:
+    return ["java", *(options or []), "-cp", f"{jars()}/*", main_class, *map(str, arguments)]
+
+
+def prepare(data: Path, port: int) -> Path:
+    """Write the settings, and format the storage if this folder is new."""
+    data.mkdir(parents=True, exist_ok=True)
+    settings = data / "server.properties"
+    settings.write_text(properties(data, port, free_port()))
+    if not (data / "log" / "meta.properties").exists():
+        with (data / "format.log").open("wb") as log:
+            format_storage = java("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", settings)
+            subprocess.run(format_storage, check=True, stdout=log, stderr=log)
+    return settings
+
+
+def command(settings: Path) -> list[str]:
+    return java("kafka.Kafka", settings, options=JVM)
+
+
+class Kafka:
+    name = "kafka"
+    speaks_kafka = True
+
+    def missing(self) -> str | None:
+        for program, package in (("java", "openjdk-17-jre-headless"), ("mvn", "maven")):
+            if problem := debian.lack(program, package):
+                return problem
+        return None if any(jars().glob(f"kafka_*-{VERSION}.jar")) else self._fetch()
+
+    def _fetch(self) -> str | None:
+        print(f"bench: fetching Apache Kafka {VERSION} from Maven Central into {BUILD}", file=sys.stderr)
+        copy = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={jars()}"]
+        build = ["mvn", "-q", "-B", "-f", str(POM), f"-Dkafka.version={VERSION}", *copy]
+        done = subprocess.run(build, capture_output=True, text=True)
+        return None if done.returncode == 0 else f"mvn could not fetch its jars: {done.stdout.strip()[-300:]}"
+
+    def version(self) -> str:
+        return VERSION
+
+    def guarantee(self, flush: Flush) -> str | None:
+        match flush:
+            case Flush.OS:
+                return "page cache (Kafka's default)"
+            case Flush.INTERVAL:
+                return "synced every second (flush.ms=1000)"
+            case Flush.COMMIT:
+                return "fsync before the ack (flush.messages=1)"
+
+    def start(self, data: Path, flush: Flush) -> Server:
+        port = free_port()
+        return launch(self, command(prepare(data, port)), port, data)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser("python -m bench.peers.kafka", description="Run Apache Kafka in the foreground.")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    arguments = parser.parse_args()
+    if problem := Kafka().missing():
+        sys.exit(f"bench: Apache Kafka can't be had: {problem}")
+    settings = prepare(arguments.data, arguments.port)
+    print(f"bench: Apache Kafka {VERSION} on {HOST}:{arguments.port}", file=sys.stderr, flush=True)
+    os.execvp("java", command(settings))
+
+
+if __name__ == "__main__":
+    main()

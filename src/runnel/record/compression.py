@@ -42,14 +42,8 @@ def compress(codec: Compression, data: Buffer) -> bytes:
 def decompress(codec: Compression, data: Buffer, *, bytes_max: int) -> bytes:
     """The records section of a batch; InvalidRecord if it is larger than `bytes_max`, torn, or not of this codec."""
     if codec is Compression.NONE:
-        return _within(bytes(data), bytes_max)
+        return bytes(data)  # nothing grows
     return _DECOMPRESS[codec](data, bytes_max)
-
-
-def _within(data: bytes, bytes_max: int) -> bytes:
-    if len(data) > bytes_max:
-        raise _too_large(bytes_max)
-    return data
 
 
 def _too_large(bytes_max: int) -> InvalidRecord:
@@ -70,10 +64,7 @@ def _gzip(data: Buffer) -> bytes:
 def _gunzip(data: Buffer, bytes_max: int) -> bytes:
     from isal import isal_zlib
 
-    def member() -> Any:
-        return isal_zlib.decompressobj(wbits=GZIP_WINDOW_BITS)
-
-    return _frames("gzip", data, member, isal_zlib.error, bytes_max)
+    return _frame("gzip", data, isal_zlib.decompressobj(wbits=GZIP_WINDOW_BITS), isal_zlib.error, bytes_max)
 
 
 # --- lz4
@@ -87,28 +78,20 @@ def _lz4(data: Buffer) -> bytes:
 def _unlz4(data: Buffer, bytes_max: int) -> bytes:
     import lz4.frame
 
-    return _frames("lz4", data, lz4.frame.LZ4FrameDecompressor, RuntimeError, bytes_max)
+    return _frame("lz4", data, lz4.frame.LZ4FrameDecompressor(), RuntimeError, bytes_max)
 
 
-def _frames(codec: str, data: Buffer, start: Callable[[], Any], error: Any, bytes_max: int) -> bytes:
-    """One or more frames back to back, each read by a decompressor that stops at a given length."""
-    parts: list[bytes] = []
-    room = bytes_max
-    rest: Buffer = data
-    while rest or not parts:
-        frame = start()
-        try:
-            part = frame.decompress(rest, max_length=room + 1)
-        except (error, EOFError, ValueError, MemoryError) as problem:
-            raise _broken(codec, problem) from None
-        room -= len(part)
-        if room < 0:
-            raise _too_large(bytes_max)
-        if not frame.eof:
-            raise _broken(codec, "they end before their end mark")
-        parts.append(part)
-        rest = frame.unused_data
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+def _frame(codec: str, data: Buffer, frame: Any, error: Any, bytes_max: int) -> bytes:
+    """One frame and nothing behind it, read by a decompressor that stops at a given length."""
+    try:
+        out: bytes = frame.decompress(data, max_length=bytes_max + 1)
+    except (error, EOFError, ValueError, MemoryError) as problem:
+        raise _broken(codec, problem) from None
+    if len(out) > bytes_max:
+        raise _too_large(bytes_max)
+    if not frame.eof or frame.unused_data:
+        raise _broken(codec, "bytes follow their end mark" if frame.eof else "they end before their end mark")
+    return out
 
 
 # --- zstd
@@ -128,7 +111,7 @@ def _unzstd(data: Buffer, bytes_max: int) -> bytes:
         # Room is reserved for `bytes_max`, but the kernel gives pages only for what is written.
         return zstandard.ZstdDecompressor().decompress(data, max_output_size=bytes_max, allow_extra_data=False)
     except (zstandard.ZstdError, ValueError, MemoryError) as problem:
-        raise _broken("zstd", f"{problem} (or larger than {bytes_max} bytes)") from None
+        raise _broken("zstd", f"{problem} (of at most {bytes_max} bytes)") from None
 
 
 # --- snappy

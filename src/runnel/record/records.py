@@ -103,10 +103,9 @@ def open_batch(batch: Buffer, *, bytes_max: int = RECORDS_BYTES_MAX) -> tuple[Ba
     if header.magic != MAGIC or not HEADER_BYTES <= header.size <= len(batch):
         raise InvalidRecord(f"not a whole batch: magic {header.magic}, {header.size} bytes long, {len(batch)} are here")
     section = memoryview(batch)[HEADER_BYTES : header.size]
-    codec = header.compression
-    if codec is Compression.NONE or not section:  # an empty batch may keep its codec
-        return header, bytes(section)
-    return header, decompress(codec, section, bytes_max=bytes_max)
+    if not section:  # what compaction left of a batch of any codec
+        return header, b""
+    return header, decompress(header.compression, section, bytes_max=bytes_max)
 
 
 def decode(batch: Buffer, *, bytes_max: int = RECORDS_BYTES_MAX) -> list[Record]:

@@ -1,0 +1,226 @@
+"""Frames of the Kafka protocol to messages and back.
+
+Rule 1: reading raises Malformed, or Unsupported for an API or version that the schema does not have, and nothing else.
+Rule 2: records are never copied: read, they are slices of the frame; written, they are parts of their own.
+Rule 3: a decoder or encoder is compiled when its (message, version) is first needed, and kept.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from runnel.model.errors import UnsupportedVersion
+from runnel.wire.kafka.apis import API, NEVER, Api
+from runnel.wire.kafka.primitives import Buffer, Malformed, skip_tags
+
+__all__ = [
+    "Buffer",
+    "Malformed",
+    "RequestHeader",
+    "Unsupported",
+    "decode_request",
+    "decode_response",
+    "decode_versioned",
+    "encode_request",
+    "encode_response",
+    "encode_versioned",
+    "read_request_header",
+    "source",
+]
+
+_READ_ERRORS = (struct.error, IndexError, UnicodeDecodeError)
+_REQUEST_HEADER = struct.Struct(">hhih")
+_SIZED_REQUEST_HEADER = struct.Struct(">ihhih")
+_SIZED_RESPONSE_HEADER = struct.Struct(">ii")
+_SIZED_FLEXIBLE_RESPONSE_HEADER = struct.Struct(">iix")
+_CORRELATION_ID = struct.Struct(">i")
+_VERSION = struct.Struct(">h")
+
+
+class Unsupported(UnsupportedVersion):
+    """The schema has no such API, or not in this version."""
+
+    def __init__(self, api_key: int, version: int) -> None:
+        api = API.get(api_key)
+        if api is None:
+            reason = f"the Kafka protocol has no API with the key {api_key}"
+        else:
+            reason = f"{api.name} has the versions {api.min_version} to {api.max_version}, not {version}"
+        super().__init__(reason)
+        self.api_key = api_key
+        self.version = version
+
+
+class RequestHeader(NamedTuple):
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+
+
+# --- the server's direction
+def read_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
+    """Read the header of a request, given without its 4-byte size; also where its body begins."""
+    try:
+        api_key, version, correlation_id, size = _REQUEST_HEADER.unpack_from(frame)
+        position = 10 + max(size, 0)
+        if size < -1 or position > len(frame):
+            raise Malformed(f"client_id has the length {size}, which is not allowed or more than the frame holds")
+        client_id = None if size < 0 else str(frame[10:position], "utf-8")
+        if version >= _flexible_since(api_key):
+            position = skip_tags(frame, position + 1, frame[position])
+    except _READ_ERRORS as error:
+        raise Malformed(f"the request header can't be read: {error}") from None
+    return RequestHeader(api_key, version, correlation_id, client_id), position
+
+
+def decode_request(api_key: int, version: int, frame: memoryview, position: int) -> Any:
+    """Read the body of a request, which must fill the rest of the frame."""
+    return _decode(_request_decoders[api_key, version], frame, position, api_key, version)
+
+
+def encode_response(api_key: int, version: int, correlation_id: int, message: Any) -> list[Buffer]:
+    """A whole response as parts to be sent one after the other, the 4-byte size first."""
+    parts = _encode(_response_encoders[api_key, version], message, api_key, version)
+    head = _SIZED_FLEXIBLE_RESPONSE_HEADER if _flexible_header(api_key, version) else _SIZED_RESPONSE_HEADER
+    size = head.size - 4 + (len(parts[0]) if len(parts) == 1 else sum(map(len, parts)))
+    parts[0] = head.pack(size, correlation_id) + parts[0]
+    return parts
+
+
+# --- the client's direction
+def encode_request(
+    api_key: int, version: int, correlation_id: int, client_id: str | None, message: Any
+) -> list[Buffer]:
+    """A whole request as parts to be sent one after the other, the 4-byte size first."""
+    parts = _encode(_request_encoders[api_key, version], message, api_key, version)
+    client = b"" if client_id is None else client_id.encode()  # never compact, even in flexible versions
+    tags = b"\0" if version >= _flexible_since(api_key) else b""
+    size = _REQUEST_HEADER.size + len(client) + len(tags) + sum(map(len, parts))
+    client_size = -1 if client_id is None else len(client)
+    head = _SIZED_REQUEST_HEADER.pack(size, api_key, version, correlation_id, client_size)
+    parts[0] = b"".join((head, client, tags, parts[0]))
+    return parts
+
+
+def decode_response(api_key: int, version: int, frame: memoryview) -> tuple[int, Any]:
+    """Read a response, given without its 4-byte size: its correlation id, and the message.
+
+    A broker that does not know the version of an ApiVersions request answers in version 0, with error 35.
+    """
+    try:
+        correlation_id: int = _CORRELATION_ID.unpack_from(frame)[0]
+        position = skip_tags(frame, 5, frame[4]) if _flexible_header(api_key, version) else 4
+    except _READ_ERRORS as error:
+        raise Malformed(f"the response header can't be read: {error}") from None
+    return correlation_id, _decode(_response_decoders[api_key, version], frame, position, api_key, version)
+
+
+# --- data inside of other messages
+def encode_versioned(message: Any, version: int) -> bytes:
+    """Data such as ConsumerProtocolSubscription as it stands in a `bytes` field: its version, then itself."""
+    encode = _encoder(type(message).__name__, version)
+    return _VERSION.pack(version) + b"".join(encode(message))
+
+
+def decode_versioned(message_class: type, data: Buffer) -> tuple[int, Any]:
+    """Read data that begins with its version; a newer one is read as the newest known, which it only adds to."""
+    name, frame = message_class.__name__, memoryview(data)
+    try:
+        version: int = _VERSION.unpack_from(frame)[0]
+        known = min(version, _versions(name)[-1])
+        if known < 0:
+            raise Malformed(f"{name} has the version {version}")
+        message, _ = _decoder(name, known)(frame, 2)
+    except _READ_ERRORS as error:
+        raise Malformed(f"{name} can't be read: {error}") from None
+    return version, message
+
+
+def source(api_key: int, version: int, kind: str) -> str:
+    """The Python that is compiled for a "request" or "response", reading and writing: to look at."""
+    from runnel.wire.kafka import decoder, encoder, notation
+
+    name = _message_name(api_key, version, kind.capitalize())
+    schema = notation.message(name)
+    return decoder.compile_decoder(schema, version)[1] + "\n\n" + encoder.compile_encoder(schema, version)[1]
+
+
+# --- compiling on first use
+Decode = Callable[[memoryview, int], tuple[Any, int]]
+Encode = Callable[[Any], list[Buffer]]
+
+
+def _decoder(name: str, version: int) -> Decode:
+    from runnel.wire.kafka import decoder, notation
+
+    return decoder.compile_decoder(notation.message(name), version)[0]
+
+
+def _encoder(name: str, version: int) -> Encode:
+    from runnel.wire.kafka import encoder, notation
+
+    return encoder.compile_encoder(notation.message(name), version)[0]
+
+
+def _versions(name: str) -> range:
+    from runnel.wire.kafka import notation
+
+    return notation.message(name).versions
+
+
+def _message_name(api_key: int, version: int, suffix: str) -> str:
+    api = API.get(api_key)
+    if api is None or not api.min_version <= version <= api.max_version:
+        raise Unsupported(api_key, version)
+    return api.name + suffix
+
+
+class _Decoders(dict[tuple[int, int], Decode]):
+    def __init__(self, suffix: str) -> None:
+        self._suffix = suffix
+
+    def __missing__(self, key: tuple[int, int]) -> Decode:
+        made = self[key] = _decoder(_message_name(*key, self._suffix), key[1])
+        return made
+
+
+class _Encoders(dict[tuple[int, int], Encode]):
+    def __init__(self, suffix: str) -> None:
+        self._suffix = suffix
+
+    def __missing__(self, key: tuple[int, int]) -> Encode:
+        made = self[key] = _encoder(_message_name(*key, self._suffix), key[1])
+        return made
+
+
+_request_decoders, _response_decoders = _Decoders("Request"), _Decoders("Response")
+_request_encoders, _response_encoders = _Encoders("Request"), _Encoders("Response")
+
+
+def _decode(decode: Decode, frame: memoryview, position: int, api_key: int, version: int) -> Any:
+    try:
+        message, position = decode(frame, position)
+    except _READ_ERRORS as error:
+        raise Malformed(f"{API[api_key].name} v{version} can't be read: {error}") from None
+    if position != len(frame):
+        raise Malformed(f"{len(frame) - position} bytes follow the end of {API[api_key].name} v{version}")
+    return message
+
+
+def _encode(encode: Encode, message: Any, api_key: int, version: int) -> list[Buffer]:
+    try:
+        return encode(message)
+    except Exception as error:
+        error.add_note(f"while writing {API[api_key].name} v{version}")
+        raise
+
+
+def _flexible_since(api_key: int) -> int:
+    api = API.get(api_key)
+    return NEVER if api is None else api.flexible_since
+
+
+def _flexible_header(api_key: int, version: int) -> bool:
+    """Whether a response's header has tagged fields: never for ApiVersions, whose reader knows no version yet."""
+    return version >= _flexible_since(api_key) and api_key != Api.API_VERSIONS

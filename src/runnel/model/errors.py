@@ -34,6 +34,10 @@ class Fatal(RunnelError):
     """The broker must end: going on could lose what was acknowledged (a failed fsync, for one)."""
 
 
+class DataInUse(RunnelError):
+    """Another broker holds the data directory."""
+
+
 # --- requests and names
 class InvalidRequest(ClientError): ...
 
@@ -74,6 +78,15 @@ class UnknownTopicId(RetriableError): ...
 
 
 class InconsistentTopicId(RetriableError): ...
+
+
+# --- cluster
+class NotController(RetriableError):
+    """Only the controller changes metadata, and this broker is not it (any more)."""
+
+
+class BrokerIdInUse(RetriableError):
+    """Another process is registered under this id; if it is dead, its session will end soon."""
 
 
 # --- appending

@@ -1,0 +1,150 @@
+"""Which settings can be changed while running, and how a change is worked out.
+
+Topics have the settings of model.topic_config. The dynamic settings of a broker are the defaults of its topics: one
+table says which broker setting stands behind which topic setting. A topic's own override wins over the broker's, the
+broker's over the cluster's, the cluster's over the configuration file.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from runnel.cluster.image import CLUSTER, ConfigKey, Image, Overrides, Topic
+from runnel.model.errors import InvalidConfig, InvalidRequest
+from runnel.model.ids import BrokerId
+from runnel.model.topic_config import SETTINGS, TopicConfig, field_name, parse_setting, shown
+
+BROKER_SETTINGS: Final[Mapping[str, str]] = {
+    "compression.type": "compression.type",
+    "log.cleaner.delete.retention.ms": "delete.retention.ms",
+    "log.cleaner.max.compaction.lag.ms": "max.compaction.lag.ms",
+    "log.cleaner.min.cleanable.ratio": "min.cleanable.dirty.ratio",
+    "log.cleaner.min.compaction.lag.ms": "min.compaction.lag.ms",
+    "log.cleanup.policy": "cleanup.policy",
+    "log.flush.interval.messages": "flush.messages",
+    "log.flush.interval.ms": "flush.ms",
+    "log.flush.mode": "flush.mode",
+    "log.index.interval.bytes": "index.interval.bytes",
+    "log.index.size.max.bytes": "segment.index.bytes",
+    "log.message.timestamp.after.max.ms": "message.timestamp.after.max.ms",
+    "log.message.timestamp.before.max.ms": "message.timestamp.before.max.ms",
+    "log.message.timestamp.type": "message.timestamp.type",
+    "log.preallocate": "preallocate",
+    "log.retention.bytes": "retention.bytes",
+    "log.retention.ms": "retention.ms",
+    "log.roll.jitter.ms": "segment.jitter.ms",
+    "log.roll.ms": "segment.ms",
+    "log.segment.bytes": "segment.bytes",
+    "log.segment.delete.delay.ms": "file.delete.delay.ms",
+    "message.max.bytes": "max.message.bytes",
+    "min.insync.replicas": "min.insync.replicas",
+    "unclean.leader.election.enable": "unclean.leader.election.enable",
+}
+
+
+class ConfigOp(IntEnum):
+    """Kafka's numbers for what an incremental change does."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ConfigChange(NamedTuple):
+    name: str
+    value: str | None
+    op: ConfigOp = ConfigOp.SET
+
+
+class TopicResource(NamedTuple):
+    name: str
+
+
+class BrokerResource(NamedTuple):
+    """One broker, or all of them for None."""
+
+    id: BrokerId | None
+
+    @property
+    def key(self) -> ConfigKey:
+        return CLUSTER if self.id is None else str(self.id)
+
+
+def altered(
+    present: Mapping[str, str],
+    changes: Sequence[ConfigChange],
+    *,
+    incremental: bool,
+    topic_setting: Callable[[str], str],
+    effective: TopicConfig,
+) -> dict[str, str]:
+    """The overrides after a change; `effective` is what APPEND and SUBTRACT start from where nothing is overridden."""
+    names = [change.name for change in changes]
+    if len(set(names)) != len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise InvalidRequest(f"settings {', '.join(twice)} are named twice in one request: name each once")
+    values = dict(present) if incremental else {}
+    for change in changes:
+        setting = topic_setting(change.name)
+        if change.op is ConfigOp.DELETE:
+            values.pop(change.name, None)
+            continue
+        values[change.name] = _changed(change, setting, present, effective)
+        _check(change.name, setting, values[change.name])
+    return values
+
+
+def _changed(change: ConfigChange, setting: str, present: Mapping[str, str], effective: TopicConfig) -> str:
+    if change.value is None:
+        raise InvalidRequest(f"setting {change.name} has no value: give one, or delete the setting")
+    if change.op is ConfigOp.SET:
+        return change.value
+    if SETTINGS[setting].kind != "list":
+        raise InvalidConfig(
+            f"setting {change.name} is not a list: it can be set or deleted, not added to or taken from"
+        )
+    now = present.get(change.name, shown(getattr(effective, field_name(setting))))
+    return _spliced(now, change.value, add=change.op is ConfigOp.APPEND)
+
+
+def _spliced(now: str, part: str, *, add: bool) -> str:
+    items, parts = ([item.strip() for item in text.split(",") if item.strip()] for text in (now, part))
+    if add:
+        return ",".join([*items, *(item for item in parts if item not in items)])
+    return ",".join(item for item in items if item not in parts)
+
+
+def _check(name: str, setting: str, value: str) -> None:
+    try:
+        parse_setting(setting, value)
+    except InvalidConfig:
+        raise InvalidConfig(f"setting {name} can't be {value!r}: allowed is {SETTINGS[setting].allowed}") from None
+
+
+def topic_setting_of_topic(name: str) -> str:
+    if name not in SETTINGS:
+        raise InvalidConfig(f"unknown topic setting {name!r}: allowed are {', '.join(sorted(SETTINGS))}")
+    return name
+
+
+def topic_setting_of_broker(name: str) -> str:
+    if name not in BROKER_SETTINGS:
+        allowed = ", ".join(BROKER_SETTINGS)
+        raise InvalidConfig(f"broker setting {name!r} is unknown or needs a restart: while running, change {allowed}")
+    return BROKER_SETTINGS[name]
+
+
+def topic_defaults(image: Image, broker: BrokerId | None, base: TopicConfig) -> TopicConfig:
+    """What holds for a topic without overrides, on one broker (None: on any)."""
+    overrides: dict[str, str] = {}
+    for key in (CLUSTER,) if broker is None else (CLUSTER, str(broker)):
+        values = image.configs.get(key, Overrides()).values
+        overrides |= {BROKER_SETTINGS[name]: value for name, value in values.items() if name in BROKER_SETTINGS}
+    return base.with_overrides(overrides) if overrides else base
+
+
+def topic_config(image: Image, topic: Topic, broker: BrokerId | None, base: TopicConfig) -> TopicConfig:
+    """The settings in force for a topic on a broker."""
+    defaults = topic_defaults(image, broker, base)
+    return defaults.with_overrides(topic.config) if topic.config else defaults

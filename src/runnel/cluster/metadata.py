@@ -1,0 +1,298 @@
+"""The metadata of the cluster, live: reads the store, performs the controller's decisions, publishes every image.
+
+Rule 1: an image is published after the store has it, never before; each image once, in order.
+Rule 2: one change at a time. A change that meets another writer's is thought over again with what that one left.
+Rule 3: once a change has begun, it ends, whether or not its caller still waits.
+"""
+
+import asyncio
+import base64
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final, Self, TypeAlias, TypeVar
+from uuid import UUID
+
+from runnel.cluster import controller, membership, nodes
+from runnel.cluster.config_rules import ConfigChange
+from runnel.cluster.controller import Decision, Resource
+from runnel.cluster.image import NO_LEADER, Broker, Change, Controller, Delta, Image, Topic, diff
+from runnel.cluster.loading import load, must_get
+from runnel.cluster.nodes import Fence, ProducerIdsNode, Recent
+from runnel.cluster.store import Conflict, Op, OutcomeUnknown, Set, Store
+from runnel.cluster.topic_rules import Defaults, NewPartitions, NewTopic
+from runnel.model.errors import ClientError, NotController, RequestTimedOut, RunnelError, UnknownTopic
+from runnel.model.ids import BrokerId, Epoch, TopicId
+from runnel.model.seams import Rng
+
+TRIES_MAX: Final = 10  # each failed try means that another writer got through
+
+T = TypeVar("T")
+R = TypeVar("R")
+Subscriber: TypeAlias = Callable[[Change], None]
+
+_UNDECIDED: Final = RunnelError("not decided")
+
+
+class Metadata:
+    """The image, and the verbs that change it. Use `Metadata.open`."""
+
+    def __init__(self, store: Store, rng: Rng, defaults: Defaults, image: Image, recent: tuple[Recent, ...]) -> None:
+        self._store = store
+        self._rng = rng
+        self._defaults = defaults
+        self._image = image
+        self._recent = recent
+        self._broker = NO_LEADER  # whom we registered
+        self._epoch: Epoch | None = None  # of our own time as controller
+        self._turn = asyncio.Lock()
+        self._running: set[asyncio.Future[Any]] = set()
+        self._subscribers: list[Subscriber] = []
+
+    @classmethod
+    async def open(
+        cls, store: Store, *, rng: Rng, defaults: Defaults | None = None, features: Mapping[str, int] | None = None
+    ) -> Self:
+        """Read the cluster's metadata; in an empty store, a new cluster begins."""
+        await store.sync()
+        if await store.get(nodes.CLUSTER_PATH) is None:
+            await _begin(store, rng, features or {})
+        image, recent = await load(store)
+        return cls(store, rng, defaults or Defaults(), image, recent)
+
+    @property
+    def image(self) -> Image:
+        return self._image
+
+    @property
+    def defaults(self) -> Defaults:
+        return self._defaults
+
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        """Call `subscriber` after every change, on the loop; it must not raise. Returns what ends the subscription."""
+        self._subscribers.append(subscriber)
+        return lambda: self._subscribers.remove(subscriber)
+
+    async def close(self) -> None:
+        """Wait for the change under way, then end the session."""
+        async with self._turn:
+            self._subscribers.clear()
+            await self._store.close()
+
+    # --- verbs
+
+    async def register(self, broker: Broker) -> Broker:
+        """Announce a broker under a new epoch; become controller if there is none; lead anew what it led before."""
+        return await self._whole(self._register(broker))
+
+    async def create_topics(
+        self, specs: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> list[Topic | RunnelError]:
+        """For each topic: what it became, or why not. Raises if the request as a whole is refused."""
+
+        def decide(image: Image, specs: Sequence[NewTopic]) -> Decision[Topic]:
+            return controller.create_topics(image, specs, self._new_topic_id, self._defaults, self._rng)
+
+        return await self._topics(specs, decide, validate_only)
+
+    async def create_partitions(
+        self, specs: Sequence[NewPartitions], *, validate_only: bool = False
+    ) -> list[Topic | RunnelError]:
+        def decide(image: Image, specs: Sequence[NewPartitions]) -> Decision[Topic]:
+            return controller.create_partitions(image, specs, self._rng)
+
+        return await self._topics(specs, decide, validate_only)
+
+    async def delete_topics(self, topics: Sequence[str | TopicId]) -> list[Topic | RunnelError]:
+        """For each topic, by name or id: what it was, or why not."""
+        return await self._topics(topics, controller.delete_topics, False)
+
+    async def data_removed(self, broker: BrokerId, topic_ids: Sequence[TopicId]) -> None:
+        """Say that a broker has no data of these deleted topics any more."""
+        await self._whole(self._change(lambda image: controller.data_removed(image, broker, topic_ids)))
+
+    async def alter_configs(
+        self,
+        resources: Sequence[tuple[Resource, Sequence[ConfigChange]]],
+        *,
+        incremental: bool,
+        validate_only: bool = False,
+    ) -> list[RunnelError | None]:
+        """For each resource: None, or why its settings stay as they were."""
+        results: list[RunnelError | None] = []
+        for resource, changes in resources:
+            decide = self._alter(resource, changes, incremental)
+            try:
+                if validate_only:
+                    decide(self._image)
+                else:
+                    await self._whole(self._change(decide))
+            except (ClientError, UnknownTopic) as error:
+                results.append(error)
+            else:
+                results.append(None)
+        return results
+
+    def _alter(
+        self, resource: Resource, changes: Sequence[ConfigChange], incremental: bool
+    ) -> Callable[[Image], Delta]:
+        base = self._defaults.config
+        return lambda image: controller.alter_config(image, resource, changes, incremental=incremental, base=base)
+
+    async def next_producer_ids(self) -> range:
+        """A block of producer ids that nobody else gets, not even after a crash."""
+        path = nodes.PRODUCER_IDS_PATH
+        for _ in range(TRIES_MAX):
+            node = await must_get(self._store, path)
+            block = controller.producer_id_block(nodes.decode(path, node.value, ProducerIdsNode).next)
+            try:
+                await self._store.multi([Set(path, nodes.encode(ProducerIdsNode(block.stop)), node.version)])
+            except (Conflict, OutcomeUnknown):  # at worst a block is lost, never handed out twice
+                await self._store.sync()
+            else:
+                return block
+        raise RequestTimedOut("no producer ids could be had: other brokers took each block first; try again")
+
+    # --- performing
+
+    async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
+        """Rule 3: what has begun goes on when the caller is cancelled."""
+        task = asyncio.ensure_future(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return await asyncio.shield(task)
+
+    async def _topics(
+        self, requests: Sequence[R], decide: Callable[[Image, Sequence[R]], Decision[Topic]], validate_only: bool
+    ) -> list[Topic | RunnelError]:
+        if validate_only:
+            return decide(self._image, requests).results
+        return await self._whole(self._change_topics(requests, decide))
+
+    async def _change_topics(
+        self, requests: Sequence[R], decide: Callable[[Image, Sequence[R]], Decision[Topic]]
+    ) -> list[Topic | RunnelError]:
+        """Change many topics in few multis; after a conflict, what is not done yet is decided anew."""
+        results: list[Topic | RunnelError] = [_UNDECIDED] * len(requests)
+        pending = list(range(len(requests)))
+        async with self._turn:
+            for _ in range(TRIES_MAX):
+                decision = decide(self._image, [requests[index] for index in pending])
+                done = await self._commit(decision.delta)
+                rest = []
+                for index, result in zip(pending, decision.results, strict=True):
+                    results[index] = result
+                    if isinstance(result, Topic) and result.id not in done:
+                        rest.append(index)
+                pending = rest
+                if not pending:
+                    return results
+        raise RequestTimedOut("the metadata kept changing while topics were changed: try again")
+
+    async def _change(self, decide: Callable[[Image], Delta]) -> None:
+        async with self._turn:
+            for _ in range(TRIES_MAX):
+                delta = decide(self._image)
+                if await self._commit(delta) >= {*delta.topics, *delta.deleted, *delta.configs}:
+                    return
+        raise RequestTimedOut("the metadata kept changing while this change was made: try again")
+
+    async def _commit(self, delta: Delta) -> set[object]:
+        """Write a delta piece by piece; returns the keys that are stored, which after a conflict are not all."""
+        done: set[object] = set()
+        for piece in nodes.pieces(self._image, delta):
+            fence = self._fence()
+            touched = [op.path for op in piece.ops]
+            keys = {*piece.delta.topics, *piece.delta.deleted, *piece.delta.configs}
+            try:
+                await self._store.multi([*fence.ops(touched), *piece.ops])
+            except (Conflict, OutcomeUnknown):
+                await self._reload()
+                return done | keys if self._image.reflects(piece.delta) else done
+            self._publish(self._image.apply(piece.delta), piece.delta, fence.after(touched))
+            done |= keys
+        return done
+
+    def _fence(self) -> Fence:
+        """Proof that we still are the controller, checked by the store with every change."""
+        mine = self._epoch is not None and self._image.controller == Controller(self._broker, self._epoch)
+        if not mine:
+            raise NotController("this broker is not the controller: ask the cluster again who is")
+        return Fence(self._image.version, self._recent, self._epoch)
+
+    def _publish(self, image: Image, delta: Delta, recent: tuple[Recent, ...]) -> None:
+        change = Change(self._image, image, delta)
+        self._image, self._recent = image, recent
+        for subscriber in tuple(self._subscribers):
+            subscriber(change)
+
+    async def _reload(self) -> None:
+        await self._store.sync()
+        image, recent = await load(self._store)
+        delta = diff(self._image, image)
+        if delta or image.version != self._image.version:
+            self._publish(image, delta, recent)
+
+    # --- registering
+
+    async def _register(self, broker: Broker) -> Broker:
+        async with self._turn:
+            registered = await self._announce(broker)
+            self._broker = broker.id
+            await self._claim()
+        if self._epoch is not None:
+            await self._change(lambda image: controller.lead_anew(image, broker.id))
+        return registered
+
+    async def _announce(self, broker: Broker) -> Broker:
+        for _ in range(TRIES_MAX):
+            epoch_path = nodes.broker_epoch_path(broker.id)
+            last = await self._store.get(epoch_path)
+            stale = await self._store.get(nodes.broker_path(broker.id))
+            registered, ops = membership.register(broker, last, stale)
+            if await self._try(ops, Delta(brokers={broker.id: registered})):
+                return registered
+        raise RequestTimedOut(f"broker {broker.id} could not be registered: the metadata kept changing; try again")
+
+    async def _claim(self) -> None:
+        """Become controller unless somebody is."""
+        while self._image.controller is None:
+            last = await must_get(self._store, nodes.CONTROLLER_EPOCH_PATH)
+            claim = Controller(self._broker, Epoch(last.version + 1))
+            await self._try(membership.claim(claim), Delta(controller=claim))
+        present = await self._store.get(nodes.CONTROLLER_PATH)
+        if present is not None and present.session == self._store.session and self._image.controller is not None:
+            self._epoch = self._image.controller.epoch  # ours, also where the store could not say so at once
+
+    async def _try(self, ops: Sequence[Op], delta: Delta) -> bool:
+        """Make a change that is not the controller's; False, with a fresh image, if somebody else was faster."""
+        fence = Fence(self._image.version, self._recent, None)
+        touched = [op.path for op in ops]
+        try:
+            await self._store.multi([*fence.ops(touched), *ops])
+        except (Conflict, OutcomeUnknown):
+            await self._reload()
+            return False
+        self._publish(self._image.apply(delta), delta, fence.after(touched))
+        return True
+
+    def _new_topic_id(self) -> TopicId:
+        return TopicId(new_uuid(self._rng))
+
+
+def new_uuid(rng: Rng) -> UUID:
+    """A random (version 4) UUID whose text form in Kafka's tools does not begin with '-', like an option."""
+    while True:
+        number = UUID(bytes=rng.token(16), version=4)
+        if not text_of(number).startswith("-"):
+            return number
+
+
+def text_of(number: UUID) -> str:
+    """A UUID in the 22 characters that Kafka's tools show."""
+    return base64.urlsafe_b64encode(number.bytes).rstrip(b"=").decode()
+
+
+async def _begin(store: Store, rng: Rng, features: Mapping[str, int]) -> None:
+    try:
+        await store.multi(nodes.first_nodes(text_of(new_uuid(rng)), features))
+    except (Conflict, OutcomeUnknown):
+        await store.sync()  # another broker began the same cluster at the same time

@@ -1,0 +1,1 @@
+"""Public aids for tests: seams that a test controls."""

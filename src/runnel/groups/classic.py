@@ -1,0 +1,313 @@
+"""A group of the classic protocol: members join, one of them assigns, all fetch their part.
+
+Rule 1: a member speaks for its generation alone; any other generation is refused (heartbeat, sync, commit).
+Rule 2: a static member comes back under a new id without a rebalance, and fences whoever held its instance id.
+Rule 3: metadata and assignments are the members' business; only of consumers do we read the topics' names.
+"""
+
+from runnel.groups.rebalance import Rebalance
+from runnel.groups.records import ClassicGroupRecord
+from runnel.groups.roster import Member
+from runnel.groups.store import Stored
+from runnel.groups.subscription import CONSUMER
+from runnel.groups.timers import Alarm
+from runnel.groups.turn import Turn
+from runnel.groups.values import (
+    CommitOffsets,
+    DescribedGroup,
+    Done,
+    FetchOffsets,
+    GroupState,
+    GroupType,
+    Heartbeat,
+    Join,
+    Joined,
+    Leave,
+    Leaver,
+    Left,
+    ListedGroup,
+    Sync,
+    Synced,
+)
+from runnel.model.errors import (
+    FencedInstance,
+    GroupFull,
+    GroupNotEmpty,
+    IllegalGeneration,
+    InconsistentGroupProtocol,
+    InvalidSessionTimeout,
+    MemberIdRequired,
+    RebalanceInProgress,
+    RunnelError,
+    UnknownMember,
+)
+
+
+class ClassicGroup(Rebalance):
+    type = GroupType.CLASSIC
+
+    # --- loading
+    @classmethod
+    def restored(cls, group_id: str, stored: Stored) -> "ClassicGroup":
+        """The group as the log has it. A rebalance that was under way begins anew when the members notice."""
+        group = cls(group_id)
+        record = stored.group
+        if not isinstance(record, ClassicGroupRecord):
+            return group  # offsets alone: nobody ever joined
+        for member_id, member in stored.members.items():
+            group.roster.add(Member.of_record(member_id, member))  # type: ignore[arg-type]  # of the group's type
+        group.generation, group.since_ms = record.generation, record.since_ms
+        group.protocol_type, group.protocol = record.protocol_type, record.protocol
+        group.roster.leader = record.leader
+        if group.roster.members:
+            group.state = GroupState.STABLE if record.stable else GroupState.COMPLETING_REBALANCE
+            group._read_topics()
+        return group
+
+    def wake(self, turn: Turn) -> None:
+        """Start the timers after loading: every session begins anew."""
+        for member in self.roster.members.values():
+            self._heard(member, turn)
+        if self.state is GroupState.COMPLETING_REBALANCE:
+            self._unsynced = set(self.roster.members)
+            turn.timers.set(self._timer(Alarm.SYNC), turn.now_ms + self.roster.rebalance_timeout_ms)
+
+    # --- joining
+    def join(self, request: Join, ticket: object, turn: Turn) -> None:
+        self._admit(request, turn)
+        if not self.roster.members:
+            self.protocol_type = request.protocol_type
+        if not request.member_id:
+            self._join_new(request, ticket, turn)
+        elif request.member_id in self._known_ids and request.instance_id is None:
+            self._add(Member.of_join(request.member_id, request), ticket, turn)
+        else:
+            self._rejoin(request, ticket, turn)
+
+    def _admit(self, request: Join, turn: Turn) -> None:
+        low, high = turn.config.session_timeout_min_ms, turn.config.session_timeout_max_ms
+        if not low <= request.session_timeout_ms <= high:
+            raise InvalidSessionTimeout(
+                f"session timeout {request.session_timeout_ms} ms is not allowed: use {low} to {high} ms"
+            )
+        if not self._compatible(request):
+            raise InconsistentGroupProtocol(
+                f"group {self.group_id!r} can't take this member: it shares no protocol with all the others"
+            )
+        if self._full(request, turn.config.members_max):
+            self._forget_id(request.member_id, turn)
+            raise GroupFull(f"group {self.group_id!r} has its {turn.config.members_max} members: raise group.max.size")
+
+    def _compatible(self, request: Join) -> bool:
+        if not request.protocol_type or not request.protocols:
+            return False
+        if not self.roster.members:
+            return True
+        candidates = self.roster.candidates()
+        return request.protocol_type == self.protocol_type and any(
+            each.name in candidates for each in request.protocols
+        )
+
+    def _full(self, request: Join, members_max: int) -> bool:
+        member_id = self.roster.statics.get(request.instance_id or "", request.member_id)
+        member = self.roster.members.get(member_id)
+        if self.state is GroupState.PREPARING_REBALANCE:
+            joining = [each for each in self.roster.members.values() if each.joining is not None]
+            return len(joining) >= members_max and (member is None or member.joining is None)
+        return len(self.roster) >= members_max and member is None
+
+    def _join_new(self, request: Join, ticket: object, turn: Turn) -> None:
+        member_id = f"{request.instance_id or request.client_id}-{turn.rng.token(16).hex()}"
+        if request.instance_id is not None and request.instance_id in self.roster.statics:
+            self._return_static(member_id, request, ticket, turn)
+        elif request.instance_id is None and request.requires_known_id:
+            self._known_ids.add(member_id)
+            turn.timers.set(self._timer(Alarm.SESSION, member_id), turn.now_ms + request.session_timeout_ms)
+            raise MemberIdRequired(f"join group {self.group_id!r} again as {member_id!r}", member_id=member_id)
+        else:
+            self._add(Member.of_join(member_id, request), ticket, turn)
+
+    def _add(self, member: Member, ticket: object, turn: Turn) -> None:
+        self._known_ids.discard(member.member_id)
+        self.roster.add(member)
+        self._grown = True
+        self._await_join(member, ticket, turn)
+        turn.timers.set(self._timer(Alarm.SESSION, member.member_id), turn.now_ms + turn.config.new_member_timeout_ms)
+        self._rebalance(turn)
+
+    def _rejoin(self, request: Join, ticket: object, turn: Turn) -> None:
+        member = self.roster.find(request.member_id, request.instance_id)
+        same = member.protocols == request.protocols
+        leads = self.roster.leader == member.member_id
+        if self.state is GroupState.COMPLETING_REBALANCE and same:
+            turn.reply(ticket, self._joined(member))  # the first answer got lost
+        elif self.state is GroupState.STABLE and same and not leads:
+            turn.reply(ticket, self._joined(member))
+        else:  # a leader that joins again wants a new assignment
+            member.update(request)
+            self._await_join(member, ticket, turn)
+            self._rebalance(turn)
+
+    def _return_static(self, member_id: str, request: Join, ticket: object, turn: Turn) -> None:
+        assert request.instance_id is not None
+        old_id, old_leader = self.roster.statics[request.instance_id], self.roster.leader
+        member = self.roster.members[old_id]
+        before = member.subscription(self.protocol)
+        self._answer(
+            member, FencedInstance(f"instance {request.instance_id!r} joined again elsewhere: stop this one"), turn
+        )
+        self._rename(member, member_id, turn)
+        member.update(request)
+        if self.state is not GroupState.STABLE or self._changes_assignment(member, before):
+            self._await_join(member, ticket, turn)
+            self._rebalance(turn)
+            return
+        self._heard(member, turn)
+        self._persist(turn)
+        turn.reply(ticket, self._welcome_back(member, old_leader, request))
+
+    def _changes_assignment(self, member: Member, before: object) -> bool:
+        """Whether a static member came back with other wishes. What it owned before does not count."""
+        if self.roster.select_protocol() != self.protocol:
+            return True
+        after = member.subscription(self.protocol)
+        return self.protocol_type == CONSUMER and getattr(after, "topics", None) != getattr(before, "topics", None)
+
+    def _welcome_back(self, member: Member, old_leader: str, request: Join) -> Joined:
+        leads = self.roster.leader == member.member_id
+        if request.can_skip_assignment:
+            return self._joined(member, skip_assignment=leads)
+        # An old client that hears it leads would assign, which nobody waits for: it hears its old id as the leader's.
+        return Joined(member.member_id, self.generation, self.protocol_type, self.protocol, old_leader, ())
+
+    def _rename(self, member: Member, member_id: str, turn: Turn) -> None:
+        turn.timers.cancel(self._timer(Alarm.SESSION, member.member_id))
+        if member.member_id in self._unsynced:
+            self._unsynced.remove(member.member_id)
+            self._unsynced.add(member_id)
+        self.roster.replace(member, member_id)
+
+    # --- syncing and living on
+    def sync(self, request: Sync, ticket: object, turn: Turn) -> None:
+        member = self._speaker(request.member_id, request.instance_id, request.generation)
+        self._check_protocol(request)
+        if self.state is GroupState.PREPARING_REBALANCE:
+            raise RebalanceInProgress(f"group {self.group_id!r} rebalances: join again")
+        self._synced(member, turn)
+        if self.state is GroupState.STABLE:
+            turn.reply(ticket, self._assignment(member))
+            self._heard(member, turn)
+            return
+        self._answer_sync(member, RebalanceInProgress("a newer sync of this member took its place"), turn)
+        member.syncing = ticket
+        turn.timers.cancel(self._timer(Alarm.SESSION, member.member_id))
+        if member.member_id == self.roster.leader:
+            self._assign(dict(request.assignments), turn)
+
+    def _check_protocol(self, request: Sync) -> None:
+        type_differs = request.protocol_type not in (None, self.protocol_type)
+        if type_differs or request.protocol not in (None, self.protocol):
+            raise InconsistentGroupProtocol(
+                f"group {self.group_id!r} uses {self.protocol_type}/{self.protocol}: join again to learn it"
+            )
+
+    def _assign(self, assignments: dict[str, bytes], turn: Turn) -> None:
+        for member in self.roster.members.values():
+            member.assignment = assignments.get(member.member_id, b"")
+        self._enter(GroupState.STABLE, turn)
+        for member in self.roster.members.values():
+            self._answer_sync(member, self._assignment(member), turn)
+
+    def _assignment(self, member: Member) -> Synced:
+        return Synced(self.protocol_type, self.protocol, member.assignment)
+
+    def _synced(self, member: Member, turn: Turn) -> None:
+        self._unsynced.discard(member.member_id)
+        if not self._unsynced:
+            turn.timers.cancel(self._timer(Alarm.SYNC))
+
+    def heartbeat(self, request: Heartbeat, ticket: object, turn: Turn) -> None:
+        member = self._speaker(request.member_id, request.instance_id, request.generation)
+        self._heard(member, turn)
+        if self.state is GroupState.PREPARING_REBALANCE:
+            raise RebalanceInProgress(f"group {self.group_id!r} rebalances: join again")
+        turn.reply(ticket, Done())
+
+    def leave(self, request: Leave, ticket: object, turn: Turn) -> None:
+        results = tuple((leaver, self._leave_one(leaver, turn)) for leaver in request.members)
+        turn.reply(ticket, Left(results))
+        if any(error is None for _, error in results):
+            self._rebalance_after_loss(turn)
+
+    def _leave_one(self, leaver: Leaver, turn: Turn) -> RunnelError | None:
+        if leaver.member_id in self._known_ids and leaver.instance_id is None:
+            self._forget_id(leaver.member_id, turn)
+            return None
+        member_id = leaver.member_id or self.roster.statics.get(leaver.instance_id or "", "")
+        try:
+            self._dismiss(self.roster.find(member_id, leaver.instance_id), turn)
+        except RunnelError as error:
+            return error
+        return None
+
+    # --- offsets
+    def check_commit(self, request: CommitOffsets, turn: Turn) -> None:
+        """Raise unless this request may commit. A commit also shows that its member is alive."""
+        if request.generation < 0 and self.state is GroupState.EMPTY:
+            return
+        if request.generation < 0 and not request.member_id and request.instance_id is None:
+            raise UnknownMember(f"group {self.group_id!r} has members: stop them before committing from outside")
+        member = self._speaker(request.member_id, request.instance_id, request.generation)
+        if self.state is GroupState.COMPLETING_REBALANCE:  # its partitions may be another's by now (KAFKA-8421)
+            raise RebalanceInProgress(f"group {self.group_id!r} rebalances: sync before committing")
+        self._heard(member, turn)
+
+    def check_fetch(self, request: FetchOffsets) -> None:
+        """Anybody may read the offsets of a classic group."""
+
+    def check_delete_offsets(self) -> None:
+        if self.state is not GroupState.EMPTY and self.protocol_type != CONSUMER:
+            raise GroupNotEmpty(f"group {self.group_id!r} has members: stop them before deleting its offsets")
+
+    def subscribes(self, topic: str) -> bool:
+        return self.state is not GroupState.EMPTY and (self.topics is None or topic in self.topics)
+
+    def unused_since_ms(self, committed_ms: int, topic: str | None) -> int | None:
+        """Since when an offset is of no use to the group; None: it may be needed."""
+        if not self.protocol_type:
+            return committed_ms
+        if self.state is GroupState.EMPTY:
+            return max(committed_ms, self.since_ms)
+        readable = self.protocol_type == CONSUMER and topic is not None
+        return committed_ms if readable and not self.subscribes(topic or "") else None
+
+    def retire(self, turn: Turn) -> None:
+        """The group is about to be deleted: leave no timer behind."""
+        for member_id in list(self._known_ids):
+            self._forget_id(member_id, turn)
+
+    # --- looking
+    @property
+    def empty(self) -> bool:
+        return self.state is GroupState.EMPTY
+
+    @property
+    def idle(self) -> bool:
+        """Nobody is in it, and nobody is about to come."""
+        return self.empty and not self._known_ids
+
+    def listed(self) -> ListedGroup:
+        return ListedGroup(self.group_id, self.protocol_type, self.state, self.type)
+
+    def describe(self) -> DescribedGroup:
+        stable = self.state is GroupState.STABLE
+        members = tuple(member.described(self.protocol, stable) for member in self.roster.members.values())
+        return DescribedGroup(self.group_id, self.state, self.protocol_type, self.protocol if stable else "", members)
+
+    def _speaker(self, member_id: str, instance_id: str | None, generation: int) -> Member:
+        member = self.roster.find(member_id, instance_id)
+        if generation != self.generation:
+            raise IllegalGeneration(
+                f"generation {generation} of {self.group_id!r} is over, now is {self.generation}: rejoin"
+            )
+        return member

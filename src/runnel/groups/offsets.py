@@ -1,0 +1,88 @@
+"""How far a group has read each partition.
+
+Rule 1: offsets are keyed by topic id: a topic that is created again begins without any.
+Rule 2: whether a request may commit is the group's decision; this module only keeps what it was given.
+"""
+
+from collections.abc import Callable
+
+from runnel.groups.records import OffsetKey, OffsetRecord
+from runnel.groups.store import Stored
+from runnel.groups.turn import Turn
+from runnel.groups.values import CommitOffsets, DeleteOffsets, FetchedOffset, OffsetToCommit
+from runnel.model.errors import GroupSubscribed, OffsetMetadataTooLarge, RunnelError, UnknownTopic, UnknownTopicId
+from runnel.model.ids import NO_EPOCH, NO_OFFSET, Epoch, Offset, PartitionKey, TopicId
+
+Check = Callable[[PartitionKey], RunnelError | None]
+
+
+def commit(request: CommitOffsets, check: Check | None, turn: Turn) -> tuple[RunnelError | None, ...]:
+    """Keep what can be kept; `check` is what the group says of a single partition."""
+    return tuple(_commit_one(request, each, check, turn) for each in request.offsets)
+
+
+def _commit_one(request: CommitOffsets, each: OffsetToCommit, check: Check | None, turn: Turn) -> RunnelError | None:
+    problem = _problem(each, turn) or (check(each.partition) if check else None)
+    if problem is None:
+        expires_ms = None if request.retention_ms is None else turn.wall_ms + request.retention_ms
+        record = OffsetRecord(each.offset, each.leader_epoch, each.metadata, turn.wall_ms, expires_ms)
+        turn.store.put(OffsetKey(request.group_id, each.partition), record)
+    return problem
+
+
+def _problem(each: OffsetToCommit, turn: Turn) -> RunnelError | None:
+    bytes_max = turn.config.offset_metadata_bytes_max
+    if len(each.metadata) > bytes_max or len(each.metadata.encode()) > bytes_max:
+        return OffsetMetadataTooLarge(f"offset metadata for {each.partition} is longer than {bytes_max} bytes")
+    count = turn.topics.partition_count(each.partition.topic_id)
+    if not count:
+        return UnknownTopicId(f"there is no topic {each.partition.topic_id}: look its name up again")
+    if not 0 <= each.partition.number < count:
+        return UnknownTopic(f"topic {each.partition.topic_id} has {count} partitions, no {each.partition.number}")
+    return None
+
+
+def fetch(stored: Stored | None, partitions: tuple[PartitionKey, ...] | None) -> tuple[FetchedOffset, ...]:
+    """All offsets, or those asked for; -1 where there is none."""
+    offsets = stored.offsets if stored else {}
+    wanted = partitions if partitions is not None else tuple(offsets)
+    return tuple(_fetched(partition, offsets.get(partition)) for partition in wanted)
+
+
+def _fetched(partition: PartitionKey, record: OffsetRecord | None) -> FetchedOffset:
+    if record is None:
+        return FetchedOffset(partition, NO_OFFSET, NO_EPOCH, "")
+    return FetchedOffset(partition, Offset(record.offset), Epoch(record.leader_epoch), record.metadata)
+
+
+def delete(request: DeleteOffsets, subscribes: Callable[[str], bool], turn: Turn) -> tuple[RunnelError | None, ...]:
+    return tuple(_delete_one(request.group_id, each, subscribes, turn) for each in request.partitions)
+
+
+def _delete_one(
+    group_id: str, partition: PartitionKey, subscribes: Callable[[str], bool], turn: Turn
+) -> RunnelError | None:
+    name = turn.topics.name_of(partition.topic_id)
+    if name is not None and subscribes(name):
+        return GroupSubscribed(f"group {group_id!r} still subscribes to {name!r}: stop its members first")
+    turn.store.drop(OffsetKey(group_id, partition))
+    return None
+
+
+def drop_topic(topic_id: TopicId, turn: Turn) -> None:
+    for group_id, stored in list(turn.store.groups.items()):
+        for partition in [each for each in stored.offsets if each.topic_id == topic_id]:
+            turn.store.drop(OffsetKey(group_id, partition))
+
+
+def drop_expired(group_id: str, unused_since_ms: Callable[[int, str | None], int | None], turn: Turn) -> None:
+    """Forget what was not needed for so long; `unused_since_ms` is the group's word on a commit time and a topic."""
+    stored = turn.store.groups.get(group_id)
+    for partition, record in list(stored.offsets.items()) if stored else ():
+        since_ms = unused_since_ms(record.committed_ms, turn.topics.name_of(partition.topic_id))
+        if since_ms is not None and turn.wall_ms >= _end_ms(record, since_ms, turn.config.offsets_retention_ms):
+            turn.store.drop(OffsetKey(group_id, partition))
+
+
+def _end_ms(record: OffsetRecord, since_ms: int, retention_ms: int) -> int:
+    return since_ms + retention_ms if record.expires_ms is None else record.expires_ms

@@ -1,0 +1,243 @@
+"""All groups of one partition of the internal topic: the verbs.
+
+Rule 1: a verb never waits. It returns a Step at once; a reply that must wait for other members comes in a later Step.
+Rule 2: state in memory may run ahead of the log, replies never: the caller sends them when the records are durable.
+Rule 3: if an append fails the caller throws the shard away and replays the log.
+"""
+
+from collections.abc import Callable
+from typing import TypeAlias, TypeVar
+
+from runnel.groups import offsets
+from runnel.groups.classic import ClassicGroup
+from runnel.groups.records import decode
+from runnel.groups.step import Step
+from runnel.groups.store import Store
+from runnel.groups.timers import Alarm, Timer, Timers
+from runnel.groups.turn import Turn
+from runnel.groups.values import (
+    NO_GENERATION,
+    CommitOffsets,
+    DeleteOffsets,
+    Done,
+    FetchOffsets,
+    GroupConfig,
+    Heartbeat,
+    Join,
+    Leave,
+    Left,
+    ListGroups,
+    OffsetsCommitted,
+    OffsetsDeleted,
+    OffsetsFetched,
+    Sync,
+    TopicView,
+)
+from runnel.model.errors import (
+    GroupNotEmpty,
+    GroupNotFound,
+    IllegalGeneration,
+    InvalidGroupId,
+    RunnelError,
+    UnknownMember,
+)
+from runnel.model.ids import Millis, TopicId
+from runnel.model.seams import Rng
+
+Group: TypeAlias = ClassicGroup
+R = TypeVar("R")
+
+
+class GroupShard:
+    def __init__(self, config: GroupConfig, rng: Rng) -> None:
+        self._config = config
+        self._rng = rng
+        self._store = Store()
+        self._timers = Timers()
+        self._groups: dict[str, Group] = {}
+
+    # --- loading
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        """Take over one record of the log, in its order; call `wake` after the last."""
+        record = decode(key, value)
+        if record is not None:
+            self._store.apply(*record)
+
+    def wake(self, topics: TopicView, now_ms: Millis, wall_ms: Millis) -> Step:
+        """Begin to serve: every session starts with a fresh full timeout."""
+        turn = self._turn(topics, now_ms, wall_ms)
+        for group_id, stored in self._store.groups.items():
+            self._groups[group_id] = ClassicGroup.restored(group_id, stored)
+        for group in self._groups.values():
+            group.wake(turn)
+        self._timers.set(Timer(Alarm.EXPIRE), now_ms + self._config.offsets_check_interval_ms)
+        return self._step(turn)
+
+    # --- time
+    def next_deadline_ms(self) -> Millis | None:
+        return self._timers.next_ms()
+
+    def tick(self, now_ms: Millis, topics: TopicView, wall_ms: Millis) -> Step:
+        """Do what is due."""
+        turn = self._turn(topics, now_ms, wall_ms)
+        while timer := self._timers.pop_due(now_ms):
+            if timer.alarm is Alarm.EXPIRE:
+                self._expire(turn)
+            else:
+                self._groups[timer.group_id].expire(timer, turn)
+                self._forget_if_blank(timer.group_id, turn)
+        return self._step(turn)
+
+    # --- members of the classic protocol
+    def join(self, request: Join, ticket: object, topics: TopicView, now_ms: Millis, wall_ms: Millis) -> Step:
+        return self._run(self._join, request, ticket, self._turn(topics, now_ms, wall_ms))
+
+    def _join(self, request: Join, ticket: object, turn: Turn) -> None:
+        if not request.group_id:
+            raise InvalidGroupId("a group needs a name: set group.id")
+        group = self._groups.get(request.group_id)
+        if group is None:
+            if request.member_id:
+                raise UnknownMember(f"there is no group {request.group_id!r} (any more): join without a member id")
+            group = self._groups[request.group_id] = ClassicGroup(request.group_id)
+        group.join(request, ticket, turn)
+
+    def sync(self, request: Sync, ticket: object, topics: TopicView, now_ms: Millis, wall_ms: Millis) -> Step:
+        return self._run(self._sync, request, ticket, self._turn(topics, now_ms, wall_ms))
+
+    def _sync(self, request: Sync, ticket: object, turn: Turn) -> None:
+        self._group_of_member(request.group_id).sync(request, ticket, turn)
+
+    def heartbeat(self, request: Heartbeat, ticket: object, topics: TopicView, now_ms: Millis, wall_ms: Millis) -> Step:
+        return self._run(self._heartbeat, request, ticket, self._turn(topics, now_ms, wall_ms))
+
+    def _heartbeat(self, request: Heartbeat, ticket: object, turn: Turn) -> None:
+        self._group_of_member(request.group_id).heartbeat(request, ticket, turn)
+
+    def leave(self, request: Leave, ticket: object, topics: TopicView, now_ms: Millis, wall_ms: Millis) -> Step:
+        return self._run(self._leave, request, ticket, self._turn(topics, now_ms, wall_ms))
+
+    def _leave(self, request: Leave, ticket: object, turn: Turn) -> None:
+        group = self._groups.get(request.group_id)
+        if group is None:
+            error = UnknownMember(f"there is no group {request.group_id!r}: nothing to leave")
+            turn.reply(ticket, Left(tuple((each, error) for each in request.members)))
+        else:
+            group.leave(request, ticket, turn)
+
+    # --- offsets
+    def commit_offsets(
+        self, request: CommitOffsets, ticket: object, topics: TopicView, now_ms: Millis, wall_ms: Millis
+    ) -> Step:
+        return self._run(self._commit_offsets, request, ticket, self._turn(topics, now_ms, wall_ms))
+
+    def _commit_offsets(self, request: CommitOffsets, ticket: object, turn: Turn) -> None:
+        group = self._groups.get(request.group_id)
+        if group is None:
+            if request.generation > NO_GENERATION:
+                raise IllegalGeneration(f"there is no group {request.group_id!r} (any more): join again")
+            group = self._groups[request.group_id] = ClassicGroup(request.group_id)
+        group.check_commit(request, turn)
+        turn.reply(ticket, OffsetsCommitted(offsets.commit(request, None, turn)))
+
+    def fetch_offsets(
+        self, request: FetchOffsets, ticket: object, topics: TopicView, now_ms: Millis, wall_ms: Millis
+    ) -> Step:
+        return self._run(self._fetch_offsets, request, ticket, self._turn(topics, now_ms, wall_ms))
+
+    def _fetch_offsets(self, request: FetchOffsets, ticket: object, turn: Turn) -> None:
+        group = self._groups.get(request.group_id)
+        if group is not None:
+            group.check_fetch(request)
+        found = offsets.fetch(self._store.groups.get(request.group_id), request.partitions)
+        turn.reply(ticket, OffsetsFetched(found))
+
+    def delete_offsets(
+        self, request: DeleteOffsets, ticket: object, topics: TopicView, now_ms: Millis, wall_ms: Millis
+    ) -> Step:
+        return self._run(self._delete_offsets, request, ticket, self._turn(topics, now_ms, wall_ms))
+
+    def _delete_offsets(self, request: DeleteOffsets, ticket: object, turn: Turn) -> None:
+        group = self._group(request.group_id)
+        group.check_delete_offsets()
+        turn.reply(ticket, OffsetsDeleted(offsets.delete(request, group.subscribes, turn)))
+
+    def topic_deleted(self, topic_id: TopicId, topics: TopicView, now_ms: Millis, wall_ms: Millis) -> Step:
+        """Forget the offsets of a topic that is gone."""
+        turn = self._turn(topics, now_ms, wall_ms)
+        offsets.drop_topic(topic_id, turn)
+        return self._step(turn)
+
+    def _expire(self, turn: Turn) -> None:
+        for group_id, group in list(self._groups.items()):
+            offsets.drop_expired(group_id, group.unused_since_ms, turn)
+            stored = self._store.groups.get(group_id)
+            if group.idle and not (stored and stored.offsets):
+                self._delete(group_id, turn)
+        self._timers.set(Timer(Alarm.EXPIRE), turn.now_ms + self._config.offsets_check_interval_ms)
+
+    # --- administration
+    def delete_group(self, group_id: str, ticket: object, topics: TopicView, now_ms: Millis, wall_ms: Millis) -> Step:
+        return self._run(self._delete_group, group_id, ticket, self._turn(topics, now_ms, wall_ms))
+
+    def _delete_group(self, group_id: str, ticket: object, turn: Turn) -> None:
+        if not self._group(group_id).empty:
+            raise GroupNotEmpty(f"group {group_id!r} has members: stop them before deleting it")
+        self._delete(group_id, turn)
+        turn.reply(ticket, Done())
+
+    def describe(self, group_id: str, ticket: object, topics: TopicView, now_ms: Millis, wall_ms: Millis) -> Step:
+        return self._run(self._describe, group_id, ticket, self._turn(topics, now_ms, wall_ms))
+
+    def _describe(self, group_id: str, ticket: object, turn: Turn) -> None:
+        turn.reply(ticket, self._group(group_id).describe())
+
+    def list(self, request: ListGroups, ticket: object, topics: TopicView, now_ms: Millis, wall_ms: Millis) -> Step:
+        return self._run(self._list, request, ticket, self._turn(topics, now_ms, wall_ms))
+
+    def _list(self, request: ListGroups, ticket: object, turn: Turn) -> None:
+        states = {each.lower() for each in request.states}
+        types = {each.lower() for each in request.types}
+        listed = [group.listed() for group in self._groups.values()]
+        turn.reply(ticket, tuple(
+            each for each in listed
+            if (not states or each.state.value.lower() in states) and (not types or each.type.value in types)
+        ))  # fmt: skip
+
+    # --- the rest
+    def _turn(self, topics: TopicView, now_ms: Millis, wall_ms: Millis) -> Turn:
+        return Turn(self._config, self._store, self._timers, self._rng, topics, now_ms, wall_ms)
+
+    def _run(self, verb: Callable[[R, object, Turn], None], request: R, ticket: object, turn: Turn) -> Step:
+        try:
+            verb(request, ticket, turn)
+        except RunnelError as error:
+            turn.reply(ticket, error)
+        group_id = request if isinstance(request, str) else getattr(request, "group_id", "")
+        self._forget_if_blank(group_id, turn)
+        return self._step(turn)
+
+    def _step(self, turn: Turn) -> Step:
+        return Step(self._store.drain(), turn.replies)
+
+    def _group(self, group_id: str) -> Group:
+        group = self._groups.get(group_id)
+        if group is None:
+            raise GroupNotFound(f"there is no group {group_id!r}")
+        return group
+
+    def _group_of_member(self, group_id: str) -> Group:
+        group = self._groups.get(group_id)
+        if group is None:
+            raise UnknownMember(f"there is no group {group_id!r} (any more): join again")
+        return group
+
+    def _delete(self, group_id: str, turn: Turn) -> None:
+        self._groups.pop(group_id).retire(turn)
+        self._store.drop_group(group_id)
+
+    def _forget_if_blank(self, group_id: str, turn: Turn) -> None:
+        """A group that left no trace in the log and has nobody in it was never there."""
+        group = self._groups.get(group_id)
+        if group is not None and group.idle and group_id not in self._store.groups:
+            del self._groups[group_id]

@@ -1,0 +1,119 @@
+"""What the log knows of each group.
+
+Rule 1: durable state changes only through `put` and `drop`, and every such change is a record.
+Rule 2: replaying those records through `apply` gives the same state again.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from runnel.groups.records import (
+    CurrentRecord,
+    GroupRecord,
+    Key,
+    Kind,
+    MemberRecord,
+    OffsetKey,
+    OffsetRecord,
+    TargetRecord,
+    Value,
+    encode_key,
+    encode_value,
+)
+from runnel.groups.step import Record
+from runnel.model.ids import PartitionKey
+
+
+@dataclass(slots=True)
+class Stored:
+    """One group as a replay of the log would give it."""
+
+    group: GroupRecord | None = None
+    members: dict[str, MemberRecord] = field(default_factory=dict)
+    targets: dict[str, TargetRecord] = field(default_factory=dict)
+    currents: dict[str, CurrentRecord] = field(default_factory=dict)
+    offsets: dict[PartitionKey, OffsetRecord] = field(default_factory=dict)
+
+    @property
+    def blank(self) -> bool:
+        return not (self.group or self.members or self.targets or self.currents or self.offsets)
+
+    def get(self, key: Key | OffsetKey) -> Value | None:
+        if isinstance(key, Key) and key.kind is Kind.GROUP:
+            return self.group
+        part, name = self._place(key)
+        found: Value | None = part.get(name)
+        return found
+
+    def set(self, key: Key | OffsetKey, value: Any) -> None:  # the key's kind decides the value's
+        if isinstance(key, Key) and key.kind is Kind.GROUP:
+            self.group = value
+            return
+        part, name = self._place(key)
+        if value is None:
+            part.pop(name, None)
+        else:
+            part[name] = value
+
+    def _place(self, key: Key | OffsetKey) -> tuple[dict[Any, Any], object]:
+        if isinstance(key, OffsetKey):
+            return self.offsets, key.partition
+        if key.kind is Kind.MEMBER:
+            return self.members, key.member_id
+        return (self.targets if key.kind is Kind.TARGET else self.currents), key.member_id
+
+
+class Store:
+    def __init__(self) -> None:
+        self.groups: dict[str, Stored] = {}
+        self._records: list[Record] = []
+
+    def apply(self, key: Key | OffsetKey, value: Value | None) -> None:
+        """Take over one change, from the log or on its way there."""
+        stored = self.groups.get(key.group_id)
+        if stored is None:
+            if value is None:
+                return
+            stored = self.groups[key.group_id] = Stored()
+        stored.set(key, value)
+        if value is None and stored.blank:
+            del self.groups[key.group_id]
+
+    def put(self, key: Key | OffsetKey, value: Value) -> None:
+        """Write, unless the log already says so."""
+        stored = self.groups.get(key.group_id)
+        if stored is None or stored.get(key) != value:
+            self.apply(key, value)
+            self._records.append((encode_key(key), encode_value(value)))
+
+    def drop(self, key: Key | OffsetKey) -> None:
+        """Write a tombstone, unless there is nothing to forget."""
+        stored = self.groups.get(key.group_id)
+        if stored is not None and stored.get(key) is not None:
+            self.apply(key, None)
+            self._records.append((encode_key(key), None))
+
+    def drop_membership(self, group_id: str) -> None:
+        """Forget everything but the offsets."""
+        stored = self.groups.get(group_id)
+        if stored is None:
+            return
+        for kind, part in (
+            (Kind.CURRENT, stored.currents),
+            (Kind.TARGET, stored.targets),
+            (Kind.MEMBER, stored.members),
+        ):
+            for member_id in list(part):
+                self.drop(Key(kind, group_id, member_id))
+        self.drop(Key(Kind.GROUP, group_id))
+
+    def drop_group(self, group_id: str) -> None:
+        stored = self.groups.get(group_id)
+        for partition in list(stored.offsets if stored else ()):
+            self.drop(OffsetKey(group_id, partition))
+        self.drop_membership(group_id)
+
+    def drain(self) -> list[Record]:
+        """The records since the last call, in the order they were written."""
+        records, self._records = self._records, []
+        return records

@@ -1,0 +1,318 @@
+"""What the verbs of groups take and give, and the settings they obey.
+
+Bytes of the classic protocol (metadata, assignments) are the members' own business and stay opaque. Topics are named
+by id: a topic that is deleted and created again is another topic.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from runnel.model.errors import RunnelError
+from runnel.model.ids import Epoch, Offset, PartitionKey, TopicId
+from runnel.model.limits import OFFSET_METADATA_BYTES_MAX
+
+HOUR_MS = 60 * 60 * 1000
+LEAVE = -1  # the member epoch of a consumer that leaves for good
+LEAVE_STATIC = -2  # the member epoch of a static consumer that means to come back
+NO_GENERATION = -1  # a commit from outside the group: an administrator, or a consumer that assigns itself
+
+
+class TopicView(Protocol):
+    """The topics of the cluster as one consistent picture."""
+
+    @property
+    def version(self) -> int:
+        """Changes whenever a topic appears, grows or disappears."""
+        ...
+
+    def names(self) -> Collection[str]: ...
+
+    def id_of(self, name: str) -> TopicId | None: ...
+
+    def name_of(self, topic_id: TopicId) -> str | None: ...
+
+    def partition_count(self, topic_id: TopicId) -> int:
+        """How many partitions the topic has; 0 if there is no such topic."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConfig:
+    """The settings of groups; Kafka's name of each stands beside it."""
+
+    session_timeout_min_ms: int = 6_000  # group.min.session.timeout.ms
+    session_timeout_max_ms: int = 1_800_000  # group.max.session.timeout.ms
+    initial_rebalance_delay_ms: int = 100  # group.initial.rebalance.delay.ms; short: most groups start small
+    new_member_timeout_ms: int = 300_000  # how long a first join may wait for the others, as in Kafka
+    members_max: int = 2**31 - 1  # group.max.size
+    consumer_members_max: int = 2**31 - 1  # group.consumer.max.size
+    consumer_session_timeout_ms: int = 45_000  # group.consumer.session.timeout.ms
+    consumer_heartbeat_interval_ms: int = 5_000  # group.consumer.heartbeat.interval.ms
+    consumer_assignors: tuple[str, ...] = ("uniform", "range")  # group.consumer.assignors; the first is the default
+    migration: bool = True  # group.consumer.migration.policy: bidirectional or disabled
+    offsets_retention_ms: int = 7 * 24 * HOUR_MS  # offsets.retention.minutes
+    offsets_check_interval_ms: int = 600_000  # offsets.retention.check.interval.ms
+    offset_metadata_bytes_max: int = OFFSET_METADATA_BYTES_MAX  # offset.metadata.max.bytes
+
+
+class GroupType(Enum):
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
+
+
+class GroupState(Enum):
+    """Kafka's names, for both protocols."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+
+
+# --- the classic protocol
+@dataclass(frozen=True, slots=True)
+class OfferedProtocol:
+    """One way of assigning that a member offers, best first, with its metadata for it."""
+
+    name: str
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    group_id: str
+    member_id: str  # "" at the first try
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[OfferedProtocol, ...]
+    requires_known_id: bool = False  # JoinGroup v4+: the first join only gets an id (KIP-394)
+    can_skip_assignment: bool = False  # JoinGroup v9+: a returning leader can be told not to assign (KIP-814)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedMember:
+    member_id: str
+    instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    member_id: str
+    generation: int
+    protocol_type: str
+    protocol: str
+    leader: str
+    members: tuple[JoinedMember, ...]  # for the leader alone
+    skip_assignment: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    group_id: str
+    generation: int
+    member_id: str
+    instance_id: str | None = None
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignments: tuple[tuple[str, bytes], ...] = ()  # (member id, assignment), from the leader alone
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    protocol_type: str
+    protocol: str
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    group_id: str
+    generation: int
+    member_id: str
+    instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Leaver:
+    """Who leaves: by member id, or by instance id alone when an administrator removes a static member."""
+
+    member_id: str
+    instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    group_id: str
+    members: tuple[Leaver, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """One entry for each member asked for, in order."""
+
+    members: tuple[tuple[Leaver, RunnelError | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """It is done; there is nothing more to say."""
+
+
+# --- KIP-848
+@dataclass(frozen=True, slots=True)
+class ConsumerHeartbeat:
+    """None means unchanged since the last heartbeat; a full one carries everything."""
+
+    group_id: str
+    member_id: str
+    member_epoch: int  # 0 joins, LEAVE and LEAVE_STATIC leave
+    client_id: str = ""
+    client_host: str = ""
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int | None = None
+    topic_names: tuple[str, ...] | None = None
+    topic_regex: str | None = None  # "" takes the expression back
+    assignor: str | None = None
+    owned: tuple[PartitionKey, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerAlive:
+    member_id: str
+    member_epoch: int
+    heartbeat_interval_ms: int
+    assigned: tuple[PartitionKey, ...] | None  # None: as before
+
+
+# --- offsets
+@dataclass(frozen=True, slots=True)
+class OffsetToCommit:
+    partition: PartitionKey
+    offset: Offset
+    leader_epoch: Epoch = Epoch(-1)
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOffsets:
+    group_id: str
+    member_id: str
+    generation: int  # or the member epoch of a consumer group
+    offsets: tuple[OffsetToCommit, ...]
+    instance_id: str | None = None
+    retention_ms: int | None = None  # OffsetCommit v2-v4 may ask for its own
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsCommitted:
+    """One entry for each offset asked for, in order."""
+
+    errors: tuple[RunnelError | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchOffsets:
+    """The offsets of one group; a request for several groups is several of these, each to its own shard."""
+
+    group_id: str
+    partitions: tuple[PartitionKey, ...] | None = None  # None: all that there are
+    member_id: str | None = None
+    member_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedOffset:
+    partition: PartitionKey
+    offset: Offset  # -1: none
+    leader_epoch: Epoch
+    metadata: str
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsFetched:
+    offsets: tuple[FetchedOffset, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOffsets:
+    group_id: str
+    partitions: tuple[PartitionKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsDeleted:
+    """One entry for each partition asked for, in order."""
+
+    errors: tuple[RunnelError | None, ...]
+
+
+# --- looking
+@dataclass(frozen=True, slots=True)
+class ListGroups:
+    """Empty filters let everything through; names are compared without regard to case, as in Kafka."""
+
+    states: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    group_id: str
+    protocol_type: str
+    state: GroupState
+    type: GroupType
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedMember:
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedGroup:
+    group_id: str
+    state: GroupState
+    protocol_type: str
+    protocol: str
+    members: tuple[DescribedMember, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedConsumer:
+    member_id: str
+    instance_id: str | None
+    rack_id: str | None
+    member_epoch: int
+    client_id: str
+    client_host: str
+    topic_names: tuple[str, ...]
+    topic_regex: str | None
+    assigned: tuple[PartitionKey, ...]
+    target: tuple[PartitionKey, ...]
+    type: GroupType  # CLASSIC: it speaks the classic protocol in an upgraded group
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedConsumerGroup:
+    group_id: str
+    state: GroupState
+    group_epoch: int
+    assignment_epoch: int
+    assignor: str
+    members: tuple[DescribedConsumer, ...]

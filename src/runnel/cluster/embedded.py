@@ -11,6 +11,7 @@ docs/formats/metadata.md draws the table.
 
 import asyncio
 import sqlite3
+import struct
 from collections.abc import Callable, Sequence
 from typing import Final, NoReturn, Self, TypeVar
 
@@ -18,7 +19,7 @@ from crc32c import crc32c
 
 from runnel.cluster.store import PERSISTENT, Node, Op, StoreDamaged, StoreUnavailable
 from runnel.cluster.tree import Plan, Tree
-from runnel.model.errors import Fatal, StorageFailed
+from runnel.model.errors import DataInUse, Fatal, StorageFailed
 from runnel.model.seams import Disk
 
 FOLDER: Final = "cluster"
@@ -26,6 +27,7 @@ FILE: Final = "cluster/metadata.db"
 NEW_FILE: Final = "cluster/metadata.db.new"
 APPLICATION_ID: Final = 0x52554E4C  # "RUNL": tells our file from any other SQLite file
 FORMAT: Final = 1  # SQLite's user_version; grows when the table changes
+HEADER: Final = struct.Struct(">16s44xI4xI")  # of an SQLite file: magic, user_version, application_id
 SESSION: Final = 1
 
 T = TypeVar("T")
@@ -167,18 +169,10 @@ class _Database:
         self._run("COMMIT")
 
     def check(self) -> None:
-        """Raise StoreDamaged unless this is a whole store that this Runnel can read."""
-        application, version = self._number("application_id"), self._number("user_version")
-        if application != APPLICATION_ID:
-            _damaged(self.path, "it is not a metadata store of Runnel")
-        if version != FORMAT:
-            _damaged(self.path, f"its format is {version}, this Runnel reads {FORMAT}")
+        """Raise StoreDamaged unless the file is sound."""
         problems = [str(row[0]) for row in self._run("PRAGMA quick_check(3)")]
         if problems != ["ok"]:
             _damaged(self.path, "; ".join(problems))
-
-    def _number(self, pragma: str) -> object:
-        return self._run(f"PRAGMA {pragma}")[0][0]
 
     def read(self) -> dict[str, Node]:
         nodes: dict[str, Node] = {}
@@ -220,6 +214,7 @@ def _open(disk: Disk, root: str) -> tuple[_Database, Tree]:
             _damaged(f"{root}/{FILE}", "it is missing, while its journal is there")
         _create(disk, root)
     path = f"{root}/{FILE}"
+    _check_header(disk, path)
     database = _Database(path, journal="WAL")
     try:
         database.check()
@@ -230,6 +225,20 @@ def _open(disk: Disk, root: str) -> tuple[_Database, Tree]:
         database.close()
         raise
     return database, tree
+
+
+def _check_header(disk: Disk, path: str) -> None:
+    """Refuse what is not ours before SQLite touches it: to SQLite, an empty file is as good as a new one."""
+    file = disk.open(FILE)
+    try:
+        header = file.read(HEADER.size, 0)
+    finally:
+        file.close()
+    magic, version, application = HEADER.unpack(header) if len(header) == HEADER.size else (b"", 0, 0)
+    if magic != b"SQLite format 3\0" or application != APPLICATION_ID:
+        _damaged(path, "it is empty, or not a metadata store of Runnel")
+    if version != FORMAT:
+        _damaged(path, f"its format is {version}, this Runnel reads {FORMAT}")
 
 
 def _create(disk: Disk, root: str) -> None:
@@ -248,14 +257,14 @@ def _create(disk: Disk, root: str) -> None:
 
 
 def _damaged(path: str, what: str) -> NoReturn:
-    advice = "Nothing was changed. Put back a copy of this file, or keep the data directory as it is and ask for help"
+    advice = "Nothing was deleted. Put back a copy of this file, or keep the data directory as it is and ask for help"
     raise StoreDamaged(f"the metadata store {path} can't be used: {what}. {advice}.")
 
 
 def _translate(error: sqlite3.Error, path: str) -> NoReturn:
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the low byte is the kind of error
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        raise Fatal(
+        raise DataInUse(
             f"the metadata store {path} is in use by another broker: stop it, or name another --data"
         ) from error
     if code == sqlite3.SQLITE_FULL:

@@ -38,7 +38,7 @@ def place(brokers: Iterable[Broker], partitions: int, replication_factor: int, r
         )
     placed: list[Replicas] = []
     for number in range(partitions):
-        if number % len(seats) == 0:
+        if number % len(seats) == 0 and len(seats) > 1:
             _shuffle(seats, rng)
         placed.append(_one(seats, replication_factor))
     return placed

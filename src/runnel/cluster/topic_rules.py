@@ -128,5 +128,7 @@ def more_replicas(image: Image, spec: NewPartitions, rng: Rng) -> list[Replicas]
 def new_partition(replicas: Replicas, brokers: Mapping[BrokerId, Broker]) -> Partition:
     """A partition at its beginning: all living replicas are in sync, for there is nothing to copy."""
     alive = tuple(broker for broker in replicas if broker in brokers)
-    leader = alive[0] if alive else NO_LEADER
-    return Partition(leader, Epoch(0), Epoch(0), replicas, alive or replicas)
+    if alive == replicas or not alive:
+        alive = replicas  # one tuple for both: there are many partitions
+    leader = alive[0] if alive[0] in brokers else NO_LEADER
+    return Partition(leader, Epoch(0), Epoch(0), replicas, alive)

@@ -1,0 +1,255 @@
+"""One TCP connection to one broker: frames, correlation, negotiated versions.
+
+Rule 1: answers are matched by correlation id; a connection whose answer is overdue is closed, never reused.
+Rule 2: a frame's memory belongs to whoever got the answer; it is not used again.
+Rule 3: every wait has a deadline.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from runnel.client.errors import BrokerUnreachable, NotKafka
+from runnel.model.errors import RequestTimedOut, UnsupportedVersion
+from runnel.model.limits import FRAME_BYTES_MAX, KIB
+from runnel.model.seams import Buffer
+from runnel.wire.kafka import codec
+from runnel.wire.kafka import messages as m
+from runnel.wire.kafka.apis import API, Api
+from runnel.wire.kafka.error_codes import ErrorCode
+
+R = TypeVar("R")
+
+SCRATCH_BYTES = 64 * KIB  # one read of the socket; a larger frame gets memory of its own
+CLIENT_NAME = "runnel"
+
+
+class VersionRange(NamedTuple):
+    low: int
+    high: int
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Made by `connect`; ask it until it is closed."""
+
+    def __init__(self, address: str, client_id: str | None) -> None:
+        self.address = address
+        self.client_id = client_id
+        self.versions: dict[int, VersionRange] = {}
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._pending: dict[int, asyncio.Future[memoryview]] = {}
+        self._correlation_id = 0
+        self._reason: Exception | None = None
+        self._writable: asyncio.Future[None] | None = None
+        self._scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self._scratch_filled = 0
+        self._frame: memoryview | None = None
+        self._frame_filled = 0
+
+    # --- asking
+    @property
+    def closed(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
+
+    def version_of(self, api: Api, *, version_max: int | None = None) -> int:
+        """The newest version that both sides speak."""
+        offered = self.versions.get(api)
+        known = API[api]
+        high = known.max_version if version_max is None else min(known.max_version, version_max)
+        if offered is None or min(offered.high, high) < max(offered.low, known.min_version):
+            theirs = "does not offer it" if offered is None else f"offers versions {offered.low} to {offered.high}"
+            raise UnsupportedVersion(
+                f"broker {self.address} {theirs}, but {api.name} is needed "
+                f"in a version from {known.min_version} to {high}: use another version of the broker"
+            )
+        return min(offered.high, high)
+
+    async def ask(self, api: Api, request: Any, reply: type[R], *, timeout_ms: int, version: int | None = None) -> R:
+        """Send a request and return the answer; `reply` is its class."""
+        version = self.version_of(api) if version is None else version
+        frame = await self._exchange(api, version, request, timeout_ms)
+        return self._decoded(api, version, frame, reply)
+
+    async def tell(self, api: Api, request: Any, *, timeout_ms: int, version: int | None = None) -> None:
+        """Send a request that has no answer (Produce with acks=0)."""
+        version = self.version_of(api) if version is None else version
+        await self._room(timeout_ms)
+        self._write(codec.encode_request(api, version, self._next_id(), self.client_id, request))
+
+    async def negotiate(self, timeout_ms: int) -> None:
+        """Learn which versions the broker speaks. One that does not know our newest question is asked in version 0."""
+        request = m.ApiVersionsRequest(client_software_name=CLIENT_NAME, client_software_version="1")
+        version = API[Api.API_VERSIONS].max_version
+        frame = await self._exchange(Api.API_VERSIONS, version, request, timeout_ms)
+        if int.from_bytes(frame[4:6], "big", signed=True) == ErrorCode.UNSUPPORTED_VERSION:
+            version = 0
+            frame = await self._exchange(Api.API_VERSIONS, version, request, timeout_ms)
+        answer = self._decoded(Api.API_VERSIONS, version, frame, m.ApiVersionsResponse)
+        self.versions = {k.api_key: VersionRange(k.min_version, k.max_version) for k in answer.api_keys}
+
+    async def _exchange(self, api: Api, version: int, request: Any, timeout_ms: int) -> memoryview:
+        await self._room(timeout_ms)
+        correlation_id = self._next_id()
+        self._write(codec.encode_request(api, version, correlation_id, self.client_id, request))
+        answer: asyncio.Future[memoryview] = self._loop.create_future()
+        self._pending[correlation_id] = answer
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await answer
+        except TimeoutError:
+            error = RequestTimedOut(
+                f"broker {self.address} did not answer {api.name} within {timeout_ms} ms: "
+                f"see whether it is overloaded or stopped, or give it more time"
+            )
+            self.abort(BrokerUnreachable(f"the connection to broker {self.address} was given up: {error}"))
+            raise error from None
+
+    def _decoded(self, api: Api, version: int, frame: memoryview, reply: type[R]) -> R:
+        try:
+            _, answer = codec.decode_response(api, version, frame)
+        except codec.Malformed as malformed:
+            error = self._not_kafka(f"its answer to {api.name} can't be read ({malformed})")
+            self.abort(error)
+            raise error from malformed
+        assert isinstance(answer, reply)
+        return answer
+
+    def _next_id(self) -> int:
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        return self._correlation_id
+
+    def _not_kafka(self, why: str) -> NotKafka:
+        return NotKafka(
+            f"{self.address} does not speak the Kafka protocol: {why}; check host and port of the Kafka listener"
+        )
+
+    # --- writing
+    def _write(self, parts: Sequence[Buffer]) -> None:
+        if self._transport is None or self._transport.is_closing():
+            raise self._reason or BrokerUnreachable(f"the connection to broker {self.address} is closed; connect again")
+        self._transport.writelines(parts)
+
+    async def _room(self, timeout_ms: int) -> None:
+        """Wait while the broker reads more slowly than we write."""
+        while self._writable is not None:
+            try:
+                async with asyncio.timeout(timeout_ms / 1000):
+                    await asyncio.shield(self._writable)
+            except TimeoutError:
+                raise RequestTimedOut(
+                    f"broker {self.address} took no bytes for {timeout_ms} ms: see whether it is overloaded or stopped"
+                ) from None
+
+    def pause_writing(self) -> None:
+        self._writable = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        if self._writable is not None:
+            self._writable.set_result(None)
+            self._writable = None
+
+    # --- reading
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._frame is not None:
+            return self._frame[self._frame_filled :]
+        return self._scratch[self._scratch_filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._frame is None:
+            self._scratch_filled += nbytes
+            self._split()
+            return
+        self._frame_filled += nbytes
+        if self._frame_filled == len(self._frame):
+            frame, self._frame = self._frame, None
+            self._answer(frame)
+
+    def _split(self) -> None:
+        """Hand out the frames in the scratch buffer; give memory of its own to one that is not complete."""
+        scratch, filled, position = self._scratch, self._scratch_filled, 0
+        self._scratch_filled = 0
+        while filled - position >= 4:
+            size = int.from_bytes(scratch[position : position + 4], "big", signed=True)
+            if not 4 <= size <= FRAME_BYTES_MAX:
+                self.abort(self._not_kafka(f"it announced an answer of {size} bytes"))
+                return
+            frame = memoryview(bytearray(size))
+            have = min(size, filled - position - 4)
+            frame[:have] = scratch[position + 4 : position + 4 + have]
+            position += 4 + have
+            if have < size:
+                self._frame, self._frame_filled = frame, have
+                return
+            self._answer(frame)
+        rest = bytes(scratch[position:filled])
+        scratch[: len(rest)] = rest
+        self._scratch_filled = len(rest)
+
+    def _answer(self, frame: memoryview) -> None:
+        waiting = self._pending.pop(int.from_bytes(frame[:4], "big", signed=True), None)
+        if waiting is None:
+            self.abort(self._not_kafka("it answered a question that was not asked"))
+        elif not waiting.done():
+            waiting.set_result(frame)
+
+    # --- the life of the connection
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=1024 * KIB)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        why = f": {exc}" if exc else ""
+        self._end(BrokerUnreachable(f"broker {self.address} closed the connection{why}; see whether it still runs"))
+
+    def abort(self, reason: Exception) -> None:
+        """Close at once; whoever waits gets the reason."""
+        self._end(reason)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        """Close after what was written has left."""
+        self._end(BrokerUnreachable(f"the connection to broker {self.address} was closed here"))
+        if self._transport is not None:
+            self._transport.close()
+
+    def _end(self, reason: Exception) -> None:
+        self._reason = self._reason or reason
+        self.resume_writing()
+        pending, self._pending = self._pending, {}
+        for waiting in pending.values():
+            if not waiting.done():
+                waiting.set_exception(self._reason)
+
+
+async def connect(host: str, port: int, *, client_id: str | None = CLIENT_NAME, timeout_ms: int) -> Connection:
+    """A connection that knows the broker's versions."""
+    address = f"{host}:{port}"
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            _, connection = await loop.create_connection(lambda: Connection(address, client_id), host, port)
+    except TimeoutError:
+        raise BrokerUnreachable(
+            f"broker {address} did not accept a connection within {timeout_ms} ms: see whether it runs and is reachable"
+        ) from None
+    except OSError as error:
+        raise BrokerUnreachable(
+            f"broker {address} can't be reached ({_reason_of(error)}): see whether it runs and the address is right"
+        ) from None
+    try:
+        await connection.negotiate(timeout_ms)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _reason_of(error: OSError) -> str:
+    """Short: a connection refused on two addresses of one name is said once."""
+    return (error.strerror or str(error)).lower() if not str(error).startswith("Multiple") else "connection refused"

@@ -1,0 +1,148 @@
+"""Reading topics together with the other members of a group.
+
+    consumer = GroupConsumer(cluster, "billing", ["orders"])
+    for message in await consumer.poll(): ...
+    await consumer.commit()
+
+Partitions come and go only inside `poll`: between two polls the assignment stands still. A member that does not poll
+within the rebalance timeout loses its seat, and its commits are refused.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from runnel.client.cluster import Cluster
+from runnel.client.consumer import Consumer, Message
+from runnel.client.fetcher import FetchSettings
+from runnel.client.membership import GroupSettings, Membership
+from runnel.client.metadata import TopicPartition
+from runnel.client.offsets import Committed, commit, fetch_committed
+from runnel.client.positions import START, Position
+from runnel.model.errors import RetriableError, RunnelError
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConsumerSettings:
+    group: GroupSettings = field(default_factory=GroupSettings)
+    fetch: FetchSettings = field(default_factory=FetchSettings)
+    begin: Position = START  # where a partition begins that has no committed offset
+    commit_ms: int | None = 5_000  # commit what was polled so often; None: only when told
+
+
+class GroupConsumer:
+    """One member of a group."""
+
+    def __init__(
+        self, cluster: Cluster, group: str, topics: Sequence[str], settings: GroupConsumerSettings | None = None
+    ) -> None:
+        self.cluster = cluster
+        self.group = group
+        self.settings = settings or GroupConsumerSettings()
+        self.consumer = Consumer(cluster, self.settings.fetch)
+        self.membership = Membership(cluster, group, topics, self.settings.group)
+        self.assignment: list[TopicPartition] = []
+        self.rebalances = 0
+        self._joining: asyncio.Task[None] | None = None
+        self._committed: dict[TopicPartition, int] = {}
+        self._loop = asyncio.get_running_loop()
+        self._commit_due = 0.0
+
+    async def __aenter__(self) -> "GroupConsumer":
+        return self
+
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        await self.close(commit=kind is None)
+
+    @property
+    def positions(self) -> dict[TopicPartition, int]:
+        return self.consumer.positions
+
+    # --- reading
+    async def poll(self, *, count_max: int = 500, timeout_ms: int = 1_000) -> list[Message]:
+        """The next messages of the partitions this member has; joins the group first if that is due."""
+        end = self._loop.time() + timeout_ms / 1000
+        await self._commit_if_due()
+        if not await self._ensure_joined(end):
+            return []
+        left_ms = int((end - self._loop.time()) * 1000)
+        return await self.consumer.poll(count_max=count_max, timeout_ms=max(0, left_ms))
+
+    async def _ensure_joined(self, end: float) -> bool:
+        """Whether the group is joined; a join that takes longer goes on behind, for the next poll to find."""
+        if self.membership.failure is not None:
+            raise self.membership.failure
+        if self.membership.joined and self._joining is None:
+            return True
+        if self._joining is None:
+            self._joining = self._loop.create_task(self._rejoin())
+        done, _ = await asyncio.wait({self._joining}, timeout=max(0.0, end - self._loop.time()))
+        if not done:
+            return False
+        joining, self._joining = self._joining, None
+        joining.result()
+        return self.membership.joined
+
+    async def _rejoin(self) -> None:
+        """Give back what we had, join, and begin where the group left off."""
+        if self.settings.commit_ms is not None:
+            await self._commit_before_rejoin()
+        await self.consumer.assign({})
+        self.assignment = []
+        self.assignment = await self.membership.join()
+        self.rebalances += 1
+        stored = await fetch_committed(self.cluster, self.group, self.assignment)
+        self._committed = {where: committed.offset for where, committed in stored.items()}
+        wanted: dict[TopicPartition, Position | int] = {
+            where: self._committed.get(where, self.settings.begin) for where in self.assignment
+        }
+        await self.consumer.assign(wanted)
+        self._schedule_commit()
+
+    async def _commit_before_rejoin(self) -> None:
+        """What can't be committed any more is read again by whoever gets the partition: at least once."""
+        try:
+            await self.commit()
+        except RunnelError:
+            self._committed = {}
+
+    # --- committing
+    def _schedule_commit(self) -> None:
+        if self.settings.commit_ms is not None:
+            self._commit_due = self._loop.time() + self.settings.commit_ms / 1000
+
+    async def _commit_if_due(self) -> None:
+        if self.settings.commit_ms is None or self._loop.time() < self._commit_due or not self.membership.joined:
+            return
+        self._schedule_commit()
+        try:
+            await self.commit()
+        except RetriableError:
+            return  # the next one carries it
+
+    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """Store offsets for the group: of all that was polled so far, or these (each: the next one to read)."""
+        wanted = dict(self.positions if offsets is None else offsets)
+        changed = {where: at for where, at in wanted.items() if self._committed.get(where) != at}
+        if not changed:
+            return
+        values = {where: Committed(at) for where, at in changed.items()}
+        await commit(self.cluster, self.group, values, generation=self.membership.generation)
+        self._committed |= changed
+
+    # --- the end
+    async def close(self, *, commit: bool = True) -> None:
+        """Commit (if that is automatic), leave the group, and stop."""
+        if self._joining is not None:
+            self._joining.cancel()
+            await asyncio.gather(self._joining, return_exceptions=True)
+        try:
+            if commit and self.settings.commit_ms is not None and self.membership.joined:
+                await self.commit()
+        finally:
+            try:
+                await self.membership.leave()
+            except RetriableError:
+                pass  # the session ends by itself
+            finally:
+                await self.consumer.close()

@@ -1,0 +1,210 @@
+"""Sending messages: batched by size and time, a bounded amount in memory, idempotent unless told otherwise.
+
+    linger_ms   how long a message may wait for company: 0 for latency, some milliseconds for throughput
+    batch_bytes how large a batch may grow: it leaves at once when it is full
+
+`send` waits only for room (backpressure) and, the first time, for the topic's metadata; the delivery it returns is
+awaited by whoever needs the offset. Order within a partition is kept, through retries too.
+"""
+
+import asyncio
+from collections.abc import Generator
+from typing import Any, NamedTuple
+
+from runnel.client.cluster import Cluster
+from runnel.client.errors import BufferFull, Closed
+from runnel.client.line import Appended, Batch, record_bytes
+from runnel.client.metadata import Topic, TopicPartition
+from runnel.client.partitioner import partitioner
+from runnel.client.sender import ACKS_ALL, ProducerSettings, Sender, check_settings
+from runnel.model.errors import InvalidPartitions, RunnelError
+from runnel.model.seams import Buffer
+from runnel.record import batch as record_batch
+from runnel.record.records import Headers
+
+__all__ = ["ACKS_ALL", "Delivered", "Delivery", "Producer", "ProducerSettings"]
+
+
+class Delivered(NamedTuple):
+    topic: str
+    partition: int
+    offset: int  # -1 with acks=0: the broker does not say
+    timestamp_ms: int
+
+
+class Delivery:
+    """One message on its way. Await it for where it went; it raises if the message was given up."""
+
+    __slots__ = ("_batch", "_place", "_timestamp_ms")
+
+    def __init__(self, batch: Batch, place: int, timestamp_ms: int) -> None:
+        self._batch = batch
+        self._place = place
+        self._timestamp_ms = timestamp_ms
+
+    def done(self) -> bool:
+        return self._batch.done.done()
+
+    def result(self) -> Delivered:
+        return self._delivered(self._batch.done.result())
+
+    def __await__(self) -> Generator[Any, None, Delivered]:
+        return self._delivered((yield from asyncio.shield(self._batch.done).__await__()))
+
+    def _delivered(self, appended: Appended) -> Delivered:
+        offset = appended.base_offset + self._place if appended.base_offset >= 0 else -1
+        when = appended.append_time_ms if appended.append_time_ms >= 0 else self._timestamp_ms
+        return Delivered(*self._batch.where, offset, when)
+
+
+class Producer:
+    """Use it as `async with Producer(cluster) as producer`; leaving the block flushes."""
+
+    def __init__(self, cluster: Cluster, settings: ProducerSettings | None = None) -> None:
+        self.cluster = cluster
+        self.settings = settings or ProducerSettings()
+        check_settings(self.settings)
+        self.delivered = 0  # messages
+        self.failed = 0
+        self._partitioner = partitioner(self.settings.partitioner)
+        self._sender = Sender(cluster, self.settings, urgent=self._urgent, on_settled=self._on_settled)
+        self._unsettled_bytes = 0
+        self._waiters: list[asyncio.Future[None]] = []
+        self._flushing = 0
+        self._failure: RunnelError | None = None
+        self._loop = asyncio.get_running_loop()
+        self._settled = asyncio.Event()
+        self._closed = False
+
+    async def __aenter__(self) -> "Producer":
+        return self
+
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        await self.close(flush=kind is None)
+
+    # --- sending
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+    ) -> Delivery:
+        """Put a message into its batch. Waits only for room, and once for the topic's metadata."""
+        size = record_bytes(key, value, headers)
+        if self._closed or self._unsettled_bytes + size > self.settings.buffer_bytes_max:
+            await self._room(size)
+        known = self.cluster.known_topic(topic) or await self._topic(topic)
+        where = self._place(known, key, partition)
+        when = self.cluster.clock.wall_ms() if timestamp_ms is None else timestamp_ms
+        batch = self._batch_for(where, size)
+        return Delivery(batch, batch.add(key, value, headers, when, size), when)
+
+    async def send_batch(self, topic: str, partition: int, encoded: Buffer) -> Delivery:
+        """Send a batch that is encoded already; an idempotent producer numbers it on its way."""
+        header = record_batch.read_header(encoded)
+        if self._closed or self._unsettled_bytes + header.size > self.settings.buffer_bytes_max:
+            await self._room(header.size)
+        known = self.cluster.known_topic(topic) or await self._topic(topic)
+        batch = self._sender.new_batch(self._sender.line(self._place(known, None, partition)))
+        batch.encoded, batch.size_bytes, batch.count, batch.closed = encoded, header.size, header.count, True
+        self._unsettled_bytes += header.size
+        return Delivery(batch, 0, header.max_timestamp)
+
+    async def _topic(self, name: str) -> Topic:
+        return await self.cluster.persist(lambda: self.cluster.topic(name, create=self.settings.create_topics))
+
+    def _place(self, topic: Topic, key: bytes | None, partition: int | None) -> TopicPartition:
+        count = len(topic.partitions)
+        if partition is None:
+            return TopicPartition(topic.name, self._partitioner.choose(topic.name, key, topic.led, count))
+        if partition not in topic.partitions:
+            raise InvalidPartitions(
+                f"topic {topic.name!r} has no partition {partition}: it has {count}, from 0 to {count - 1}"
+            )
+        return TopicPartition(topic.name, partition)
+
+    def _batch_for(self, where: TopicPartition, size: int) -> Batch:
+        """The open batch of a partition, or a new one if this message would make it too large."""
+        line = self._sender.line(where)
+        batch = line.open_batch()
+        if batch is not None and batch.size_bytes + size > self.settings.batch_bytes:
+            self._close_batch(batch)
+            batch = None
+        if batch is None:
+            batch = self._sender.new_batch(line)
+        self._unsettled_bytes += size
+        if batch.size_bytes + size >= self.settings.batch_bytes:
+            self._close_batch(batch)
+        return batch
+
+    def _close_batch(self, batch: Batch) -> None:
+        batch.closed = True
+        self._partitioner.batch_closed(batch.where.topic)
+        self._sender.wake()
+
+    async def _room(self, size: int) -> None:
+        """Wait until `size` more bytes may be held."""
+        end = self._loop.time() + self.settings.block_timeout_ms / 1000
+        while self._unsettled_bytes and self._unsettled_bytes + size > self.settings.buffer_bytes_max:
+            self._raise_if_closed()
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._waiters.append(waiter)
+            self._sender.wake()
+            try:
+                async with asyncio.timeout_at(end):
+                    await waiter
+            except TimeoutError:
+                raise BufferFull(
+                    f"{self._unsettled_bytes} bytes wait to be sent to {self.cluster} and none left for "
+                    f"{self.settings.block_timeout_ms} ms: see whether the broker is up, or send more slowly"
+                ) from None
+        self._raise_if_closed()
+
+    def _raise_if_closed(self) -> None:
+        if self._closed or self._sender.crash is not None:
+            raise Closed("this producer was closed: make a new one") from self._sender.crash
+
+    # --- waiting for all
+    def _urgent(self) -> bool:
+        """Don't wait for company while someone waits for a flush or for room."""
+        return bool(self._flushing or self._waiters)
+
+    def _on_settled(self, batch: Batch, result: Appended | RunnelError) -> None:
+        self._unsettled_bytes -= batch.size_bytes
+        if isinstance(result, RunnelError):
+            self.failed += batch.count
+            self._failure = self._failure or result
+        else:
+            self.delivered += batch.count
+        self._settled.set()
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def flush(self) -> None:
+        """Send everything now and wait for the answers; raises the first failure since the last flush."""
+        self._flushing += 1
+        try:
+            while not self._sender.idle:
+                self._settled.clear()
+                self._sender.wake()
+                await self._settled.wait()
+        finally:
+            self._flushing -= 1
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+    async def close(self, *, flush: bool = True) -> None:
+        """Flush, then stop. Without `flush`, what was not answered yet is given up."""
+        try:
+            if flush and not self._closed:
+                await self.flush()
+        finally:
+            self._closed = True
+            await self._sender.close()

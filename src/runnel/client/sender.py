@@ -1,0 +1,363 @@
+"""Getting batches to the leaders of their partitions: which requests are sent when, and what follows from the answers.
+
+Rule 1: a broker has at most `in_flight_max` requests of ours to answer; a request holds one batch of a partition.
+Rule 2: a batch is settled exactly once: appended, refused for good, or given up at its deadline.
+Rule 3: nothing waits for ever: what has no leader is looked up again after a pause, until the deadline.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from runnel.client.cluster import Cluster
+from runnel.client.errors import BrokerUnreachable, Closed, Remedy, check, error_of, remedy_of
+from runnel.client.line import Appended, Batch, Identity, Line
+from runnel.client.metadata import TopicPartition
+from runnel.model.errors import InvalidConfig, RequestTimedOut, RetriableError, RunnelError
+from runnel.model.limits import KIB, MIB
+from runnel.record.compression import Compression
+from runnel.wire.kafka import messages as m
+from runnel.wire.kafka.apis import Api
+from runnel.wire.kafka.error_codes import ErrorCode
+
+PRODUCE_BY_ID = 13  # from this version on, Produce names topics by id
+ACKS_ALL = -1
+ANSWER_GRACE_MS = 5_000  # so that the broker's own word (timed out, not enough replicas) can still arrive
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSettings:
+    acks: int = ACKS_ALL  # 0: none, 1: the leader's, -1: all in-sync replicas'
+    idempotent: bool = True  # needs acks all
+    linger_ms: int = 5
+    batch_bytes: int = 256 * KIB
+    compression: Compression = Compression.NONE
+    buffer_bytes_max: int = 64 * MIB
+    request_bytes_max: int = 4 * MIB
+    in_flight_max: int = 5  # requests to one broker; a broker remembers as many batches of an idempotent producer
+    request_timeout_ms: int = 30_000
+    delivery_timeout_ms: int = 120_000  # from `send` to the last attempt
+    block_timeout_ms: int = 60_000  # how long `send` waits for room
+    partitioner: str = "sticky"
+    create_topics: bool = True  # let the broker create a topic that does not exist, if it is set up to
+
+
+def check_settings(settings: ProducerSettings) -> None:
+    if settings.acks not in (-1, 0, 1):
+        raise InvalidConfig(f"acks can't be {settings.acks}: allowed are 0, 1 and -1 (all)")
+    if settings.idempotent and settings.acks != ACKS_ALL:
+        raise InvalidConfig(f"an idempotent producer needs acks -1 (all), not {settings.acks}: change one of the two")
+    if settings.in_flight_max < 1 or (settings.idempotent and settings.in_flight_max > 5):
+        raise InvalidConfig(f"in_flight_max can't be {settings.in_flight_max}: allowed is 1 to 5")
+
+
+class Sender:
+    """Sends the batches of all lines. `on_settled` hears of each batch when its fate is known."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: ProducerSettings,
+        *,
+        urgent: Callable[[], bool],
+        on_settled: Callable[[Batch, Appended | RunnelError], None],
+    ) -> None:
+        self.cluster = cluster
+        self.settings = settings
+        self.urgent = urgent  # whether to send now what could still wait for company
+        self.crash: BaseException | None = None
+        self._on_settled = on_settled
+        self._lines: dict[TopicPartition, Line] = {}
+        self._active: dict[TopicPartition, Line] = {}  # those that have something to do
+        self._in_flight: dict[int, int] = {}  # broker -> requests
+        self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._looking_up: set[str] = set()
+        self._pump: asyncio.Task[None] | None = None
+
+    # --- for the producer
+    def line(self, where: TopicPartition) -> Line:
+        line = self._lines.get(where)
+        if line is None:
+            line = self._lines[where] = Line(where, self.settings.in_flight_max)
+        return line
+
+    def new_batch(self, line: Line) -> Batch:
+        """Start a batch, and the pump if it does not run yet."""
+        now = self._loop.time()
+        deadline = now + self.settings.delivery_timeout_ms / 1000
+        self._active[line.where] = line
+        if self._pump is None:
+            self._pump = self._spawn(self._run())
+        self._wake.set()
+        return line.new_batch(self._loop.create_future(), now, deadline)
+
+    def wake(self) -> None:
+        """Something changed: look again what there is to send."""
+        self._wake.set()
+
+    @property
+    def idle(self) -> bool:
+        return all(line.idle for line in self._active.values())
+
+    async def close(self) -> None:
+        """Stop; what was not answered yet is given up."""
+        running = list(self._tasks)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        self.abandon()
+
+    def abandon(self) -> None:
+        error = Closed("the producer was closed before the broker answered: the message may or may not be there")
+        error.__cause__ = self.crash
+        for line in self._lines.values():
+            for batch in [*line.in_flight, *line.expired(float("inf"))]:
+                self._settle(line, batch, error)
+
+    # --- what is sent when
+    async def _run(self) -> None:
+        """The pump: send what is ready, then sleep until something is, or something happens."""
+        while True:
+            self._wake.clear()
+            self._expire()
+            due = self._dispatch()
+            try:
+                async with asyncio.timeout_at(due):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    def _expire(self) -> None:
+        now = self._loop.time()
+        for line in self._active.values():
+            for batch in line.expired(now):
+                self._settle(line, batch, self._late(batch))
+
+    def _late(self, batch: Batch) -> RequestTimedOut:
+        return RequestTimedOut(
+            f"{batch.count} messages for {batch.where} were not delivered to {self.cluster} within "
+            f"{self.settings.delivery_timeout_ms} ms and are given up: see whether the partition has a leader"
+        )
+
+    def _dispatch(self) -> float | None:
+        """Send what is ready; the loop time of the next thing to do."""
+        now = self._loop.time()
+        linger_s = 0.0 if self.urgent() else self.settings.linger_ms / 1000
+        due: float | None = None
+        ready: dict[int, list[Line]] = {}
+        for line in list(self._active.values()):
+            at = line.ready_at(linger_s)
+            if at is None:
+                if line.idle:
+                    del self._active[line.where]
+                continue
+            if at <= now:
+                self._sort_by_leader(line, ready)
+                at = min((b.deadline for b in line.waiting), default=now + 1)
+            due = at if due is None else min(due, at)
+        for broker, lines in ready.items():
+            while lines and self._in_flight.get(broker, 0) < self.settings.in_flight_max:
+                lines = self._send_request(broker, lines, linger_s)
+        return due
+
+    def _sort_by_leader(self, line: Line, ready: dict[int, list[Line]]) -> None:
+        leader = self._leader(line.where)
+        if leader is None:
+            self._look_up(line.where.topic)
+        elif self.settings.idempotent and (line.identity.producer_id < 0 or line.worn_out):
+            self._identify(line)
+        else:
+            ready.setdefault(leader, []).append(line)
+
+    def _send_request(self, broker: int, lines: list[Line], linger_s: float) -> list[Line]:
+        """Start one request with a batch of each line, as far as they fit; the lines that have more to send."""
+        batches: list[tuple[Line, Batch]] = []
+        size = 0
+        for line in lines:
+            if size and line.waiting and size + line.waiting[0].size_bytes > self.settings.request_bytes_max:
+                break
+            batch = line.take()
+            if batch is not None:
+                batches.append((line, batch))
+                size += batch.size_bytes
+        if batches:
+            self._in_flight[broker] = self._in_flight.get(broker, 0) + 1
+            self._spawn(self._deliver(broker, batches))
+        now = self._loop.time()
+        return [line for line in lines if (at := line.ready_at(linger_s)) is not None and at <= now]
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """An error that is not one of ours is a fault in this code: nobody may wait for it for ever."""
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self.crash = self.crash or task.exception()
+            self.abandon()
+
+    # --- what it takes to send: leaders and an identity
+    def _look_up(self, topic: str) -> None:
+        if topic not in self._looking_up:
+            self._looking_up.add(topic)
+            self._spawn(self._lookup(topic))
+
+    async def _lookup(self, topic: str) -> None:
+        """Find the leaders; lines that still have none ask again after a pause, until their batches expire."""
+        try:
+            self.cluster.forget(topic)
+            await self.cluster.topic(topic)
+        except RetriableError:
+            pass  # the lines ask again after a pause
+        except RunnelError as error:
+            self._fail_topic(topic, error)
+        finally:
+            self._looking_up.discard(topic)
+            self._delay_leaderless(topic)
+            self._wake.set()
+
+    def _leader(self, where: TopicPartition) -> int | None:
+        """The broker that leads a partition, as far as is known."""
+        topic = self.cluster.known_topic(where.topic)
+        partition = topic.partitions.get(where.partition) if topic else None
+        return partition.leader if partition is not None and self.cluster.knows(partition.leader) else None
+
+    def _delay_leaderless(self, topic: str) -> None:
+        pause_s = self.cluster.settings.backoff_ms_min / 1000
+        for line in self._active.values():
+            if line.where.topic == topic and self._leader(line.where) is None:
+                line.not_before = self._loop.time() + pause_s
+
+    def _fail_topic(self, topic: str, error: RunnelError) -> None:
+        for line in self._lines.values():
+            if line.where.topic == topic:
+                for batch in line.expired(float("inf")):
+                    self._settle(line, batch, error)
+
+    def _identify(self, line: Line) -> None:
+        """One producer id serves all partitions, until one of them wears out its epochs."""
+        fresh = next((other.identity for other in self._lines.values() if other.identity.epoch == 0), None)
+        if fresh is not None and not line.worn_out:
+            line.adopt(fresh)
+            self._wake.set()
+        elif "" not in self._looking_up:
+            self._looking_up.add("")
+            self._spawn(self._init_identity(line))
+
+    async def _init_identity(self, line: Line) -> None:
+        request = m.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+        try:
+            answer = await self.cluster.ask_any(Api.INIT_PRODUCER_ID, request, m.InitProducerIdResponse)
+            check(answer.error_code, action="get a producer id", broker=str(self.cluster))
+            line.adopt(Identity(answer.producer_id, answer.producer_epoch))
+        except RetriableError:
+            line.not_before = self._loop.time() + self.cluster.settings.backoff_ms_max / 1000
+        except RunnelError as error:
+            self._fail_topic(line.where.topic, error)
+        finally:
+            self._looking_up.discard("")
+            self._wake.set()
+
+    # --- one request
+    async def _deliver(self, broker: int, batches: list[tuple[Line, Batch]]) -> None:
+        try:
+            await self._produce(broker, batches)
+        except (BrokerUnreachable, RequestTimedOut) as error:
+            self.cluster.doubt()
+            self._again(batches, error)
+        except RetriableError as error:
+            self._again(batches, error)
+        except RunnelError as error:
+            for line, batch in batches:
+                self._settle(line, batch, error)
+        finally:
+            self._in_flight[broker] -= 1
+            self._wake.set()
+
+    async def _produce(self, broker: int, batches: list[tuple[Line, Batch]]) -> None:
+        node = self.cluster.broker(broker, "produce")
+        connection = await node.connection()
+        topics = [self.cluster.known_topic(batch.where.topic) for _, batch in batches]
+        by_id = all(topic is not None and topic.has_id for topic in topics)
+        version = connection.version_of(Api.PRODUCE, version_max=None if by_id else PRODUCE_BY_ID - 1)
+        request = self._request(batches)
+        timeout_ms = self.settings.request_timeout_ms
+        if self.settings.acks == 0:
+            await connection.tell(Api.PRODUCE, request, timeout_ms=timeout_ms, version=version)
+            for line, batch in batches:
+                self._settle(line, batch, Appended(-1, -1))
+            return
+        answer = await connection.ask(
+            Api.PRODUCE, request, m.ProduceResponse, timeout_ms=timeout_ms + ANSWER_GRACE_MS, version=version
+        )
+        self._settle_all(batches, answer, str(node))
+
+    def _request(self, batches: list[tuple[Line, Batch]]) -> m.ProduceRequest:
+        topics: dict[str, m.ProduceRequest.TopicProduceData] = {}
+        for _, batch in batches:
+            name = batch.where.topic
+            if name not in topics:
+                known = self.cluster.known_topic(name)
+                topics[name] = m.ProduceRequest.TopicProduceData(name=name, partition_data=[])
+                if known is not None:
+                    topics[name].topic_id = known.id
+            topics[name].partition_data.append(
+                m.ProduceRequest.PartitionProduceData(
+                    index=batch.where.partition, records=batch.encode(self.settings.compression)
+                )
+            )
+        return m.ProduceRequest(
+            acks=self.settings.acks, timeout_ms=self.settings.request_timeout_ms, topic_data=list(topics.values())
+        )
+
+    def _settle_all(self, batches: list[tuple[Line, Batch]], answer: m.ProduceResponse, broker: str) -> None:
+        results = {
+            TopicPartition(topic.name or self.cluster.topic_name(topic.topic_id) or "", partition.index): partition
+            for topic in answer.responses
+            for partition in topic.partition_responses
+        }
+        for line, batch in batches:
+            result = results.get(batch.where)
+            if result is None:
+                self._again(
+                    [(line, batch)], BrokerUnreachable(f"broker {broker} did not say what became of {batch.where}")
+                )
+            else:
+                self._settle_one(line, batch, result, broker)
+
+    def _settle_one(
+        self, line: Line, batch: Batch, result: m.ProduceResponse.PartitionProduceResponse, broker: str
+    ) -> None:
+        code = result.error_code
+        if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+            self._settle(line, batch, Appended(result.base_offset, result.log_append_time_ms))
+            return
+        remedy = remedy_of(code)
+        if Remedy.REFRESH in remedy:
+            self.cluster.forget(batch.where.topic)
+        action = f"append {batch.count} messages to {batch.where}"
+        error = error_of(code, action=action, broker=broker, message=result.error_message)
+        # A batch in front of this one failed: the broker saw a gap that will close when both are sent again.
+        follows = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and line.broken
+        if Remedy.RETRY in remedy or follows:
+            self._again([(line, batch)], error)
+        else:
+            self._settle(line, batch, error)
+
+    def _again(self, batches: Iterable[tuple[Line, Batch]], error: RunnelError) -> None:
+        now = self._loop.time()
+        for line, batch in batches:
+            if batch.deadline <= now:
+                self._settle(line, batch, error)
+            else:
+                line.retry(batch, now + self.cluster.settings.backoff_ms_min / 1000)
+
+    def _settle(self, line: Line, batch: Batch, result: Appended | RunnelError) -> None:
+        line.settle(batch, result)
+        self._on_settled(batch, result)

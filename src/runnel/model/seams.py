@@ -98,6 +98,10 @@ class Disk(Protocol):
         """Room left on the file system."""
         ...
 
+    def total_bytes(self) -> int:
+        """Size of the file system."""
+        ...
+
     async def offload(self, work: Callable[[], T]) -> T:
         """Run blocking work (reads, syncs, recovery, compaction) off the loop and return its result.
 

@@ -41,13 +41,18 @@ class FramedListener:
         self._sweeper: asyncio.TimerHandle | None = None
         self._empty: asyncio.Event | None = None
 
-    async def start(self, host: str, port: int) -> tuple[str, int]:
-        """Listen; returns the address, with the port that the system chose for port 0."""
+    async def bind(self, host: str, port: int) -> tuple[str, int]:
+        """Take the address; returns it with the port that the system chose for port 0."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Connection(self), host, port, backlog=1024)
-        self._sweeper = loop.call_later(SWEEP_S, self._sweep)
+        self._server = await loop.create_server(lambda: Connection(self), host, port, backlog=1024, start_serving=False)
         bound = self._server.sockets[0].getsockname()
         return str(bound[0]), int(bound[1])
+
+    async def accept(self) -> None:
+        """Let clients in."""
+        assert self._server is not None
+        await self._server.start_serving()
+        self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
 
     def stop_accepting(self) -> None:
         if self._server is not None:

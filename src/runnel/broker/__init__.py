@@ -1,0 +1,1 @@
+"""The verbs: produce, fetch, commit, admin. The only place where the parts meet."""

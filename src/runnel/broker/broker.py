@@ -1,0 +1,210 @@
+"""One broker: its parts, and the verbs that doors call.
+
+The parts are handed in; this class follows the cluster's image with them, in order, one change at a time.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from runnel.broker.config import BrokerConfig
+from runnel.broker.fetch import Fetching
+from runnel.broker.groups import TOPIC as GROUPS_TOPIC
+from runnel.broker.groups import TOPIC_CONFIG as GROUPS_CONFIG
+from runnel.broker.groups import Groups
+from runnel.broker.housekeeping import Housekeeping
+from runnel.broker.partitions import Partitions
+from runnel.broker.produce import Producing
+from runnel.cluster.config_rules import ConfigChange
+from runnel.cluster.controller import Resource
+from runnel.cluster.image import Broker as BrokerImage
+from runnel.cluster.image import Change, Image, Topic
+from runnel.cluster.metadata import Metadata
+from runnel.cluster.topic_rules import NewPartitions, NewTopic
+from runnel.groups.values import GroupConfig
+from runnel.model.errors import InvalidTopicName, RunnelError, TopicAlreadyExists, UnknownTopic
+from runnel.model.ids import BrokerId, PartitionKey, ProducerId, TopicId
+from runnel.model.limits import topic_name_problem
+from runnel.model.seams import Clock, Disk, Rng
+
+logger = logging.getLogger("runnel.broker")
+
+
+class Broker:
+    """What a door talks to."""
+
+    def __init__(
+        self, config: BrokerConfig, metadata: Metadata, *,
+        disk: Disk, clock: Clock, rng: Rng, on_fatal: Callable[[BaseException], None],
+    ) -> None:  # fmt: skip
+        self.id = BrokerId(config.broker_id)
+        self.config = config
+        self.metadata = metadata
+        self.disk = disk
+        self.partitions = Partitions(self.id, config.topic, disk, clock, on_fatal)
+        group_config = GroupConfig(initial_rebalance_delay_ms=config.group_initial_delay_ms)
+        self.groups = Groups(self.partitions, group_config, clock, rng)
+        self._fetching = Fetching(config.fetch_bytes_max)
+        self.produce = Producing(clock).produce
+        self.fetch = self._fetching.fetch
+        self._housekeeping = Housekeeping(self.partitions, config.housekeeping_ms)
+        self._on_fatal = on_fatal
+        self._changes: deque[Change] = deque()
+        self._follower: asyncio.Task[None] | None = None
+        self._seen: Image = metadata.image
+        self._catching_up: list[tuple[int, asyncio.Future[None]]] = []
+        self._producer_ids: deque[int] = deque()
+
+    async def start(self) -> None:
+        """Open everything that is placed here, and begin to follow the image."""
+        self._seen = self.metadata.image
+        self.metadata.subscribe(self._changed)
+        await self.partitions.start(self._seen)
+        self.groups.start(self._seen)
+        self._housekeeping.start()
+        self._work_off()
+        await self._remove_deleted(self._seen)
+
+    def wake_waiters(self) -> None:
+        """The broker is about to stop: answer at once who waits for messages or for a group."""
+        self._fetching.close()
+        self.groups.close()
+
+    async def stop(self) -> None:
+        """Close every log cleanly."""
+        await self._housekeeping.stop()
+        if self._follower is not None:
+            await asyncio.wait([self._follower])
+        await self.partitions.close()
+        await self.metadata.close()
+
+    @property
+    def image(self) -> Image:
+        """The cluster as far as this broker has followed it."""
+        return self._seen
+
+    # --- following the image
+
+    def _changed(self, change: Change) -> None:
+        self._changes.append(change)
+        self._work_off()
+
+    def _work_off(self) -> None:
+        if self._changes and self._follower is None:
+            self._follower = asyncio.get_running_loop().create_task(self._follow())
+            self._follower.add_done_callback(self._followed)
+
+    async def _follow(self) -> None:
+        while self._changes:
+            change = self._changes.popleft()
+            await self.partitions.follow(change)
+            self._seen = change.after
+            self.groups.follow(change)
+            self._tell_caught_up()
+            if change.delta.deleted:
+                await self._remove_deleted(change.after)
+
+    def _followed(self, task: "asyncio.Task[None]") -> None:
+        self._follower = None
+        if not task.cancelled() and (error := task.exception()):
+            self._on_fatal(error)  # a broker that can't follow the metadata must not go on
+        else:
+            self._work_off()
+
+    async def _remove_deleted(self, image: Image) -> None:
+        """Remove the data of topics that were deleted, then say so."""
+        gone = [topic.id for topic in image.deleted.values() if self.id in topic.holders]
+        for topic_id in gone:
+            await self.partitions.remove_data(topic_id)
+        if gone:
+            await self.metadata.data_removed(self.id, gone)
+
+    def _tell_caught_up(self) -> None:
+        version = self._seen.version
+        for wanted, future in self._catching_up:
+            if wanted <= version and not future.done():
+                future.set_result(None)
+        self._catching_up = [entry for entry in self._catching_up if not entry[1].done()]
+
+    async def _caught_up(self) -> None:
+        """Wait until this broker has done what the newest image says."""
+        wanted = self.metadata.image.version
+        if wanted > self._seen.version:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._catching_up.append((wanted, future))
+            await future
+
+    # --- topics
+
+    def check_topic_name(self, name: str) -> None:
+        if problem := topic_name_problem(name):
+            raise InvalidTopicName(problem)
+
+    def is_internal(self, name: str) -> bool:
+        return name == GROUPS_TOPIC
+
+    def partition_key(self, topic: str | TopicId, number: int) -> PartitionKey:
+        """The partition's lasting name, if there is such a partition."""
+        found = self.image.topic_named(topic) if isinstance(topic, str) else self.image.topic_with_id(topic)
+        if not 0 <= number < len(found.partitions):
+            raise UnknownTopic(f"topic {found.name!r} has partitions 0 to {len(found.partitions) - 1}, not {number}")
+        return PartitionKey(found.id, number)
+
+    async def create_topics(
+        self, specs: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> list[Topic | RunnelError]:
+        created = await self.metadata.create_topics(specs, validate_only=validate_only)
+        await self._caught_up()
+        return created
+
+    async def create_missing_topics(self, names: Sequence[str]) -> None:
+        """Create the topics that are not there yet, if they can be; who asks for them learns the rest."""
+        missing = [
+            name for name in dict.fromkeys(names) if name not in self.image.names and not topic_name_problem(name)
+        ]
+        if missing:
+            specs = [self._groups_topic() if self.is_internal(name) else NewTopic(name) for name in missing]
+            for name, result in zip(missing, await self.create_topics(specs), strict=True):
+                if isinstance(result, RunnelError) and not isinstance(result, TopicAlreadyExists):
+                    logger.warning("topic %r could not be created automatically: %s", name, result)
+
+    async def create_partitions(
+        self, specs: Sequence[NewPartitions], *, validate_only: bool = False
+    ) -> list[Topic | RunnelError]:
+        grown = await self.metadata.create_partitions(specs, validate_only=validate_only)
+        await self._caught_up()
+        return grown
+
+    async def delete_topics(self, topics: Sequence[str | TopicId]) -> list[Topic | RunnelError]:
+        deleted = await self.metadata.delete_topics(topics)
+        await self._caught_up()
+        return deleted
+
+    async def alter_configs(
+        self,
+        resources: Sequence[tuple[Resource, Sequence[ConfigChange]]],
+        *,
+        incremental: bool,
+        validate_only: bool = False,
+    ) -> list[RunnelError | None]:
+        errors = await self.metadata.alter_configs(resources, incremental=incremental, validate_only=validate_only)
+        await self._caught_up()
+        return errors
+
+    # --- groups and producers
+
+    async def find_coordinator(self, group_id: str) -> BrokerImage:
+        """The broker that keeps a group; the first to ask makes the topic that groups live in."""
+        if GROUPS_TOPIC not in self.image.names:
+            await self.create_missing_topics([GROUPS_TOPIC])
+        return self.groups.coordinator_of(group_id)
+
+    def _groups_topic(self) -> NewTopic:
+        return NewTopic(GROUPS_TOPIC, partitions=self.config.group_partitions, config=GROUPS_CONFIG)
+
+    async def new_producer_id(self) -> ProducerId:
+        """A number that no other producer has had or will have."""
+        while not self._producer_ids:
+            self._producer_ids.extend(await self.metadata.next_producer_ids())
+        return ProducerId(self._producer_ids.popleft())

@@ -1,0 +1,214 @@
+"""The settings of one broker: where they come from, what is allowed, what they are by default.
+
+One table drives the command line's values, the environment (`RUNNEL_*`), the TOML file, and DescribeConfigs.
+Flags win over the environment, the environment over the file, the file over the defaults.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from runnel.model.errors import InvalidConfig
+from runnel.model.limits import FRAME_BYTES_MAX, MIB
+from runnel.model.topic_config import TopicConfig
+
+ENVIRONMENT_PREFIX = "RUNNEL_"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """HOST:PORT; port 0 lets the system choose."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    host, colon, port = text.strip().rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isdigit() or int(port) > 65_535:
+        raise ValueError(text)
+    return Address(host, int(port))
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        number = int(text)
+        if not low <= number <= high:
+            raise ValueError(text)
+        return number
+
+    return parse
+
+
+def _truth(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(text)
+    return text.lower() == "true"
+
+
+def _level(text: str) -> str:
+    if text not in ("debug", "info", "warning", "error"):
+        raise ValueError(text)
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSetting:
+    """How one setting is written, and what is allowed."""
+
+    key: str
+    parse: Callable[[str], Any]
+    allowed: str
+    doc: str
+    kafka_name: str | None = None  # as DescribeConfigs calls it
+
+    @property
+    def variable(self) -> str:
+        return ENVIRONMENT_PREFIX + self.key.upper().replace("-", "_")
+
+
+def _setting(
+    key: str, default: Any, parse: Callable[[str], Any], allowed: str, doc: str, kafka: str | None = None
+) -> Any:
+    return field(default=default, metadata={"setting": BrokerSetting(key, parse, allowed, doc, kafka)})
+
+
+def _int(key: str, default: int, low: int, high: int, doc: str, kafka: str | None = None) -> Any:
+    return _setting(key, default, _whole(low, high), f"a whole number from {low} to {high}", doc, kafka)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """What `runnel serve` runs with."""
+
+    data: str = _setting("data", "data", str, "a folder", "where everything is kept", "log.dir")
+    kafka: Address = _setting(
+        "kafka", Address("127.0.0.1", 9092), parse_address, "HOST:PORT", "address of the Kafka door", "listeners"
+    )
+    advertise: str = _setting(
+        "advertise",
+        "",
+        str,
+        "a host name or address",
+        "host that clients are told to connect to; default: the one bound",
+    )
+    broker_id: int = _int("broker-id", 1, 0, 2**31 - 1, "this broker's number in its cluster", "broker.id")
+    auto_create_topics: bool = _setting(
+        "auto-create-topics", True, _truth, "true or false", "create a topic when a client first asks for it",
+        "auto.create.topics.enable",
+    )  # fmt: skip
+    default_partitions: int = _int(
+        "default-partitions", 1, 1, 10_000, "partitions of a topic that does not say", "num.partitions"
+    )
+    default_replication: int = _int(
+        "default-replication", 1, 1, 32, "replicas of a topic that does not say", "default.replication.factor"
+    )
+    group_partitions: int = _int(
+        "group-partitions", 16, 1, 1_000, "partitions of the topic that keeps committed offsets",
+        "offsets.topic.num.partitions",
+    )  # fmt: skip
+    group_initial_delay_ms: int = _int(
+        "group-initial-delay-ms", 100, 0, 60_000, "how long a new group waits for more members",
+        "group.initial.rebalance.delay.ms",
+    )  # fmt: skip
+    request_bytes_max: int = _int(
+        "request-bytes-max", FRAME_BYTES_MAX, 1024, FRAME_BYTES_MAX, "largest request", "socket.request.max.bytes"
+    )
+    inflight_bytes_max: int = _int(
+        "inflight-bytes-max", 256 * MIB, MIB, 2**40, "bytes of requests under way, all connections together",
+        "queued.max.request.bytes",
+    )  # fmt: skip
+    connections_max: int = _int("connections-max", 10_000, 1, 1_000_000, "open connections", "max.connections")
+    idle_ms: int = _int(
+        "idle-ms", 600_000, 1_000, 2**31 - 1, "a silent connection is closed after so long", "connections.max.idle.ms"
+    )
+    fetch_bytes_max: int = _int(
+        "fetch-bytes-max", 55 * MIB, 1024, 2**31 - 1, "largest answer to one fetch", "fetch.max.bytes"
+    )
+    housekeeping_ms: int = _int(
+        "housekeeping-ms", 30_000, 100, 2**31 - 1, "how often retention and compaction look for work",
+        "log.retention.check.interval.ms",
+    )  # fmt: skip
+    producer_expiry_ms: int = _int(
+        "producer-expiry-ms", 86_400_000, 1_000, 2**31 - 1, "an idempotent producer is forgotten after so long",
+        "producer.id.expiration.ms",
+    )  # fmt: skip
+    log_level: str = _setting("log-level", "info", _level, "debug, info, warning or error", "what is written to stderr")
+    topic: TopicConfig = TopicConfig()  # defaults of every topic: the [topic] table of the file
+
+    def with_texts(self, texts: Mapping[str, str], origin: str) -> "BrokerConfig":
+        """These settings with others on top; the error names the key, the value and what is allowed."""
+        changes = {field_name(key): parse_setting(key, text, origin) for key, text in texts.items()}
+        return replace(self, **changes)
+
+
+BROKER_SETTINGS: dict[str, BrokerSetting] = {
+    f.metadata["setting"].key: f.metadata["setting"] for f in fields(BrokerConfig) if "setting" in f.metadata
+}
+
+
+def field_name(key: str) -> str:
+    return key.replace("-", "_")
+
+
+def parse_setting(key: str, text: str, origin: str) -> Any:
+    setting = BROKER_SETTINGS.get(key)
+    if setting is None:
+        raise InvalidConfig(f"{origin}: unknown setting {key!r}; allowed are {', '.join(sorted(BROKER_SETTINGS))}")
+    try:
+        return setting.parse(text)
+    except ValueError:
+        raise InvalidConfig(f"{origin}: {key} can't be {text!r}; allowed is {setting.allowed}") from None
+
+
+def load(
+    flags: Mapping[str, str], environment: Mapping[str, str], file_text: str | None, file_name: str
+) -> BrokerConfig:
+    """The settings out of all their sources."""
+    config = BrokerConfig()
+    if file_text is not None:
+        config = _from_file(config, file_text, file_name)
+    by_variable = {setting.variable: key for key, setting in BROKER_SETTINGS.items()}
+    for variable, text in environment.items():
+        if variable in by_variable:
+            config = config.with_texts({by_variable[variable]: text}, f"environment variable {variable}")
+    return config.with_texts(flags, "command line")
+
+
+def _from_file(config: BrokerConfig, text: str, name: str) -> BrokerConfig:
+    import tomllib  # most brokers have no file: 5 ms of start-up saved
+
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidConfig(f"{name} is not valid TOML: {error}") from None
+    topic = values.pop("topic", {})
+    if not isinstance(topic, dict):
+        raise InvalidConfig(f"{name}: topic can't be {topic!r}; allowed is a table [topic] of topic settings")
+    config = config.with_texts({key: _text_of(key, value, name) for key, value in values.items()}, name)
+    overrides = {key: _text_of(key, value, name) for key, value in _flat(topic).items()}
+    return replace(config, topic=config.topic.with_overrides(overrides))
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """TOML reads `retention.ms = 1` as a table in a table: put the dots back."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _text_of(key: str, value: Any, name: str) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str() | int() | float():
+            return str(value)
+    raise InvalidConfig(f"{name}: {key} can't be {value!r}; allowed is one value: a text, a number, true or false")

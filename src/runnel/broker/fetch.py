@@ -1,0 +1,165 @@
+"""Fetch: read whole batches below the high watermark, and wait for more where there is too little.
+
+Rule 1: an error in one partition is answered at once, and costs the others nothing.
+Rule 2: bytes are bounded by the request and by the broker; only the first batch may be larger than what was asked.
+Rule 3: what is in the page cache is read on the loop, the rest off it.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from runnel.model.errors import FencedEpoch, OffsetOutOfRange, RunnelError, UnknownEpoch
+from runnel.model.ids import NO_EPOCH, NO_OFFSET, Epoch, Offset
+from runnel.replica.partition import Partition
+
+WAIT_MS_MAX = 300_000  # a client that asks to wait longer is answered empty, and asks again
+
+
+class Read(NamedTuple):
+    """What one partition is asked for."""
+
+    partition: Partition | RunnelError
+    offset: Offset
+    bytes_max: int
+    leader_epoch: Epoch = NO_EPOCH
+    last_epoch: Epoch = NO_EPOCH  # of the last batch the reader has: shows whether its log went another way
+
+
+class Divergence(NamedTuple):
+    """The reader's log left ours here (KIP-320): the last epoch we share and where it ends with us."""
+
+    epoch: Epoch
+    end_offset: Offset
+
+
+class ReadResult(NamedTuple):
+    """What one partition gave."""
+
+    records: bytes | memoryview
+    high_watermark: Offset
+    start_offset: Offset
+    error: RunnelError | None = None
+    divergence: Divergence | None = None
+
+
+NOTHING = ReadResult(b"", NO_OFFSET, NO_OFFSET)
+
+
+class _Growth:
+    """Waits until enough bytes have become readable in any of some partitions."""
+
+    def __init__(self, missing_bytes: int) -> None:
+        self._missing = missing_bytes
+        self.enough: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def grown(self, bytes_added: int) -> None:
+        self._missing -= bytes_added
+        if self._missing <= 0:
+            self.end()
+
+    def end(self) -> None:
+        if not self.enough.done():
+            self.enough.set_result(None)
+
+
+class Fetching:
+    """The verb."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._waiting: set[_Growth] = set()
+        self._closing = False
+
+    async def fetch(self, reads: Sequence[Read], *, bytes_min: int, bytes_max: int, wait_ms: int) -> list[ReadResult]:
+        """Read; where it is too little, wait until it is enough, but not longer than asked."""
+        loop = asyncio.get_running_loop()
+        bytes_max = min(bytes_max, self._bytes_max)
+        deadline: float | None = None
+        while True:
+            results = await self._read_all(reads, bytes_max)
+            missing = bytes_min - sum(len(result.records) for result in results)
+            if missing <= 0 or not reads or self._closing or any(r.error or r.divergence for r in results):
+                return results
+            if deadline is None:
+                deadline = loop.time() + min(max(wait_ms, 0), WAIT_MS_MAX) / 1000
+            if (left_s := deadline - loop.time()) <= 0:
+                return results
+            await self._wait_for_growth(reads, results, missing, left_s)
+
+    def close(self) -> None:
+        """Answer all who wait, at once."""
+        self._closing = True
+        for growth in list(self._waiting):
+            growth.end()
+
+    async def _read_all(self, reads: Sequence[Read], bytes_max: int) -> list[ReadResult]:
+        results = []
+        left = bytes_max
+        for read in reads:
+            result = await _read_one(read, left, first=left == bytes_max)
+            left -= len(result.records)
+            results.append(result)
+        return results
+
+    async def _wait_for_growth(
+        self, reads: Sequence[Read], results: Sequence[ReadResult], missing: int, left_s: float
+    ) -> None:
+        partitions = [read.partition for read in reads if isinstance(read.partition, Partition)]
+        if any(p.high_watermark > result.high_watermark for p, result in zip(partitions, results, strict=True)):
+            return  # it grew while another partition was read from the disk
+        growth = _Growth(missing)
+        timer = asyncio.get_running_loop().call_later(left_s, growth.end)
+        self._waiting.add(growth)
+        for partition in partitions:
+            partition.watch(growth)
+        try:
+            await growth.enough
+        finally:
+            timer.cancel()
+            self._waiting.discard(growth)
+            for partition in partitions:
+                partition.unwatch(growth)
+
+
+async def _read_one(read: Read, bytes_left: int, *, first: bool) -> ReadResult:
+    partition = read.partition
+    if isinstance(partition, RunnelError):
+        return NOTHING._replace(error=partition)
+    try:
+        check_epoch(partition, read.leader_epoch)
+        if read.last_epoch >= 0 and (divergence := _divergence(partition, read)):
+            return _result(partition)._replace(divergence=divergence)
+        limit = min(read.bytes_max, bytes_left)
+        if limit <= 0 and not first:
+            return _result(partition)
+        records = partition.read_cached(read.offset, limit)
+        if records is None:
+            records = await partition.read(read.offset, limit)
+    except RunnelError as error:
+        return _result(partition)._replace(error=error)
+    if len(records) > bytes_left and not first:
+        records = b""  # the one batch that is larger than asked is for the first partition only
+    return _result(partition, records)
+
+
+def _result(partition: Partition, records: bytes | memoryview = b"") -> ReadResult:
+    return ReadResult(records, partition.high_watermark, partition.log.start_offset)
+
+
+def check_epoch(partition: Partition, epoch: Epoch) -> None:
+    """Refuse a client whose view of the leadership is older, or newer, than ours."""
+    if epoch == NO_EPOCH or epoch == partition.leader_epoch:
+        return
+    if epoch < partition.leader_epoch:
+        raise FencedEpoch(f"{partition.name} has leader epoch {partition.leader_epoch}, not {epoch}: refresh metadata")
+    raise UnknownEpoch(f"{partition.name} has leader epoch {partition.leader_epoch}, {epoch} is not known here yet")
+
+
+def _divergence(partition: Partition, read: Read) -> Divergence | None:
+    epoch, end_offset = partition.epoch_end(read.last_epoch)
+    if epoch == NO_EPOCH:
+        raise OffsetOutOfRange(f"{partition.name} knows nothing of leader epoch {read.last_epoch}: seek to the end")
+    if epoch < read.last_epoch or end_offset < read.offset:
+        return Divergence(epoch, end_offset)
+    return None

@@ -1,0 +1,181 @@
+"""One partition of the groups' topic: its state machine, the log behind it, and those who wait for answers.
+
+Rule 1: state in memory may run ahead of the log; an answer never does. It leaves when everything that the shard
+        appended before it is committed, also the answer to a mere question.
+Rule 2: what is decided while an append is under way is appended together, as one batch.
+Rule 3: when an append fails, the state is thrown away and read from the log again.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from runnel.groups.shard import GroupShard
+from runnel.groups.step import Record, Step
+from runnel.groups.values import TopicView
+from runnel.model.errors import CoordinatorLoading, NotCoordinator, RunnelError
+from runnel.model.ids import Offset, TopicId
+from runnel.model.limits import MIB
+from runnel.model.seams import Clock
+from runnel.record import records
+from runnel.record.batch import read_header
+from runnel.replica.partition import Partition
+
+APPEND_BYTES_MAX = MIB  # a batch of decisions; one decision may be larger
+COMMIT_TIMEOUT_S = 30.0
+READ_BYTES_MAX = 4 * MIB
+
+logger = logging.getLogger("runnel.groups")
+
+
+class Shard:
+    """Performs what the state machine of one partition decides."""
+
+    def __init__(
+        self, partition: Partition, new_machine: Callable[[], GroupShard], topics: Callable[[], TopicView], clock: Clock
+    ) -> None:
+        self.partition = partition
+        self._new_machine = new_machine
+        self._machine = new_machine()
+        self._topics = topics
+        self._clock = clock
+        self._loaded = False
+        self._closed = False
+        self._steps: deque[Step] = deque()
+        self._asked: set[asyncio.Future[Any]] = set()
+        self._worker: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def load(self) -> None:
+        """Read the state out of the log."""
+        machine = self._new_machine()
+        offset = self.partition.log.start_offset
+        while offset < self.partition.high_watermark:
+            data = memoryview(await self.partition.read(offset, READ_BYTES_MAX))
+            while data:
+                header = read_header(data)
+                for record in records.decode(data[: header.size]):
+                    if record.key is not None:
+                        machine.replay(record.key, record.value)
+                offset = Offset(header.last_offset + 1)
+                data = data[header.size :]
+        self._machine = machine
+        self._loaded = True
+        self._take(machine.wake(self._topics(), self._clock.monotonic_ms(), self._clock.wall_ms()))
+
+    def close(self) -> None:
+        self._closed = True
+        self._loaded = False
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._worker is not None:
+            self._worker.cancel()
+        self._fail_all(NotCoordinator(f"the coordinator {self.partition.name} is closing: find it again"))
+
+    async def ask(self, verb: str, request: Any) -> Any:
+        """Put a request to the state machine, and return its answer or raise its error."""
+        if not self._loaded:
+            raise CoordinatorLoading(f"the coordinator {self.partition.name} is reading its log: try again")
+        ticket: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._asked.add(ticket)
+        ticket.add_done_callback(self._asked.discard)
+        decide = getattr(self._machine, verb)
+        self._take(decide(request, ticket, self._topics(), self._clock.monotonic_ms(), self._clock.wall_ms()))
+        return await ticket
+
+    def topic_deleted(self, topic_id: TopicId) -> None:
+        """Forget the offsets of a topic that is gone."""
+        if self._loaded:
+            now, wall = self._clock.monotonic_ms(), self._clock.wall_ms()
+            self._take(self._machine.topic_deleted(topic_id, self._topics(), now, wall))
+
+    # --- performing
+
+    def _take(self, step: Step) -> None:
+        self._arm()
+        if not step.records and not self._steps and self._worker is None:
+            _send(step)
+        elif step.records or step.replies:
+            self._steps.append(step)
+            if self._worker is None:
+                self._worker = asyncio.get_running_loop().create_task(self._work())
+                self._worker.add_done_callback(_report)
+
+    async def _work(self) -> None:
+        """Append what was decided, wait until it is committed, answer; until nothing is left to do."""
+        try:
+            while self._steps:
+                steps = self._next_steps()
+                decided = [record for step in steps for record in step.records]
+                if decided:
+                    await self._append(decided)
+                for step in steps:
+                    _send(step)
+        except RunnelError as error:
+            await self._start_over(error)
+        finally:
+            self._worker = None
+
+    def _next_steps(self) -> list[Step]:
+        steps, size = [], 0
+        while self._steps and (not steps or size < APPEND_BYTES_MAX):
+            step = self._steps.popleft()
+            steps.append(step)
+            size += sum(len(key) + len(value or b"") for key, value in step.records)
+        return steps
+
+    async def _append(self, decided: list[Record]) -> None:
+        now = self._clock.wall_ms()
+        rows = [records.Record(Offset(i), now, key, value, ()) for i, (key, value) in enumerate(decided)]
+        batch = memoryview(bytearray(records.encode(rows)))
+        begun = self.partition.append(batch, read_header(batch))
+        appended = await begun if isinstance(begun, asyncio.Future) else begun
+        waiting = self.partition.committed(Offset(appended.last_offset + 1), COMMIT_TIMEOUT_S)
+        if waiting is not None:
+            await waiting
+
+    async def _start_over(self, error: RunnelError) -> None:
+        """What is in memory is not in the log: forget it. Clients find the coordinator again and retry."""
+        logger.error("%s: could not keep a decision, reading the log again: %s", self.partition.name, error)
+        self._loaded = False
+        self._steps.clear()
+        self._fail_all(NotCoordinator(f"the coordinator {self.partition.name} could not write: {error}"))
+        await self.load()
+
+    def _fail_all(self, error: RunnelError) -> None:
+        for ticket in list(self._asked):
+            if not ticket.done():
+                ticket.set_exception(error)
+
+    # --- time
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = self._machine.next_deadline_ms()
+        if deadline is not None and not self._closed:
+            delay_s = max(deadline - self._clock.monotonic_ms(), 0) / 1000
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
+
+    def _tick(self) -> None:
+        self._take(self._machine.tick(self._clock.monotonic_ms(), self._topics(), self._clock.wall_ms()))
+
+
+def _send(step: Step) -> None:
+    for reply in step.replies:
+        ticket = reply.ticket
+        assert isinstance(ticket, asyncio.Future)
+        if ticket.done():
+            continue  # the client went away, or the shard started over
+        if isinstance(reply.result, RunnelError):
+            ticket.set_exception(reply.result)
+        else:
+            ticket.set_result(reply.result)
+
+
+def _report(worker: "asyncio.Task[None]") -> None:
+    if not worker.cancelled() and (error := worker.exception()):
+        logger.error("a coordinator's worker failed", exc_info=error)

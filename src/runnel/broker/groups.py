@@ -1,0 +1,214 @@
+"""Groups: which broker keeps a group, and the verbs of those kept here.
+
+The state of groups lives in an internal compacted topic. A group belongs to one of its partitions by its name, and is
+kept by the leader of that partition.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from crc32c import crc32c
+
+from runnel.broker.group_shard import Shard
+from runnel.broker.partitions import Partitions
+from runnel.cluster.image import Broker, Change, Image
+from runnel.groups.shard import GroupShard
+from runnel.groups.values import (
+    CommitOffsets,
+    ConsumerAlive,
+    ConsumerHeartbeat,
+    DeleteOffsets,
+    DescribedConsumerGroup,
+    DescribedGroup,
+    FetchOffsets,
+    GroupConfig,
+    Heartbeat,
+    Join,
+    Joined,
+    Leave,
+    Left,
+    ListedGroup,
+    ListGroups,
+    OffsetsCommitted,
+    OffsetsDeleted,
+    OffsetsFetched,
+    Sync,
+    Synced,
+)
+from runnel.model.errors import CoordinatorNotAvailable, InvalidGroupId, NotCoordinator, RunnelError
+from runnel.model.ids import TopicId
+from runnel.model.limits import MIB
+from runnel.model.seams import Clock, Rng
+
+TOPIC = "__consumer_offsets"
+TOPIC_CONFIG = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(64 * MIB),  # small, so that compaction begins early and a start reads little
+    "max.message.bytes": str(64 * MIB),  # one decision about a group of thousands is one record
+}
+
+logger = logging.getLogger("runnel.groups")
+
+
+class ImageTopics:
+    """The topics of an image, as groups like to see them."""
+
+    def __init__(self, image: Image) -> None:
+        self._image = image
+
+    @property
+    def version(self) -> int:
+        return self._image.version
+
+    def names(self) -> Collection[str]:
+        return self._image.names.keys()
+
+    def id_of(self, name: str) -> TopicId | None:
+        return self._image.names.get(name)
+
+    def name_of(self, topic_id: TopicId) -> str | None:
+        topic = self._image.topics.get(topic_id)
+        return None if topic is None else topic.name
+
+    def partition_count(self, topic_id: TopicId) -> int:
+        topic = self._image.topics.get(topic_id)
+        return 0 if topic is None else len(topic.partitions)
+
+
+class Groups:
+    """The coordinator: the shards of the groups' topic that this broker leads."""
+
+    def __init__(self, partitions: Partitions, config: GroupConfig, clock: Clock, rng: Rng) -> None:
+        self._partitions = partitions
+        self._config = config
+        self._clock = clock
+        self._rng = rng
+        self._shards: dict[int, Shard] = {}
+        self._loading: set[asyncio.Task[None]] = set()
+        self._image: Image
+        self._topics: ImageTopics
+
+    def start(self, image: Image) -> None:
+        self._see(image)
+        self._open_shards()
+
+    def follow(self, change: Change) -> None:
+        """The image changed: lead new shards, forget the offsets of deleted topics."""
+        self._see(change.after)
+        self._open_shards()
+        for topic_id, topic in change.delta.topics.items():
+            if topic is None:
+                for shard in self._shards.values():
+                    shard.topic_deleted(topic_id)
+
+    def close(self) -> None:
+        for task in self._loading:
+            task.cancel()
+        for shard in self._shards.values():
+            shard.close()
+
+    def _see(self, image: Image) -> None:
+        self._image = image
+        self._topics = ImageTopics(image)
+
+    def _open_shards(self) -> None:
+        topic = self._image.topic(TOPIC)
+        for number in range(len(topic.partitions) if topic else 0):
+            if number in self._shards:
+                continue
+            try:
+                partition = self._partitions.find(TOPIC, number)
+            except RunnelError as error:
+                logger.warning("groups of %s-%d can't be served: %s", TOPIC, number, error)
+                continue
+            shard = self._shards[number] = Shard(
+                partition, lambda: GroupShard(self._config, self._rng), lambda: self._topics, self._clock
+            )
+            task = asyncio.get_running_loop().create_task(shard.load())
+            self._loading.add(task)
+            task.add_done_callback(self._loaded)
+
+    def _loaded(self, task: "asyncio.Task[None]") -> None:
+        self._loading.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            logger.error("groups could not be read from their log", exc_info=error)
+
+    # --- who keeps what
+
+    def coordinator_of(self, group_id: str) -> Broker:
+        """The broker that keeps a group; there must be a topic for groups."""
+        topic = self._image.topic(TOPIC)
+        if topic is None:
+            raise CoordinatorNotAvailable(f"the topic {TOPIC} is not there yet: try again")
+        partition = topic.partitions[shard_number(group_id, len(topic.partitions))]
+        broker = self._image.brokers.get(partition.leader)
+        if broker is None:
+            raise CoordinatorNotAvailable(f"the coordinator of group {group_id!r} is not alive: try again")
+        return broker
+
+    def _shard(self, group_id: str) -> Shard:
+        if not group_id:
+            raise InvalidGroupId("a group needs a name: set group.id")
+        topic = self._image.topic(TOPIC)
+        shard = self._shards.get(shard_number(group_id, len(topic.partitions))) if topic else None
+        if shard is None:
+            raise NotCoordinator(f"group {group_id!r} is not kept by this broker: find its coordinator")
+        return shard
+
+    async def _ask(self, group_id: str, verb: str, request: Any) -> Any:
+        return await self._shard(group_id).ask(verb, request)
+
+    # --- verbs
+
+    async def join(self, request: Join) -> Joined:
+        result: Joined = await self._ask(request.group_id, "join", request)
+        return result
+
+    async def sync(self, request: Sync) -> Synced:
+        result: Synced = await self._ask(request.group_id, "sync", request)
+        return result
+
+    async def heartbeat(self, request: Heartbeat) -> None:
+        await self._ask(request.group_id, "heartbeat", request)
+
+    async def leave(self, request: Leave) -> Left:
+        result: Left = await self._ask(request.group_id, "leave", request)
+        return result
+
+    async def consumer_heartbeat(self, request: ConsumerHeartbeat) -> ConsumerAlive:
+        result: ConsumerAlive = await self._ask(request.group_id, "consumer_heartbeat", request)
+        return result
+
+    async def commit_offsets(self, request: CommitOffsets) -> OffsetsCommitted:
+        result: OffsetsCommitted = await self._ask(request.group_id, "commit_offsets", request)
+        return result
+
+    async def fetch_offsets(self, request: FetchOffsets) -> OffsetsFetched:
+        result: OffsetsFetched = await self._ask(request.group_id, "fetch_offsets", request)
+        return result
+
+    async def delete_offsets(self, request: DeleteOffsets) -> OffsetsDeleted:
+        result: OffsetsDeleted = await self._ask(request.group_id, "delete_offsets", request)
+        return result
+
+    async def delete(self, group_id: str) -> None:
+        await self._ask(group_id, "delete_group", group_id)
+
+    async def describe(self, group_id: str) -> DescribedGroup:
+        result: DescribedGroup = await self._ask(group_id, "describe", group_id)
+        return result
+
+    async def describe_consumer(self, group_id: str) -> DescribedConsumerGroup:
+        result: DescribedConsumerGroup = await self._ask(group_id, "describe_consumer", group_id)
+        return result
+
+    async def list(self, request: ListGroups) -> Iterable[ListedGroup]:
+        parts = [await shard.ask("list", request) for shard in self._shards.values()]
+        return [group for part in parts for group in part]
+
+
+def shard_number(group_id: str, shards: int) -> int:
+    """Stable for ever: the place of a group's records depends on it."""
+    return int(crc32c(group_id.encode())) % shards

@@ -1,0 +1,43 @@
+"""Housekeeping: retention and compaction, one partition after the other, never on the loop."""
+
+import asyncio
+import logging
+
+from runnel.broker.partitions import Partitions
+from runnel.model.errors import RunnelError
+from runnel.replica.partition import Partition
+
+logger = logging.getLogger("runnel.housekeeping")
+
+
+class Housekeeping:
+    """Looks after every partition again and again."""
+
+    def __init__(self, partitions: Partitions, every_ms: int) -> None:
+        self._partitions = partitions
+        self._every_s = every_ms / 1000
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._every_s)
+            for partition in self._partitions:
+                await self.look_after(partition)
+
+    async def look_after(self, partition: Partition) -> None:
+        """Remove what retention no longer keeps, compact what is worth it. A failure costs this partition its turn."""
+        log = partition.log
+        try:
+            await log.enforce_retention(partition.high_watermark)
+            if log.config.compacted:
+                await log.compact(partition.high_watermark)
+        except RunnelError as error:
+            logger.error("housekeeping of %s failed, it goes on with the next: %s", partition.name, error)

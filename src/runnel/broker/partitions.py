@@ -1,0 +1,174 @@
+"""The partitions on this broker: opened, reconfigured and removed as the cluster's image says.
+
+Rule 1: data is removed for one reason only: the image proves that its topic was deleted. A folder that no topic knows
+        is reported and left alone.
+Rule 2: a partition that can't be opened fails alone; the broker serves the others.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from uuid import UUID
+
+from runnel.cluster.config_rules import topic_config
+from runnel.cluster.image import Change, Image, Topic
+from runnel.cluster.image import Partition as PartitionImage
+from runnel.model.errors import Corruption, LeaderNotAvailable, NotLeader, RunnelError, StorageFailed, UnknownTopic
+from runnel.model.ids import BrokerId, PartitionKey, TopicId
+from runnel.model.seams import Clock, Disk
+from runnel.model.topic_config import TopicConfig
+from runnel.replica.partition import Partition
+
+FOLDER = "partitions"
+OPEN_AT_ONCE = 8  # logs opened side by side; more does not make a disk faster
+
+logger = logging.getLogger("runnel.partitions")
+
+
+class Partitions:
+    """All partitions that this broker holds."""
+
+    def __init__(
+        self, me: BrokerId, defaults: TopicConfig, disk: Disk, clock: Clock, on_fatal: Callable[[BaseException], None]
+    ) -> None:
+        self._me = me
+        self._defaults = defaults
+        self._disk = disk
+        self._clock = clock
+        self._on_fatal = on_fatal
+        self._image: Image
+        self._open: dict[PartitionKey, Partition] = {}
+        self._by_name: dict[tuple[str, int], Partition] = {}
+        self._failed: dict[PartitionKey, RunnelError] = {}
+
+    async def start(self, image: Image) -> None:
+        """Open everything that the image places here."""
+        self._image = image
+        await self._disk.offload(lambda: self._disk.make_dir(FOLDER))
+        await self._open_all(image.topics.values())
+        await self._report_strangers(image)
+
+    async def follow(self, change: Change) -> None:
+        """Make it so, after the image changed."""
+        self._image = change.after
+        changed = [topic for topic in change.delta.topics.values() if topic is not None]
+        await self._open_all(changed)
+        # A broker's dynamic settings are defaults of all its topics.
+        for topic in change.after.topics.values() if change.delta.configs else changed:
+            self._reconfigure(topic)
+        for topic_id, topic in change.delta.topics.items():
+            if topic is None:
+                await self._close_topic(topic_id)
+
+    async def remove_data(self, topic_id: TopicId) -> None:
+        """Remove what this broker keeps of a deleted topic."""
+        await self._close_topic(topic_id)
+        await self._disk.offload(lambda: _remove_folders(self._disk, topic_id))
+
+    async def close(self) -> None:
+        for partition in self._open.values():
+            try:
+                await partition.close()
+            except RunnelError as error:
+                logger.error("%s did not close cleanly: %s", partition.name, error)
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(list(self._open.values()))
+
+    def find(self, topic: str, number: int) -> Partition:
+        """The partition, if this broker leads it; the error says why not."""
+        partition = self._by_name.get((topic, number))
+        if partition is None:
+            raise self._why_not(self._image.topic_named(topic), number)
+        return partition
+
+    def find_by_id(self, topic_id: TopicId, number: int) -> Partition:
+        partition = self._open.get(PartitionKey(topic_id, number))
+        if partition is None:
+            raise self._why_not(self._image.topic_with_id(topic_id), number)
+        return partition
+
+    def effective(self, topic: Topic) -> TopicConfig:
+        """The settings in force for a topic on this broker."""
+        return topic_config(self._image, topic, self._me, self._defaults)
+
+    def _why_not(self, topic: Topic, number: int) -> RunnelError:
+        if not 0 <= number < len(topic.partitions):
+            return UnknownTopic(f"topic {topic.name!r} has partitions 0 to {len(topic.partitions) - 1}, not {number}")
+        key = PartitionKey(topic.id, number)
+        if key in self._failed:
+            return self._failed[key]
+        if topic.partitions[number].leader != self._me:
+            return NotLeader(f"{topic.name}-{number} is led by broker {topic.partitions[number].leader}")
+        return LeaderNotAvailable(f"{topic.name}-{number} is being opened: try again")
+
+    # --- following
+
+    async def _open_all(self, topics: Iterable[Topic]) -> None:
+        places = asyncio.Semaphore(OPEN_AT_ONCE)
+
+        async def open_one(topic: Topic, number: int, image: PartitionImage) -> None:
+            async with places:
+                await self._open_partition(topic, number, image)
+
+        missing = [
+            open_one(topic, number, image)
+            for topic in topics
+            for number, image in enumerate(topic.partitions)
+            if self._me in image.replicas and PartitionKey(topic.id, number) not in self._open
+        ]
+        await asyncio.gather(*missing)
+
+    async def _open_partition(self, topic: Topic, number: int, image: PartitionImage) -> None:
+        key = PartitionKey(topic.id, number)
+        try:
+            partition = await Partition.open(
+                topic.name, key, f"{FOLDER}/{key}", self.effective(topic),
+                me=self._me, leader_epoch=image.leader_epoch,
+                disk=self._disk, clock=self._clock, on_fatal=self._on_fatal,
+            )  # fmt: skip
+        except (StorageFailed, Corruption, OSError) as error:
+            failure = StorageFailed(f"{topic.name}-{number} can't be opened: {error}")
+            self._failed[key] = failure
+            logger.error("%s", failure)
+            return
+        self._failed.pop(key, None)
+        self._open[key] = partition
+        self._by_name[topic.name, number] = partition
+
+    def _reconfigure(self, topic: Topic) -> None:
+        config = self.effective(topic)
+        for number in range(len(topic.partitions)):
+            partition = self._open.get(PartitionKey(topic.id, number))
+            if partition is not None and partition.log.config != config:
+                partition.log.reconfigure(config)
+
+    async def _close_topic(self, topic_id: TopicId) -> None:
+        for key in [key for key in self._open if key.topic_id == topic_id]:
+            partition = self._open.pop(key)
+            if self._by_name.get((partition.topic, key.number)) is partition:
+                del self._by_name[partition.topic, key.number]
+            await partition.close()
+
+    async def _report_strangers(self, image: Image) -> None:
+        names = await self._disk.offload(lambda: self._disk.list(FOLDER))
+        known = image.topics.keys() | image.deleted.keys()
+        for name in names:
+            if _topic_of(name) not in known:
+                logger.warning(
+                    "%s/%s belongs to no topic: it is left alone; remove it by hand if you can", FOLDER, name
+                )
+
+
+def _topic_of(folder: str) -> TopicId | None:
+    try:
+        return TopicId(UUID(folder.rpartition("-")[0]))
+    except ValueError:
+        return None
+
+
+def _remove_folders(disk: Disk, topic_id: TopicId) -> None:
+    for name in disk.list(FOLDER):
+        if _topic_of(name) == topic_id:
+            disk.remove(f"{FOLDER}/{name}")
+    disk.sync_dir(FOLDER)

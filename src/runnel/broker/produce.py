@@ -1,0 +1,130 @@
+"""Produce: check each batch, append it, and answer when its acknowledgement level is reached.
+
+Rule 1: every append of a request has taken its place in the log before the first wait, so requests keep their order.
+Rule 2: one bad batch costs its own partition an error, and the others nothing.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from runnel.log.compaction import batch_has_only_keys
+from runnel.log.log import Appended
+from runnel.model.errors import (
+    BatchTooLarge,
+    InvalidAcks,
+    InvalidRecord,
+    InvalidTimestamp,
+    InvalidTransactionState,
+    NotEnoughReplicas,
+    RunnelError,
+)
+from runnel.model.ids import Offset
+from runnel.model.seams import Clock
+from runnel.model.topic_config import TimestampType, TopicConfig
+from runnel.record.batch import BatchHeader, check_produced
+from runnel.replica.partition import Partition
+
+ACKS_ALL = -1
+NO_TIMESTAMP = -1
+
+
+class Append(NamedTuple):
+    """One batch for one partition, or why there is no such partition."""
+
+    partition: Partition | RunnelError
+    batch: memoryview | None
+
+
+class Produced(NamedTuple):
+    """Where a batch came to lie."""
+
+    base_offset: Offset
+    append_time_ms: int
+    start_offset: Offset
+
+
+class Producing:
+    """The verb."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    async def produce(
+        self, appends: Sequence[Append], acks: int, timeout_ms: int, let_pass: Callable[[], None]
+    ) -> list[Produced | RunnelError]:
+        """Append batches; each result is a place in the log or an error."""
+        begun = [self._begin(append, acks) for append in appends]
+        let_pass()
+        timeout_s = max(timeout_ms, 0) / 1000
+        return [
+            result if isinstance(result, RunnelError) else await _finish(append.partition, result, acks, timeout_s)
+            for append, result in zip(appends, begun, strict=True)
+        ]
+
+    def _begin(self, append: Append, acks: int) -> "Appended | asyncio.Future[Appended] | RunnelError":
+        partition, batch = append
+        if isinstance(partition, RunnelError):
+            return partition
+        try:
+            if batch is None:
+                raise InvalidRecord(
+                    f"a request for {partition.name} carried no batch: send one with at least one record"
+                )
+            header = check_produced(batch)
+            self._check(partition, batch, header, acks)
+            return partition.append(batch, header)
+        except RunnelError as error:
+            return error
+
+    def _check(self, partition: Partition, batch: memoryview, header: BatchHeader, acks: int) -> None:
+        """The rules of the topic, beyond those of the format."""
+        config = partition.log.config
+        if header.size > config.max_message_bytes:
+            raise BatchTooLarge(
+                f"a batch of {header.size} bytes for {partition.name} is above max.message.bytes,"
+                f" {config.max_message_bytes}: send smaller batches, or raise the topic's setting"
+            )
+        if acks == ACKS_ALL and len(partition.progress.in_sync) < config.min_insync_replicas:
+            raise NotEnoughReplicas(
+                f"{partition.name} has {len(partition.progress.in_sync)} replicas in sync,"
+                f" min.insync.replicas asks for {config.min_insync_replicas}: start more brokers, or lower the setting"
+            )
+        if acks not in (ACKS_ALL, 0, 1):
+            raise InvalidAcks(f"acks={acks} is not known: use 0, 1 or -1 (all)")
+        if header.transactional:
+            raise InvalidTransactionState(f"{partition.name}: no transaction is open for producer {header.producer_id}")
+        if config.message_timestamp_type is TimestampType.CREATE:
+            self._check_timestamp(partition, header, config)
+        if config.compacted and not batch_has_only_keys(batch):
+            raise InvalidRecord(f"{partition.name} is compacted: every record needs a key")
+
+    def _check_timestamp(self, partition: Partition, header: BatchHeader, config: TopicConfig) -> None:
+        newest, oldest = header.max_timestamp, header.base_timestamp
+        if newest == NO_TIMESTAMP:
+            return
+        now = self._clock.wall_ms()
+        if (
+            newest - now > config.message_timestamp_after_max_ms
+            or now - oldest > config.message_timestamp_before_max_ms
+        ):
+            raise InvalidTimestamp(
+                f"{partition.name}: timestamps {oldest} to {newest} are too far from the broker's clock, {now}:"
+                " see message.timestamp.before.max.ms and message.timestamp.after.max.ms"
+            )
+
+
+async def _finish(
+    partition: Partition | RunnelError, begun: "Appended | asyncio.Future[Appended]", acks: int, timeout_s: float
+) -> Produced | RunnelError:
+    """Wait until the append is written, and for acks=all until it is committed."""
+    assert isinstance(partition, Partition)
+    try:
+        appended = begun if isinstance(begun, Appended) else await begun
+        if acks == ACKS_ALL:
+            waiting = partition.committed(Offset(appended.last_offset + 1), timeout_s)
+            if waiting is not None:
+                await waiting
+    except RunnelError as error:
+        return error
+    return Produced(appended.base_offset, appended.append_time_ms, partition.log.start_offset)

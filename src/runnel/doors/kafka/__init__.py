@@ -1,0 +1,1 @@
+"""The Kafka door: one file for each API, each a translation."""

@@ -1,0 +1,35 @@
+"""What a handler of the Kafka door is given beside its request."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from runnel.broker.broker import Broker
+from runnel.doors.kafka.fetch_sessions import FetchSessions
+from runnel.model.errors import RunnelError
+from runnel.model.ids import TopicId
+from runnel.replica.partition import Partition
+
+
+@dataclass(slots=True)
+class Call:
+    """One request: who asks, in which version, and the broker that answers."""
+
+    broker: Broker
+    version: int
+    client_id: str
+    client_host: str
+    let_pass: Callable[[], None]  # later requests of this connection may start
+    fetch_sessions: FetchSessions
+
+    def partition(self, topic: str, number: int) -> Partition | RunnelError:
+        """The partition, or the error that says why not."""
+        try:
+            return self.broker.partitions.find(topic, number)
+        except RunnelError as error:
+            return error
+
+    def partition_by_id(self, topic_id: TopicId, number: int) -> Partition | RunnelError:
+        try:
+            return self.broker.partitions.find_by_id(topic_id, number)
+        except RunnelError as error:
+            return error

@@ -1,0 +1,77 @@
+# DescribeTopicPartitions (key 75), v0
+"""DescribeTopicPartitions (KIP-966): topics page by page, with eligible leaders."""
+
+from collections.abc import Iterator
+
+from runnel.cluster.image import NO_LEADER, Partition, Topic
+from runnel.doors.kafka.call import Call
+from runnel.doors.kafka.errors import code_of
+from runnel.model.errors import LeaderNotAvailable, RunnelError
+from runnel.wire.kafka import messages as m
+
+PARTITIONS_MAX = 2_000  # Kafka's max.request.partition.size.limit
+OPERATIONS_UNASKED = -(2**31)
+Response = m.DescribeTopicPartitionsResponse
+
+
+async def describe_topic_partitions(
+    request: m.DescribeTopicPartitionsRequest, call: Call
+) -> m.DescribeTopicPartitionsResponse:
+    names = sorted({topic.name for topic in request.topics} or call.broker.image.names)
+    first = 0
+    if request.cursor is not None:
+        names = [name for name in names if name >= request.cursor.topic_name]
+        first = request.cursor.partition_index if names and names[0] == request.cursor.topic_name else 0
+    room = min(max(request.response_partition_limit, 1), PARTITIONS_MAX)
+    answer = Response()
+    for name in names:
+        if room <= 0:
+            answer.next_cursor = Response.Cursor(topic_name=name, partition_index=first)
+            break
+        described, more = _described(name, first, room, call)
+        answer.topics.append(described)
+        room -= max(len(described.partitions), 1)
+        if more is not None:
+            answer.next_cursor = Response.Cursor(topic_name=name, partition_index=more)
+            break
+        first = 0
+    return answer
+
+
+def _described(
+    name: str, first: int, room: int, call: Call
+) -> tuple[m.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic, int | None]:
+    """As many partitions of a topic as there is room for, and the first that did not fit."""
+    try:
+        call.broker.check_topic_name(name)
+        topic = call.broker.image.topic_named(name)
+    except RunnelError as error:
+        return Response.DescribeTopicPartitionsResponseTopic(
+            error_code=code_of(error), name=name, topic_authorized_operations=OPERATIONS_UNASKED
+        ), None
+    end = min(len(topic.partitions), first + room)
+    described = Response.DescribeTopicPartitionsResponseTopic(
+        name=name,
+        topic_id=topic.id,
+        is_internal=call.broker.is_internal(name),
+        partitions=list(_partitions(topic, first, end)),
+        topic_authorized_operations=OPERATIONS_UNASKED,
+    )
+    return described, end if end < len(topic.partitions) else None
+
+
+def _partitions(
+    topic: Topic, first: int, end: int
+) -> Iterator[m.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition]:
+    for number in range(first, end):
+        partition: Partition = topic.partitions[number]
+        yield Response.DescribeTopicPartitionsResponsePartition(
+            error_code=code_of(LeaderNotAvailable()) if partition.leader == NO_LEADER else 0,
+            partition_index=number,
+            leader_id=partition.leader,
+            leader_epoch=partition.leader_epoch,
+            replica_nodes=list(partition.replicas),
+            isr_nodes=list(partition.isr),
+            eligible_leader_replicas=list(partition.elr),  # never null: Java's admin client fails on it
+            last_known_elr=[],
+        )

@@ -1,0 +1,144 @@
+"""The Kafka door: frames to requests, requests to handlers, answers to frames."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+from runnel.broker.broker import Broker
+from runnel.doors.kafka import alter_configs, api_versions
+from runnel.doors.kafka.api_versions import SERVED
+from runnel.doors.kafka.call import Call
+from runnel.doors.kafka.consumer_group_describe import consumer_group_describe
+from runnel.doors.kafka.consumer_group_heartbeat import consumer_group_heartbeat
+from runnel.doors.kafka.create_partitions import create_partitions
+from runnel.doors.kafka.create_topics import create_topics
+from runnel.doors.kafka.delete_groups import delete_groups
+from runnel.doors.kafka.delete_records import delete_records
+from runnel.doors.kafka.delete_topics import delete_topics
+from runnel.doors.kafka.describe_cluster import describe_cluster
+from runnel.doors.kafka.describe_configs import describe_configs
+from runnel.doors.kafka.describe_groups import describe_groups
+from runnel.doors.kafka.describe_log_dirs import describe_log_dirs
+from runnel.doors.kafka.describe_producers import describe_producers
+from runnel.doors.kafka.describe_topic_partitions import describe_topic_partitions
+from runnel.doors.kafka.fetch import fetch
+from runnel.doors.kafka.fetch_sessions import FetchSessions
+from runnel.doors.kafka.find_coordinator import find_coordinator
+from runnel.doors.kafka.heartbeat import heartbeat
+from runnel.doors.kafka.init_producer_id import init_producer_id
+from runnel.doors.kafka.join_group import join_group
+from runnel.doors.kafka.leave_group import leave_group
+from runnel.doors.kafka.list_groups import list_groups
+from runnel.doors.kafka.list_offsets import list_offsets
+from runnel.doors.kafka.metadata import metadata
+from runnel.doors.kafka.offset_commit import offset_commit
+from runnel.doors.kafka.offset_delete import offset_delete
+from runnel.doors.kafka.offset_fetch import offset_fetch
+from runnel.doors.kafka.offset_for_leader_epoch import offset_for_leader_epoch
+from runnel.doors.kafka.produce import produce
+from runnel.doors.kafka.sync_group import sync_group
+from runnel.model.errors import InvalidRequest
+from runnel.model.seams import Buffer, Rng
+from runnel.net.connection import Connection
+from runnel.wire.kafka import codec
+from runnel.wire.kafka.apis import Api
+
+PRODUCE_SERVED_SINCE = 3  # advertised from 0 on for old clients' sake, see api_versions
+
+
+class Handler(NamedTuple):
+    """Who answers an API, and in which versions."""
+
+    answer: Callable[[Any, Call], Awaitable[Any]]
+    lowest: int
+    highest: int
+
+
+ANSWERS: dict[Api, Callable[[Any, Call], Awaitable[Any]]] = {
+    Api.PRODUCE: produce,
+    Api.FETCH: fetch,
+    Api.LIST_OFFSETS: list_offsets,
+    Api.METADATA: metadata,
+    Api.OFFSET_COMMIT: offset_commit,
+    Api.OFFSET_FETCH: offset_fetch,
+    Api.FIND_COORDINATOR: find_coordinator,
+    Api.JOIN_GROUP: join_group,
+    Api.HEARTBEAT: heartbeat,
+    Api.LEAVE_GROUP: leave_group,
+    Api.SYNC_GROUP: sync_group,
+    Api.DESCRIBE_GROUPS: describe_groups,
+    Api.LIST_GROUPS: list_groups,
+    Api.API_VERSIONS: api_versions.api_versions,
+    Api.CREATE_TOPICS: create_topics,
+    Api.DELETE_TOPICS: delete_topics,
+    Api.DELETE_RECORDS: delete_records,
+    Api.INIT_PRODUCER_ID: init_producer_id,
+    Api.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch,
+    Api.DESCRIBE_CONFIGS: describe_configs,
+    Api.ALTER_CONFIGS: alter_configs.alter_configs,
+    Api.DESCRIBE_LOG_DIRS: describe_log_dirs,
+    Api.CREATE_PARTITIONS: create_partitions,
+    Api.DELETE_GROUPS: delete_groups,
+    Api.INCREMENTAL_ALTER_CONFIGS: alter_configs.incremental_alter_configs,
+    Api.OFFSET_DELETE: offset_delete,
+    Api.DESCRIBE_CLUSTER: describe_cluster,
+    Api.DESCRIBE_PRODUCERS: describe_producers,
+    Api.CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat,
+    Api.CONSUMER_GROUP_DESCRIBE: consumer_group_describe,
+    Api.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
+}
+HANDLERS: dict[int, Handler] = {
+    int(api): Handler(ANSWERS[api], PRODUCE_SERVED_SINCE if api is Api.PRODUCE else low, high)
+    for api, (low, high) in SERVED.items()
+}
+
+
+class KafkaDoor:
+    """Gives each connection its session."""
+
+    def __init__(self, broker: Broker, rng: Rng) -> None:
+        self._broker = broker
+        self._fetch_sessions = FetchSessions(rng)
+
+    def open(self, connection: Connection) -> "KafkaSession":
+        return KafkaSession(self._broker, self._fetch_sessions, connection)
+
+
+class KafkaSession:
+    """One connection's side of the door."""
+
+    def __init__(self, broker: Broker, fetch_sessions: FetchSessions, connection: Connection) -> None:
+        self._broker = broker
+        self._fetch_sessions = fetch_sessions
+        self._connection = connection
+        self._host = "/" + connection.peer.rpartition(":")[0]  # as Kafka's tools show it
+
+    async def handle(self, frame: memoryview) -> Sequence[Buffer] | None:
+        """The answer to one frame; InvalidRequest, which closes the connection, where there can't be one."""
+        header, position = codec.read_request_header(frame)
+        handler = HANDLERS.get(header.api_key)
+        if handler is None or not handler.lowest <= header.api_version <= handler.highest:
+            return self._refuse(header)
+        request = codec.decode_request(header.api_key, header.api_version, frame, position)
+        call = Call(
+            self._broker,
+            header.api_version,
+            header.client_id or "",
+            self._host,
+            self._connection.let_pass,
+            self._fetch_sessions,
+        )
+        response = await handler.answer(request, call)
+        if response is None:
+            return None
+        return codec.encode_response(header.api_key, header.api_version, header.correlation_id, response)
+
+    def closed(self) -> None:
+        """Nothing is kept for a connection: groups go by sessions, fetch sessions by age."""
+
+    def _refuse(self, header: codec.RequestHeader) -> Sequence[Buffer]:
+        if header.api_key == Api.API_VERSIONS:
+            return codec.encode_response(header.api_key, 0, header.correlation_id, api_versions.unsupported_version())
+        raise InvalidRequest(
+            f"client {header.client_id!r} sent API {header.api_key} v{header.api_version}, which this broker does not"
+            " serve; ApiVersions lists what it does"
+        )

@@ -1,0 +1,111 @@
+# Fetch (key 1), v4-v18.  v7 sessions (KIP-227), v9 leader epochs, v12 flexible + diverging epochs, v13 topic ids
+"""Fetch: read batches, with or without a session."""
+
+from runnel.broker.fetch import Read, ReadResult
+from runnel.doors.kafka.call import Call
+from runnel.doors.kafka.errors import code_of
+from runnel.doors.kafka.fetch_sessions import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    NO_SESSION,
+    FetchSession,
+    SessionPartition,
+    Wanted,
+)
+from runnel.model.errors import RunnelError, UnsupportedByRunnel
+from runnel.model.ids import NO_TOPIC_ID, Epoch, Offset, TopicId
+from runnel.wire.kafka import messages as m
+
+TOPIC_IDS_SINCE = 13
+CONSUMER = -1  # the replica id of a client that is no follower
+
+
+async def fetch(request: m.FetchRequest, call: Call) -> m.FetchResponse:
+    if (request.replica_state.replica_id if request.replica_state else request.replica_id) != CONSUMER:
+        return m.FetchResponse(error_code=code_of(UnsupportedByRunnel("this broker has no followers")))
+    try:
+        session, wanted = _session_of(request, call)
+    except RunnelError as error:
+        return m.FetchResponse(error_code=code_of(error), session_id=request.session_id)
+    incremental = session is not None and request.session_epoch > INITIAL_EPOCH
+    results = await call.broker.fetch(
+        [_read_of(partition, want, call) for partition, want in wanted.items()],
+        bytes_min=request.min_bytes,
+        bytes_max=request.max_bytes,
+        wait_ms=request.max_wait_ms,
+    )
+    answered: dict[tuple[str, TopicId], list[m.FetchResponse.PartitionData]] = {}
+    for partition, result in zip(wanted, results, strict=True):
+        if session is None or _has_news(session, partition, result) or not incremental:
+            answered.setdefault((partition.topic, partition.topic_id), []).append(_answer_of(partition, result))
+    return m.FetchResponse(
+        session_id=session.id if session else NO_SESSION,
+        responses=[
+            m.FetchResponse.FetchableTopicResponse(topic=name, topic_id=topic_id, partitions=partitions)
+            for (name, topic_id), partitions in answered.items()
+        ],
+    )
+
+
+def _session_of(request: m.FetchRequest, call: Call) -> tuple[FetchSession | None, dict[SessionPartition, Wanted]]:
+    """What is to be read: all of it said here, or a session with what changed."""
+    sessions = call.fetch_sessions
+    named = _named(request)
+    if request.session_epoch == FINAL_EPOCH:
+        sessions.end(request.session_id)
+        return None, named
+    if request.session_epoch == INITIAL_EPOCH:
+        sessions.end(request.session_id)
+        session = sessions.create(named) if named else None
+        return session, named
+    session = sessions.resume(request.session_id, request.session_epoch)
+    for topic in request.forgotten_topics_data:
+        for number in topic.partitions:
+            gone = SessionPartition(topic.topic, TopicId(topic.topic_id), number)
+            session.wanted.pop(gone, None)
+            session.told.pop(gone, None)
+    session.wanted.update(named)
+    return session, dict(session.wanted)
+
+
+def _named(request: m.FetchRequest) -> dict[SessionPartition, Wanted]:
+    return {
+        SessionPartition(topic.topic, TopicId(topic.topic_id), p.partition): Wanted(
+            p.fetch_offset, p.partition_max_bytes, p.current_leader_epoch, p.last_fetched_epoch
+        )
+        for topic in request.topics
+        for p in topic.partitions
+    }
+
+
+def _read_of(partition: SessionPartition, want: Wanted, call: Call) -> Read:
+    if call.version >= TOPIC_IDS_SINCE or partition.topic_id != NO_TOPIC_ID:
+        found = call.partition_by_id(partition.topic_id, partition.number)
+    else:
+        found = call.partition(partition.topic, partition.number)
+    return Read(found, Offset(want.offset), want.bytes_max, Epoch(want.leader_epoch), Epoch(want.last_epoch))
+
+
+def _has_news(session: FetchSession, partition: SessionPartition, result: ReadResult) -> bool:
+    if result.records:
+        session.serve_last(partition)
+    notable = bool(result.records) or result.error is not None or result.divergence is not None
+    told = (result.high_watermark, result.high_watermark, result.start_offset)
+    return session.has_news(partition, told, notable)
+
+
+def _answer_of(partition: SessionPartition, result: ReadResult) -> m.FetchResponse.PartitionData:
+    answer = m.FetchResponse.PartitionData(
+        partition_index=partition.number,
+        high_watermark=result.high_watermark,
+        last_stable_offset=result.high_watermark,
+        log_start_offset=result.start_offset,
+        records=result.records,
+    )
+    if result.error is not None:
+        answer.error_code = code_of(result.error)
+    if result.divergence is not None:
+        answer.diverging_epoch = m.FetchResponse.EpochEndOffset(
+            epoch=result.divergence.epoch, end_offset=result.divergence.end_offset
+        )
+    return answer

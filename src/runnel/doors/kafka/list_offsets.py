@@ -1,0 +1,58 @@
+# ListOffsets (key 2), v1-v11.  v4 leader epochs, v6 flexible, v7 max timestamp, v8 earliest local, v9 last tiered
+"""ListOffsets: the earliest, the latest, or the first offset at or after a time."""
+
+from runnel.broker.fetch import check_epoch
+from runnel.doors.kafka.call import Call
+from runnel.doors.kafka.errors import code_of
+from runnel.model.errors import InvalidRequest, RunnelError
+from runnel.model.ids import NO_EPOCH, Epoch
+from runnel.replica.partition import Partition
+from runnel.wire.kafka import messages as m
+
+UNKNOWN = (-1, -1, int(NO_EPOCH))
+
+Answer = m.ListOffsetsResponse.ListOffsetsPartitionResponse
+
+
+async def list_offsets(request: m.ListOffsetsRequest, call: Call) -> m.ListOffsetsResponse:
+    return m.ListOffsetsResponse(
+        topics=[
+            m.ListOffsetsResponse.ListOffsetsTopicResponse(
+                name=topic.name, partitions=[await _answer_of(topic.name, asked, call) for asked in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+async def _answer_of(
+    topic: str, asked: m.ListOffsetsRequest.ListOffsetsPartition, call: Call
+) -> m.ListOffsetsResponse.ListOffsetsPartitionResponse:
+    try:
+        partition = call.broker.partitions.find(topic, asked.partition_index)
+        check_epoch(partition, Epoch(asked.current_leader_epoch))
+        offset, timestamp, epoch = await _look_up(partition, asked.timestamp)
+    except RunnelError as error:
+        return Answer(partition_index=asked.partition_index, error_code=code_of(error))
+    return Answer(partition_index=asked.partition_index, offset=offset, timestamp=timestamp, leader_epoch=epoch)
+
+
+async def _look_up(partition: Partition, timestamp: int) -> tuple[int, int, int]:
+    """(offset, timestamp, leader epoch) of what was asked for; -1 where there is none."""
+    log = partition.log
+    match timestamp:
+        case -1:  # latest
+            return partition.last_stable_offset, -1, partition.leader_epoch
+        case -2 | -4:  # earliest; earliest on this disk
+            return log.start_offset, -1, log.epochs.epoch_of(log.start_offset)
+        case -3:  # the newest message by its timestamp
+            found = await log.offset_of_max_timestamp()
+        case -5 | -6:  # of tiered storage, which is not there
+            return UNKNOWN
+        case _ if timestamp >= 0:
+            found = await log.offset_by_time(timestamp)
+        case _:
+            raise InvalidRequest(f"{partition.name}: {timestamp} is neither a time nor one of -1 to -6")
+    if found is None or found[0] >= partition.last_stable_offset:
+        return UNKNOWN
+    return found

@@ -1,0 +1,93 @@
+# Metadata (key 3), v0-v13.  v1 null asks for all topics, v4 auto-creation, v9 flexible, v10 topic ids, v12 ask by id
+"""Metadata: brokers, topics and who leads their partitions."""
+
+from collections.abc import Iterable
+
+from runnel.cluster.image import NO_LEADER, Image, Topic
+from runnel.doors.kafka.call import Call
+from runnel.doors.kafka.errors import code_of
+from runnel.model.errors import InvalidTopicName, LeaderNotAvailable, RunnelError
+from runnel.model.ids import NO_TOPIC_ID, TopicId
+from runnel.wire.kafka import messages as m
+
+ALWAYS_CREATES_BELOW = 4  # older clients can't say that they do not want a topic created
+OPERATIONS_UNASKED = -(2**31)
+
+
+async def metadata(request: m.MetadataRequest, call: Call) -> m.MetadataResponse:
+    # v0 asks for all topics with an empty list, later versions with null.
+    everything = request.topics is None or (call.version == 0 and not request.topics)
+    if everything:
+        topics: Iterable[m.MetadataResponse.MetadataResponseTopic] = [
+            _described(topic, call) for topic in call.broker.image.topics.values()
+        ]
+    else:
+        await _create_missing(request, call)
+        topics = [_answer_of(asked, call) for asked in request.topics or ()]
+    image = call.broker.image
+    return m.MetadataResponse(
+        brokers=_brokers(image),
+        cluster_id=image.cluster_id,
+        controller_id=image.controller.broker if image.controller else NO_LEADER,
+        topics=list(topics),
+        cluster_authorized_operations=OPERATIONS_UNASKED,
+    )
+
+
+async def _create_missing(request: m.MetadataRequest, call: Call) -> None:
+    allowed = request.allow_auto_topic_creation or call.version < ALWAYS_CREATES_BELOW
+    if allowed and call.broker.config.auto_create_topics:
+        names = [asked.name for asked in request.topics or () if asked.name is not None]
+        await call.broker.create_missing_topics(names)
+
+
+def _brokers(image: Image) -> list[m.MetadataResponse.MetadataResponseBroker]:
+    return [
+        m.MetadataResponse.MetadataResponseBroker(
+            node_id=broker.id,
+            host=broker.listeners["kafka"].host,
+            port=broker.listeners["kafka"].port,
+            rack=broker.rack,
+        )
+        for broker in image.brokers.values()
+    ]
+
+
+def _answer_of(asked: m.MetadataRequest.MetadataRequestTopic, call: Call) -> m.MetadataResponse.MetadataResponseTopic:
+    try:
+        if asked.name is None and asked.topic_id != NO_TOPIC_ID:
+            return _described(call.broker.image.topic_with_id(TopicId(asked.topic_id)), call)
+        if asked.name is None:
+            raise InvalidTopicName("a topic was asked for by neither name nor id")
+        call.broker.check_topic_name(asked.name)
+        return _described(call.broker.image.topic_named(asked.name), call)
+    except RunnelError as error:
+        # v12+ may answer null for the name of an id that is unknown; older clients need a text.
+        name = asked.name if asked.name is not None or call.version >= 12 else ""
+        return m.MetadataResponse.MetadataResponseTopic(
+            error_code=code_of(error),
+            name=name,
+            topic_id=asked.topic_id,
+            topic_authorized_operations=OPERATIONS_UNASKED,
+        )
+
+
+def _described(topic: Topic, call: Call) -> m.MetadataResponse.MetadataResponseTopic:
+    leaderless = code_of(LeaderNotAvailable())
+    return m.MetadataResponse.MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.id,
+        is_internal=call.broker.is_internal(topic.name),
+        partitions=[
+            m.MetadataResponse.MetadataResponsePartition(
+                error_code=leaderless if partition.leader == NO_LEADER else 0,
+                partition_index=number,
+                leader_id=partition.leader,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=list(partition.replicas),
+                isr_nodes=list(partition.isr),
+            )
+            for number, partition in enumerate(topic.partitions)
+        ],
+        topic_authorized_operations=OPERATIONS_UNASKED,
+    )

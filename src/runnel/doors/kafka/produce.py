@@ -1,0 +1,72 @@
+# Produce (key 0), v3-v13.  v3 record batches, v7 zstd, v9 flexible, v10 leader hints (KIP-951), v13 topic ids (KIP-516)
+"""Produce: append batches."""
+
+from runnel.broker.produce import Append, Produced
+from runnel.doors.kafka.call import Call
+from runnel.doors.kafka.errors import code_of, text_of
+from runnel.model.errors import InvalidRequest, RunnelError, UnsupportedCompression
+from runnel.model.ids import TopicId
+from runnel.record.compression import Compression
+from runnel.wire.kafka import messages as m
+
+ZSTD_SINCE = 7
+TOPIC_IDS_SINCE = 13
+COMPRESSION_BYTE = 22  # the low byte of a batch's attributes
+COMPRESSION_MASK = 0x07
+
+
+async def produce(request: m.ProduceRequest, call: Call) -> m.ProduceResponse | None:
+    appends = [_append_of(topic, partition, call) for topic in request.topic_data for partition in topic.partition_data]
+    results = await call.broker.produce(appends, request.acks, request.timeout_ms, call.let_pass)
+    if request.acks == 0:
+        _close_on_failure(results)
+        return None
+    answers = iter(results)
+    return m.ProduceResponse(
+        responses=[
+            m.ProduceResponse.TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[_answer_of(partition.index, next(answers)) for partition in topic.partition_data],
+            )
+            for topic in request.topic_data
+        ]
+    )
+
+
+def _append_of(
+    topic: m.ProduceRequest.TopicProduceData, data: m.ProduceRequest.PartitionProduceData, call: Call
+) -> Append:
+    if call.version >= TOPIC_IDS_SINCE:
+        partition = call.partition_by_id(TopicId(topic.topic_id), data.index)
+    else:
+        partition = call.partition(topic.name, data.index)
+    batch = data.records
+    assert batch is None or isinstance(batch, memoryview)
+    if call.version < ZSTD_SINCE and batch is not None and _is_zstd(batch):
+        return Append(UnsupportedCompression(f"zstd needs Produce v{ZSTD_SINCE}, this is v{call.version}"), batch)
+    return Append(partition, batch)
+
+
+def _is_zstd(batch: memoryview) -> bool:
+    return len(batch) > COMPRESSION_BYTE and batch[COMPRESSION_BYTE] & COMPRESSION_MASK == Compression.ZSTD
+
+
+def _answer_of(index: int, result: Produced | RunnelError) -> m.ProduceResponse.PartitionProduceResponse:
+    if isinstance(result, RunnelError):
+        return m.ProduceResponse.PartitionProduceResponse(
+            index=index, error_code=code_of(result), base_offset=-1, error_message=text_of(result)
+        )
+    return m.ProduceResponse.PartitionProduceResponse(
+        index=index,
+        base_offset=result.base_offset,
+        log_append_time_ms=result.append_time_ms,
+        log_start_offset=result.start_offset,
+    )
+
+
+def _close_on_failure(results: list[Produced | RunnelError]) -> None:
+    """acks=0 has no answer: a failure closes the connection, so that the client looks for the leader again."""
+    for result in results:
+        if isinstance(result, RunnelError):
+            raise InvalidRequest(f"a produce request with acks=0 failed: {result}")

@@ -1,0 +1,144 @@
+"""The composition root: settings become objects, objects are started and stopped in order. No logic."""
+
+import asyncio
+import logging
+import resource
+import signal
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import uvloop
+
+from runnel.broker.broker import Broker
+from runnel.broker.config import Address, BrokerConfig
+from runnel.cluster.embedded import Embedded
+from runnel.cluster.image import Broker as BrokerImage
+from runnel.cluster.image import Endpoint
+from runnel.cluster.metadata import Metadata
+from runnel.cluster.topic_rules import Defaults
+from runnel.doors.kafka.api_versions import FEATURES
+from runnel.doors.kafka.door import KafkaDoor
+from runnel.model.errors import Fatal, InvalidConfig
+from runnel.model.ids import BrokerId
+from runnel.model.seams import Clock, Disk, Rng
+from runnel.net.listener import FramedListener, ListenerLimits
+from runnel.shell.clock import SystemClock
+from runnel.shell.disk import RealDisk
+from runnel.shell.rng import SystemRng
+
+STOP_GRACE_S = 5.0  # requests under way may answer within it
+EVERY_ADDRESS = ("0.0.0.0", "::")
+
+logger = logging.getLogger("runnel.server")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The seams, as one."""
+
+    disk: Disk
+    clock: Clock
+    rng: Rng
+
+
+class Server:
+    """A broker with its doors, from start to stop."""
+
+    def __init__(self, config: BrokerConfig, machine: Machine, on_fatal: Callable[[BaseException], None]) -> None:
+        self._config = config
+        self._machine = machine
+        self._on_fatal = on_fatal
+        self.broker: Broker
+        self.kafka: Address
+        self._listener: FramedListener
+
+    async def start(self) -> None:
+        config, machine = self._config, self._machine
+        store = await Embedded.open(machine.disk, config.data)
+        defaults = Defaults(config.default_partitions, config.default_replication, config.topic)
+        metadata = await Metadata.open(store, rng=machine.rng, defaults=defaults, features=FEATURES)
+        self.broker = Broker(
+            config, metadata,
+            disk=machine.disk, clock=machine.clock, rng=machine.rng, on_fatal=self._on_fatal,
+        )  # fmt: skip
+        self._listener = FramedListener(KafkaDoor(self.broker, machine.rng).open, _limits(config), self._on_fatal)
+        host, port = await self._bind()
+        self.kafka = Address(config.advertise or _reachable(host), port)
+        endpoint = Endpoint(self.kafka.host, port)
+        await metadata.register(BrokerImage(BrokerId(config.broker_id), {"kafka": endpoint}))
+        await self.broker.start()
+        await self._listener.accept()
+
+    async def _bind(self) -> tuple[str, int]:
+        address = self._config.kafka
+        try:
+            return await self._listener.bind(address.host, address.port)
+        except OSError as error:
+            raise InvalidConfig(
+                f"kafka can't be {str(address)!r}: {error.strerror or error};"
+                " allowed is an address of this machine with a free port"
+            ) from None
+
+    async def stop(self) -> None:
+        self._listener.stop_accepting()
+        self.broker.wake_waiters()
+        await self._listener.stop(STOP_GRACE_S)
+        await self.broker.stop()
+
+
+def _limits(config: BrokerConfig) -> ListenerLimits:
+    return ListenerLimits(
+        frame_bytes_max=config.request_bytes_max,
+        inflight_bytes_max=config.inflight_bytes_max,
+        connections_max=config.connections_max,
+        idle_s=config.idle_ms / 1000,
+    )
+
+
+def _reachable(host: str) -> str:
+    """Where clients find a broker that listens on every address, if nobody says."""
+    return socket.gethostname() if host in EVERY_ADDRESS else host
+
+
+def run(config: BrokerConfig, ready: Callable[[Server], None]) -> int:
+    """Serve until told to stop; returns the process's exit code."""
+    _raise_file_limit()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(config, ready))
+
+
+async def _serve(config: BrokerConfig, ready: Callable[[Server], None]) -> int:
+    loop = asyncio.get_running_loop()
+    stopping: asyncio.Future[BaseException | None] = loop.create_future()
+
+    def end(error: BaseException | None = None) -> None:
+        if not stopping.done():
+            stopping.set_result(error)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end)
+    disk = RealDisk(config.data)
+    server = Server(config, Machine(disk, SystemClock(), SystemRng()), end)
+    try:
+        await server.start()
+        ready(server)
+        error = await stopping
+        if error is not None:
+            return _give_up(error)
+        await server.stop()
+    finally:
+        disk.close()
+    return 0
+
+
+def _give_up(error: BaseException) -> int:
+    """End at once: what is in memory can't be trusted any more, what is on disk is recovered at the next start."""
+    logger.critical("the broker ends: %s", error, exc_info=None if isinstance(error, Fatal) else error)
+    return 70  # EX_SOFTWARE
+
+
+def _raise_file_limit() -> None:
+    """Partitions and connections are files: use as many as the system allows."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,255 @@
+"""The real disk: files below one data directory.
+
+Rule 1: links are never followed; every component of a path is opened by name below its parent.
+Rule 2: a folder is private (0700), and so is a file (0600).
+Rule 3: a write is whole or raises; a short write is continued, because a file-size limit or a full disk gives one
+        before it gives an error.
+Rule 4: nothing is mapped: a mapped file dies of SIGBUS where a written one gets ENOSPC.
+Rule 5: one broker a directory; the lock dies with its process.
+"""
+
+import asyncio
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from runnel.model.errors import DataInUse
+from runnel.model.limits import MIB
+from runnel.model.seams import Buffer
+
+T = TypeVar("T")
+
+THREADS_MAX = 8  # enough for several partitions to sync at once; the kernel merges their journal commits
+WRITEV_BUFFERS_MAX = 1024  # IOV_MAX of Linux
+LOCK_NAME = "lock"
+FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FILE_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+NOWAIT = getattr(os, "RWF_NOWAIT", 0)  # Linux 4.14; without it every read goes off the loop
+
+
+class RealFile:
+    """An open file of the operating system."""
+
+    __slots__ = ("_fd", "_scratch", "path")
+
+    def __init__(self, path: str, fd: int, scratch: memoryview) -> None:
+        self.path = path
+        self._fd = fd
+        self._scratch = scratch
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def write(self, buffers: Sequence[Buffer], position: int) -> None:
+        if len(buffers) > WRITEV_BUFFERS_MAX:
+            for first in range(0, len(buffers), WRITEV_BUFFERS_MAX):
+                part = buffers[first : first + WRITEV_BUFFERS_MAX]
+                self.write(part, position)
+                position += sum(map(len, part))
+            return
+        written = os.pwritev(self._fd, buffers, position)
+        if written != sum(map(len, buffers)):
+            self._continue(buffers, position, written)
+
+    def _continue(self, buffers: Sequence[Buffer], position: int, written: int) -> None:
+        """The rest after a short write; the next call gives the reason if there is one."""
+        rest = memoryview(b"".join(buffers))
+        while written < len(rest):
+            step = os.pwrite(self._fd, rest[written:], position + written)
+            if step == 0:
+                raise OSError(errno.EIO, "the file system took no bytes", self.path)
+            written += step
+
+    def read(self, size: int, position: int) -> bytes:
+        data = os.pread(self._fd, size, position)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < size and (data := os.pread(self._fd, size - got, position + got)):
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def read_cached(self, size: int, position: int) -> bytes | None:
+        scratch = self._scratch[:size] if size <= len(self._scratch) else memoryview(bytearray(size))
+        try:
+            got = os.preadv(self._fd, [scratch], position, NOWAIT) if NOWAIT else -1
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
+                return None
+            raise
+        if got == size or (got >= 0 and position + got >= self.size()):
+            return bytes(scratch[:got])
+        return None
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class RealDisk:
+    """The file system below one data directory, and the threads that wait for it."""
+
+    def __init__(self, root: str, *, threads_max: int = THREADS_MAX) -> None:
+        os.makedirs(root, mode=0o700, exist_ok=True)
+        self._root_name = root
+        self._root = os.open(root, FOLDER_FLAGS & ~os.O_NOFOLLOW)  # the operator may link the root itself
+        self._lock = -1
+        self._scratch = memoryview(bytearray(MIB))  # `read_cached` is called on the loop alone, so one is enough
+        self._threads = ThreadPoolExecutor(threads_max, "runnel-disk")
+        try:
+            self._lock = _locked(self._root, root)
+        except BaseException:
+            self.close()
+            raise
+
+    def open(self, path: str, *, create: bool = False) -> RealFile:
+        parent, name = self._parent(path)
+        try:
+            fd = os.open(name, FILE_FLAGS | (os.O_CREAT if create else 0), 0o600, dir_fd=parent)
+        finally:
+            os.close(parent)
+        return RealFile(path, fd, self._scratch)
+
+    def exists(self, path: str) -> bool:
+        try:
+            parent, name = self._parent(path)
+        except FileNotFoundError:
+            return False
+        try:
+            os.stat(name, dir_fd=parent, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        finally:
+            os.close(parent)
+        return True
+
+    def list(self, path: str) -> list[str]:
+        folder = self._folder(_components(path) if path else [])
+        try:
+            return sorted(os.listdir(folder))
+        finally:
+            os.close(folder)
+
+    def make_dir(self, path: str) -> None:
+        parts = _components(path)
+        for depth, name in enumerate(parts):
+            parent = self._folder(parts[:depth])
+            try:
+                os.mkdir(name, 0o700, dir_fd=parent)
+                os.fsync(parent)
+            except FileExistsError:
+                pass
+            finally:
+                os.close(parent)
+        os.close(self._folder(parts))  # a file or a link of that name is an error
+
+    def rename(self, old: str, new: str) -> None:
+        old_parent, old_name = self._parent(old)
+        try:
+            new_parent, new_name = self._parent(new)
+            try:
+                os.rename(old_name, new_name, src_dir_fd=old_parent, dst_dir_fd=new_parent)
+            finally:
+                os.close(new_parent)
+        finally:
+            os.close(old_parent)
+
+    def remove(self, path: str) -> None:
+        parent, name = self._parent(path)
+        try:
+            _remove(parent, name)
+        finally:
+            os.close(parent)
+
+    def sync_dir(self, path: str) -> None:
+        folder = self._folder(_components(path) if path else [])
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def free_bytes(self) -> int:
+        room = os.fstatvfs(self._root)
+        return room.f_bavail * room.f_frsize
+
+    def total_bytes(self) -> int:
+        room = os.fstatvfs(self._root)
+        return room.f_blocks * room.f_frsize
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._threads, work))
+
+    def close(self) -> None:
+        """Wait for the work under way, and let the directory go."""
+        self._threads.shutdown()
+        for fd in (self._lock, self._root):
+            if fd >= 0:
+                os.close(fd)
+        self._lock = self._root = -1
+
+    def _parent(self, path: str) -> tuple[int, str]:
+        parts = _components(path)
+        return self._folder(parts[:-1]), parts[-1]
+
+    def _folder(self, parts: Sequence[str]) -> int:
+        fd = os.dup(self._root)
+        for name in parts:
+            try:
+                inner = os.open(name, FOLDER_FLAGS, dir_fd=fd)
+            finally:
+                os.close(fd)
+            fd = inner
+        return fd
+
+
+def _components(path: str) -> list[str]:
+    parts = path.split("/")
+    if any(part in ("", ".", "..") or "\0" in part for part in parts):
+        raise OSError(errno.EINVAL, "a path below the data directory has plain names only", path)
+    return parts
+
+
+def _remove(parent: int, name: str) -> None:
+    if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+        os.unlink(name, dir_fd=parent)
+        return
+    folder = os.open(name, FOLDER_FLAGS, dir_fd=parent)
+    try:
+        for inner in os.listdir(folder):
+            _remove(folder, inner)
+    finally:
+        os.close(folder)
+    os.rmdir(name, dir_fd=parent)
+
+
+def _locked(root: int, root_name: str) -> int:
+    """The lock file, held; it names its holder so that the loser can say who it was."""
+    fd = os.open(LOCK_NAME, FILE_FLAGS | os.O_CREAT, 0o600, dir_fd=root)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    except BlockingIOError:
+        holder = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(fd)
+        raise DataInUse(
+            f"the data directory {root_name} is in use by process {holder}: stop that broker first, "
+            "or give this one a directory of its own"
+        ) from None
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd

@@ -1,0 +1,87 @@
+"""A broker of one's own, as a process: for tests that want the real thing."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+READY_S = 60.0  # generous: a busy machine may be slow, a broken broker ends at once
+
+
+class BrokerProcess:
+    """`runnel serve` on a free port of loopback, until the end of the block."""
+
+    def __init__(self, data: Path, *options: str, environment: Mapping[str, str] | None = None, port: int = 0) -> None:
+        self.data = data
+        self._options: Sequence[str] = options
+        self._environment = {**os.environ, **(environment or {})}
+        self._port = port
+        self._process: subprocess.Popen[str] | None = None
+        self.kafka = ""
+
+    def start(self) -> None:
+        """Start, or start again on the same port, and wait until clients are let in."""
+        address = self.kafka or f"127.0.0.1:{self._port}"
+        command = [sys.executable, "-m", "runnel.cli.main", "serve", "--data", str(self.data), "--kafka", address]
+        errors = (self.data.parent / f"{self.data.name}.stderr").open("a")
+        with errors:
+            self._process = subprocess.Popen(
+                [*command, *self._options], stdout=subprocess.PIPE, stderr=errors, text=True, env=self._environment
+            )
+        self.kafka = self._address()
+
+    def _address(self) -> str:
+        process = self.process
+        assert process.stdout is not None
+        while select.select([process.stdout], [], [], READY_S)[0]:
+            line = process.stdout.readline()
+            if not line:
+                break
+            words = line.split()
+            if words[:1] == ["kafka"]:
+                return words[1]
+        raise RuntimeError(f"the broker did not become ready:\n{self.errors()}")
+
+    def errors(self) -> str:
+        """What the broker wrote to stderr so far."""
+        return (self.data.parent / f"{self.data.name}.stderr").read_text()
+
+    @property
+    def process(self) -> "subprocess.Popen[str]":
+        assert self._process is not None, "the broker was not started"
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """SIGTERM, as an operator; returns the exit code."""
+        return self._end(signal.SIGTERM)
+
+    def _end(self, number: signal.Signals) -> int:
+        process = self.process
+        if process.poll() is None:
+            process.send_signal(number)
+        code = process.wait(READY_S)
+        if process.stdout is not None:
+            process.stdout.close()
+        return code
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()

@@ -93,6 +93,10 @@ class Producers:
     def get(self, producer_id: int) -> Producer | None:
         return self._producers.get(producer_id)
 
+    def last_offsets(self) -> dict[int, int]:
+        """Where the last batch of each producer ends: compaction keeps those batches."""
+        return {producer.producer_id: producer.batches[-1].last_offset for producer in self if producer.batches}
+
     # --- deciding
     def check(self, header: BatchHeader) -> Duplicate | None:
         """What to do with a batch: None to append it, Duplicate to answer for it; raises if it can't be appended."""

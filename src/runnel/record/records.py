@@ -103,8 +103,6 @@ def open_batch(batch: Buffer, *, bytes_max: int = RECORDS_BYTES_MAX) -> tuple[Ba
     if header.magic != MAGIC or not HEADER_BYTES <= header.size <= len(batch):
         raise InvalidRecord(f"not a whole batch: magic {header.magic}, {header.size} bytes long, {len(batch)} are here")
     section = memoryview(batch)[HEADER_BYTES : header.size]
-    if not section:  # what compaction left of a batch of any codec
-        return header, b""
     return header, decompress(header.compression, section, bytes_max=bytes_max)
 
 

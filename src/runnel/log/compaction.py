@@ -1,0 +1,203 @@
+"""What compaction keeps. It thinks over batches; the log does the files, off the loop.
+
+Rule 1: the last record of each key stays, with its offset. Nothing is invented, moved or put in another order.
+Rule 2: a tombstone stays until `delete.retention.ms` after the pass that first kept it, and so removed all before it.
+        That pass marks its batch with the delete horizon (KIP-534): whoever reads from the start in time sees it.
+Rule 3: nothing at or beyond the map's end is touched: it is in the active segment, not replicated yet, or too young.
+Rule 4: the last batch of each producer stays, empty if need be, for its sequence numbers.
+Rule 5: what can't be read is kept as it is: compaction gives no damaged batch a fresh checksum.
+Rule 6: a record of a transaction supersedes none, as it may have been aborted. Markers stay.
+
+    latest = map_keys(batches from the first that was not compacted, ...)
+    for each group of closed segments below latest.end_offset, in order of offsets (a tombstone must not be marked
+    before the records it deletes are durably gone): write what clean(its batches, latest, ...) yields
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from runnel.model.errors import InvalidRecord
+from runnel.model.seams import Buffer
+from runnel.model.topic_config import TopicConfig
+from runnel.record import records
+from runnel.record.batch import COMPRESSION_MASK, DELETE_HORIZON, BatchHeader, assemble, intact, read_header
+from runnel.record.compression import compress
+from runnel.record.records import Span, varint
+
+KEYS_MAX = 400_000  # about 50 MB for one pass; a log with more keys takes several
+DIGEST_BYTES = 16  # two keys of one digest would need 2**64 tries
+TIMESTAMP_MAX = 2**62  # a delta between two timestamps below fits into 64 bits
+
+
+@dataclass(slots=True)
+class CompactionStats:
+    """What one pass did."""
+
+    batches_read: int = 0
+    batches_written: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    records_dropped: int = 0
+    tombstones_dropped: int = 0  # of those, because their time was over
+    batches_unreadable: int = 0  # kept as they were
+
+
+class KeyMap:
+    """The last offset of each key in [start, end_offset)."""
+
+    __slots__ = ("_keys_max", "_latest", "end_offset")
+
+    def __init__(self, start: int, keys_max: int = KEYS_MAX) -> None:
+        self._latest: dict[bytes, int] = {}
+        self._keys_max = keys_max
+        self.end_offset = start
+
+    def __len__(self) -> int:
+        return len(self._latest)
+
+    def add(self, raw: Buffer, header: BatchHeader) -> bool:
+        """Take in a batch; False if the map was full before its end."""
+        if not header.control and not header.transactional:
+            _, spans = _read(raw, header) or (b"", [])
+            for span in spans:
+                if span.key is not None and span.offset >= self.end_offset and not self._put(span.key, span.offset):
+                    self.end_offset = span.offset
+                    return False
+        self.end_offset = max(self.end_offset, header.last_offset + 1)
+        return True
+
+    def _put(self, key: bytes, offset: int) -> bool:
+        name = _name(key)
+        if name not in self._latest and len(self._latest) >= self._keys_max:
+            return False
+        self._latest[name] = offset
+        return True
+
+    def superseded(self, span: Span) -> bool:
+        """Whether a later record has the key; records without a key are kept by nothing."""
+        if span.offset >= self.end_offset:
+            return False
+        return span.key is None or self._latest.get(_name(span.key), -1) > span.offset
+
+
+def _name(key: bytes) -> bytes:
+    """A short name for a key: itself, or a digest, which is longer than any key that stands for itself."""
+    return key if len(key) < DIGEST_BYTES else blake2b(key, digest_size=DIGEST_BYTES).digest()
+
+
+def batch_has_only_keys(batch: Buffer) -> bool:
+    """Whether every record of a batch has a key, as a compacted topic demands; InvalidRecord if it can't be read."""
+    return all(span.key is not None for span in records.spans(batch)[2])
+
+
+def is_due(*, clean_bytes: int, dirty_bytes: int, dirty_since_ms: int, config: TopicConfig, now_ms: int) -> bool:
+    """Whether a pass is worth its while; `dirty_since_ms` is the timestamp of the oldest record not compacted yet."""
+    if dirty_bytes == 0:
+        return False
+    if now_ms - dirty_since_ms > config.max_compaction_lag_ms:
+        return True
+    return dirty_bytes / (clean_bytes + dirty_bytes) >= config.min_cleanable_dirty_ratio
+
+
+def map_keys(
+    batches: Iterable[Buffer], *, start: int, bound: int, config: TopicConfig, now_ms: int, keys_max: int = KEYS_MAX
+) -> KeyMap:
+    """Map the keys from `start` on, up to the first batch that reaches `bound` or is too young, or until it is full."""
+    latest = KeyMap(start, keys_max)
+    lag_ms = config.min_compaction_lag_ms
+    for raw in batches:
+        header = read_header(raw)
+        too_young = lag_ms > 0 and header.max_timestamp > now_ms - lag_ms
+        if header.last_offset >= bound or too_young or not latest.add(raw, header):
+            break
+    return latest
+
+
+def clean(
+    batches: Iterable[Buffer],
+    latest: KeyMap,
+    *,
+    config: TopicConfig,
+    now_ms: int,
+    last_offsets: Mapping[int, int],
+    stats: CompactionStats,
+) -> Iterator[Buffer]:
+    """The batches that stay, in order; `last_offsets` says where the last batch of each producer ends."""
+    horizon_ms = min(now_ms + config.delete_retention_ms, TIMESTAMP_MAX - 1)
+    for raw in batches:
+        header = read_header(raw)
+        stats.batches_read += 1
+        stats.bytes_read += len(raw)
+        kept = _clean(raw, header, latest, now_ms, horizon_ms, stats)
+        if kept is None and last_offsets.get(header.producer_id) == header.last_offset:
+            kept = _emptied(header)
+        if kept is not None:
+            stats.batches_written += 1
+            stats.bytes_written += len(kept)
+            yield kept
+
+
+def _clean(
+    raw: Buffer, header: BatchHeader, latest: KeyMap, now_ms: int, horizon_ms: int, stats: CompactionStats
+) -> Buffer | None:
+    """What stays of one batch; None if nothing does."""
+    if header.control or header.base_offset >= latest.end_offset:
+        return raw
+    read = _read(raw, header)
+    if read is None:
+        stats.batches_unreadable += 1
+        return raw
+    data, spans = read
+    expires = header.delete_horizon_ms is not None and header.delete_horizon_ms <= now_ms
+    kept = [span for span in spans if not latest.superseded(span)]
+    if expires:
+        live = [span for span in kept if not span.tombstone]
+        stats.tombstones_dropped += len(kept) - len(live)
+        kept = live
+    stats.records_dropped += len(spans) - len(kept)
+    if not kept:
+        return None
+    if _wants_horizon(header, kept, latest):
+        return _rewritten(header, data, kept, horizon_ms)
+    return raw if len(kept) == len(spans) else _rewritten(header, data, kept, None)
+
+
+def _read(raw: Buffer, header: BatchHeader) -> tuple[bytes, list[Span]] | None:
+    """The records of a batch; None if it is damaged, or was nonsense when it was sent."""
+    if not intact(raw, header):
+        return None
+    try:
+        _, data, spans = records.spans(raw)
+    except InvalidRecord:
+        return None
+    return (data, spans) if all(-TIMESTAMP_MAX < span.timestamp < TIMESTAMP_MAX for span in spans) else None
+
+
+def _wants_horizon(header: BatchHeader, kept: list[Span], latest: KeyMap) -> bool:
+    if header.delete_horizon_ms is not None or header.transactional or header.last_offset >= latest.end_offset:
+        return False
+    return any(span.tombstone for span in kept)
+
+
+def _rewritten(header: BatchHeader, data: bytes, kept: list[Span], horizon_ms: int | None) -> bytes:
+    """The batch with some of its records, at the same offsets; with a horizon, times count from there."""
+    if horizon_ms is None:
+        section = b"".join([data[span.start : span.end] for span in kept])
+    else:
+        section = b"".join([_retimed(data, span, header.base_offset, horizon_ms) for span in kept])
+        header = header._replace(attributes=header.attributes | DELETE_HORIZON, base_timestamp=horizon_ms)
+    if not header.append_time:
+        header = header._replace(max_timestamp=max(span.timestamp for span in kept))
+    return assemble(header._replace(count=len(kept)), compress(header.compression, section))
+
+
+def _retimed(data: bytes, span: Span, base_offset: int, base_timestamp: int) -> bytes:
+    deltas = b"\x00" + varint(span.timestamp - base_timestamp) + varint(span.offset - base_offset)
+    rest = data[span.key_start : span.end]
+    return b"".join((varint(len(deltas) + len(rest)), deltas, rest))
+
+
+def _emptied(header: BatchHeader) -> bytes:
+    """A batch without records. It has no codec: readers would try to decompress nothing."""
+    return assemble(header._replace(attributes=header.attributes & ~COMPRESSION_MASK, count=0), b"")

@@ -1,0 +1,314 @@
+"""Compaction: laws over random histories, and the life of a tombstone."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runnel.log.compaction import CompactionStats, batch_has_only_keys, clean, is_due, map_keys
+from runnel.log.producers import Producers
+from runnel.model.errors import InvalidRecord
+from runnel.model.seams import Buffer
+from runnel.model.topic_config import LONG_MAX, TopicConfig
+from runnel.record import batch, records
+from runnel.record.compression import Compression
+from runnel.record.records import Record
+
+NOW = 10_000
+CONFIG = TopicConfig(cleanup_policy=frozenset({"compact"}), delete_retention_ms=1_000)
+KEYS = [b"a", b"b", b"c", b"a key that is longer than its digest", b"another key that is longer"]
+NEVER = 2**62
+
+
+def log_of(*batches: list[tuple[bytes | None, bytes | None]], timestamp: int = 0, **options: int) -> list[bytes]:
+    """One batch for each list of (key, value)."""
+    out: list[bytes] = []
+    offset = 0
+    for pairs in batches:
+        made = [Record(offset + i, timestamp, key, value) for i, (key, value) in enumerate(pairs)]
+        out.append(records.encode(made, base_offset=offset, **options))  # type: ignore[arg-type]
+        offset += len(pairs)
+    return out
+
+
+def compacted(
+    log: Iterable[Buffer],
+    *,
+    now_ms: int = NOW,
+    start: int = 0,
+    bound: int = NEVER,
+    config: TopicConfig = CONFIG,
+    keys_max: int = 1000,
+    last_offsets: dict[int, int] | None = None,
+    stats: CompactionStats | None = None,
+) -> list[bytes]:
+    log = list(log)
+    latest = map_keys(log, start=start, bound=bound, config=config, now_ms=now_ms, keys_max=keys_max)
+    kept = clean(
+        log, latest, config=config, now_ms=now_ms, last_offsets=last_offsets or {}, stats=stats or CompactionStats()
+    )
+    return [bytes(raw) for raw in kept]
+
+
+def read(log: Iterable[bytes]) -> list[Record]:
+    return [record for raw in log for record in records.decode(raw)]
+
+
+def view(history: Iterable[Record]) -> dict[bytes | None, bytes | None]:
+    """What someone who reads it all holds in the end."""
+    state: dict[bytes | None, bytes | None] = {}
+    for record in history:
+        if record.value is None:
+            state.pop(record.key, None)
+        else:
+            state[record.key] = record.value
+    return state
+
+
+# --- laws
+@st.composite
+def logs(draw: st.DrawFn) -> list[bytes]:
+    """Batches of a few keys, of all codecs, with producers, tombstones, transactions and gaps."""
+    out: list[bytes] = []
+    offset = 0
+    sequences = {1: 0, 2: 0}
+    for number in range(draw(st.integers(1, 12))):
+        pairs = draw(
+            st.lists(st.tuples(st.sampled_from(KEYS), st.none() | st.binary(max_size=3)), min_size=1, max_size=5)
+        )
+        producer = draw(st.sampled_from([-1, 1, 2]))
+        made = [
+            Record(offset + i, draw(st.integers(0, NOW)), key, value, (("n", b"%d" % number),))
+            for i, (key, value) in enumerate(pairs)
+        ]
+        raw = records.encode(
+            made, base_offset=offset, compression=draw(st.sampled_from(Compression)), leader_epoch=number // 3,
+            producer_id=producer, producer_epoch=0 if producer > 0 else -1, base_sequence=sequences.get(producer, -1),
+            transactional=producer == 2 and draw(st.booleans()),
+        )  # fmt: skip
+        stamped = bytearray(raw)
+        if draw(st.integers(0, 5)) == 0:
+            batch.stamp_append_time(stamped, NOW - number)
+        out.append(bytes(stamped))
+        sequences[producer] = sequences.get(producer, 0) + len(pairs)
+        offset += len(pairs) + draw(st.sampled_from([0, 0, 0, 7]))
+    return out
+
+
+def replayed(log: Iterable[bytes]) -> Producers:
+    producers = Producers()
+    for raw in log:
+        producers.replay(batch.read_header(raw), 0)
+    return producers
+
+
+@settings(deadline=None, max_examples=150)
+@given(logs(), st.data())
+def test_the_laws(log: list[bytes], data: st.DataObject) -> None:
+    before = read(log)
+    end = before[-1].offset + 1
+    bound = data.draw(st.integers(0, end + 1))
+    last_offsets = replayed(log).last_offsets()
+    after_log = compacted(log, bound=bound, last_offsets=last_offsets)
+    after = read(after_log)
+    assert view(after) == view(before), "the last value of each key stays"
+    assert [record for record in before if record in after] == after, "nothing is invented or moved"
+    assert all(batch.intact(raw, batch.read_header(raw)) for raw in after_log)
+    assert [record for record in after if record.offset >= bound] == [r for r in before if r.offset >= bound]
+    for name in (1, 2):
+        old, new = replayed(log).get(name), replayed(after_log).get(name)
+        assert (old and (old.epoch, old.last_sequence)) == (new and (new.epoch, new.last_sequence))
+    assert compacted(after_log, bound=bound, last_offsets=last_offsets) == after_log, "a second pass finds nothing"
+
+
+@settings(deadline=None, max_examples=60)
+@given(logs())
+def test_only_the_last_record_of_a_key_stays(log: list[bytes]) -> None:
+    plain = [raw for raw in log if not batch.read_header(raw).transactional]
+    after = read(compacted(plain))
+    assert len({record.key for record in after}) == len(after)
+
+
+@settings(deadline=None, max_examples=60)
+@given(logs(), st.integers(1, 4))
+def test_a_small_map_needs_more_passes_and_comes_to_the_same(log: list[bytes], keys_max: int) -> None:
+    end = read(log)[-1].offset + 1
+    small, start = log, 0
+    for _ in range(100):
+        latest = map_keys(small, start=start, bound=NEVER, config=CONFIG, now_ms=NOW, keys_max=keys_max)
+        assert len(latest) <= keys_max
+        small = compacted(small, start=start, keys_max=keys_max)
+        if latest.end_offset >= end or latest.end_offset == start:
+            break
+        start = latest.end_offset
+    assert read(small) == read(compacted(log))
+
+
+@settings(deadline=None, max_examples=60)
+@given(logs(), logs())
+def test_the_clean_part_is_cleaned_again_by_what_came_after(first: list[bytes], second: list[bytes]) -> None:
+    """Only the dirty part is mapped; what it supersedes goes from the clean part too."""
+    shift = read(first)[-1].offset + 1
+    moved = []
+    for raw in second:
+        placed = bytearray(raw)
+        batch.patch(placed, batch.read_header(raw).base_offset + shift, 9)
+        moved.append(bytes(placed))
+    in_two_passes = compacted(compacted(first) + moved, start=shift)
+    assert view(read(in_two_passes)) == view(read(first + moved))
+    assert read(in_two_passes) == read(compacted(first + moved))
+
+
+# --- batches
+def test_a_batch_keeps_its_offsets_and_codec_and_vanishes_when_empty() -> None:
+    for codec in Compression:
+        log = log_of([(b"a", b"1"), (b"b", b"1"), (b"a", b"2")], [(b"b", b"2")], [(b"b", b"3")], compression=codec)
+        stats = CompactionStats()
+        kept = compacted(log, stats=stats)
+        headers = [batch.read_header(raw) for raw in kept]
+        assert [(h.base_offset, h.last_offset, h.count) for h in headers] == [(0, 2, 1), (4, 4, 1)]
+        assert {h.compression for h in headers} == {codec}
+        assert kept[1] == log[2], "what need not change does not"
+        assert (stats.batches_read, stats.batches_written, stats.records_dropped) == (3, 2, 3)
+        assert stats.bytes_read == sum(map(len, log))
+        assert stats.bytes_written == sum(map(len, kept))
+
+
+def test_the_last_batch_of_a_producer_stays_empty_without_codec() -> None:
+    made = [Record(0, 5, b"a", b"1"), Record(1, 5, b"a", b"2")]
+    first = records.encode(
+        made, compression=Compression.GZIP, producer_id=4, producer_epoch=2, base_sequence=8, leader_epoch=1
+    )
+    last = records.encode([Record(2, 6, b"a", b"3")], base_offset=2)
+    kept = compacted([first, last], last_offsets={4: 1})
+    header = batch.read_header(kept[0])
+    assert header == batch.read_header(first)._replace(size=61, count=0, attributes=0, crc=header.crc)
+    assert records.decode(kept[0]) == []
+    assert kept[1] == last
+    assert compacted(kept, last_offsets={4: 1}) == kept
+    assert compacted(kept, last_offsets={4: 77}) == [last], "a later batch holds the sequence now"
+
+
+def test_max_timestamp_is_that_of_the_records_that_stay() -> None:
+    made = [Record(0, 900, b"a", b"1"), Record(1, 100, b"b", b"1"), Record(2, 500, b"a", b"2")]
+    (kept,) = compacted([records.encode(made)])
+    assert batch.read_header(kept).max_timestamp == 500
+
+
+def test_records_without_a_key_go() -> None:
+    kept = compacted(log_of([(None, b"1"), (b"a", b"1")], [(None, b"2")]))
+    assert [record.key for record in read(kept)] == [b"a"]
+
+
+def test_markers_and_records_of_transactions() -> None:
+    """A transaction may have been aborted: it supersedes nothing, but is itself superseded."""
+    old = records.encode([Record(0, 0, b"a", b"1")])
+    txn = records.encode([Record(1, 0, b"a", b"2"), Record(2, 0, b"b", b"2")], base_offset=1, transactional=True)
+    end = records.encode([Record(3, 0, b"\0\0\0\1", b"")], base_offset=3, transactional=True, control=True)
+    assert compacted([old, txn, end]) == [old, txn, end]
+    new = records.encode([Record(4, 0, b"a", b"3")], base_offset=4)
+    assert [record.offset for record in read(compacted([old, txn, end, new]))] == [2, 3, 4]
+
+
+def test_a_damaged_batch_is_kept_as_it_is() -> None:
+    log = log_of([(b"a", b"1")], [(b"a", b"2")], [(b"a", b"3")])
+    damaged = bytearray(log[1])
+    damaged[-2] ^= 1
+    stats = CompactionStats()
+    kept = compacted([log[0], bytes(damaged), log[2]], stats=stats)
+    assert kept == [bytes(damaged), log[2]]
+    assert stats.batches_unreadable == 1
+
+
+BEYOND_TIME = b"\x00" + records.varint(2**62) + b"\x00\x02a\x02v\x00"
+
+
+@pytest.mark.parametrize("section", [b"nonsense", records.varint(len(BEYOND_TIME)) + BEYOND_TIME])
+def test_nonsense_with_a_good_checksum_is_kept_as_it_is(section: bytes) -> None:
+    header = batch.read_header(log_of([(b"a", b"1")])[0])
+    nonsense = batch.assemble(header._replace(base_offset=1, base_timestamp=2**62), section)
+    log = [log_of([(b"a", b"0")])[0], nonsense]
+    assert compacted(log) == log
+
+
+# --- bounds
+def test_nothing_young_is_compacted() -> None:
+    newest = records.encode([Record(2, 200, b"a", b"3")], base_offset=2)
+    log = [*log_of([(b"a", b"1")], [(b"a", b"2")], timestamp=100), newest]
+    lagging = replace(CONFIG, min_compaction_lag_ms=50)
+    assert [r.offset for r in read(compacted(log, config=lagging, now_ms=149))] == [0, 1, 2]
+    assert [r.offset for r in read(compacted(log, config=lagging, now_ms=150))] == [1, 2]
+    assert [r.offset for r in read(compacted(log, config=lagging, now_ms=250))] == [2]
+    assert [r.offset for r in read(compacted(log, config=CONFIG, now_ms=0))] == [2], (
+        "without a lag the future is no matter"
+    )
+
+
+def test_when_a_pass_is_due() -> None:
+    def due(clean_bytes: int, dirty_bytes: int, *, since_ms: int = 0, config: TopicConfig = CONFIG) -> bool:
+        return is_due(
+            clean_bytes=clean_bytes, dirty_bytes=dirty_bytes, dirty_since_ms=since_ms, config=config, now_ms=NOW
+        )
+
+    assert not due(0, 0)
+    assert due(0, 1)
+    assert due(10, 10)
+    assert not due(11, 10)
+    hurried = replace(CONFIG, max_compaction_lag_ms=100)
+    assert due(100, 1, since_ms=NOW - 101, config=hurried)
+    assert not due(100, 1, since_ms=NOW - 100, config=hurried)
+
+
+def test_only_keys() -> None:
+    assert batch_has_only_keys(log_of([(b"a", b"1"), (b"", None)])[0])
+    assert not batch_has_only_keys(log_of([(b"a", b"1"), (None, b"1")])[0])
+    header = batch.read_header(log_of([(b"a", b"1")])[0])
+    with pytest.raises(InvalidRecord):
+        batch_has_only_keys(batch.assemble(header, b"nonsense"))
+
+
+# --- tombstones
+@pytest.mark.parametrize("codec", Compression)
+def test_the_life_of_a_tombstone(codec: Compression) -> None:
+    log = log_of([(b"a", b"1"), (b"b", b"1")], [(b"x", b"1"), (b"a", None)], timestamp=77, compression=codec)
+    first = compacted(log, now_ms=NOW)
+    assert [(r.offset, r.timestamp, r.key, r.value) for r in read(first)] == [
+        (1, 77, b"b", b"1"), (2, 77, b"x", b"1"), (3, 77, b"a", None),
+    ]  # fmt: skip
+    header = batch.read_header(first[1])
+    assert header.delete_horizon_ms == NOW + 1_000
+    assert (header.max_timestamp, header.compression) == (77, codec)
+    assert batch.read_header(first[0]).delete_horizon_ms is None
+    assert compacted(first, now_ms=NOW + 999) == first, "the horizon does not move"
+    stats = CompactionStats()
+    last = compacted(first, now_ms=NOW + 1_000, stats=stats)
+    assert [(r.offset, r.timestamp) for r in read(last)] == [(1, 77), (2, 77)]
+    assert stats.tombstones_dropped == stats.records_dropped == 1
+
+
+def test_a_tombstone_that_is_superseded_goes_at_once() -> None:
+    assert read(compacted(log_of([(b"a", None)], [(b"a", b"1")]))) == [Record(1, 0, b"a", b"1")]
+
+
+def test_a_tombstone_of_append_time_keeps_its_time() -> None:
+    raw = bytearray(log_of([(b"a", None)], timestamp=5)[0])
+    batch.stamp_append_time(raw, 99)
+    (kept,) = compacted([bytes(raw)])
+    assert batch.read_header(kept).delete_horizon_ms == NOW + 1_000
+    assert read([kept]) == [Record(0, 99, b"a", None)]
+
+
+def test_tombstones_may_be_kept_for_ever() -> None:
+    for_ever = replace(CONFIG, delete_retention_ms=LONG_MAX)
+    kept = compacted(log_of([(b"a", None)], timestamp=3), config=for_ever)
+    assert read(kept) == [Record(0, 3, b"a", None)]
+    assert compacted(kept, config=for_ever, now_ms=2**50) == kept
+
+
+def test_a_batch_is_marked_only_when_the_map_covers_all_of_it() -> None:
+    log = log_of([(b"a", b"1"), (b"b", b"1")], [(b"a", None), (b"b", None)])
+    (first, second) = compacted(log, keys_max=1, start=2)
+    assert [record.offset for record in read([first])] == [1]
+    assert second == log[1]

@@ -1,0 +1,61 @@
+"""Which leader epoch wrote which offsets.
+
+Rule 1: epochs and their first offsets only rise.
+Rule 2: the cache is a function of the log and follows it at both ends: truncated with it, trimmed with its start.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable
+
+from runnel.model.ids import NO_EPOCH, NO_OFFSET, Epoch, Offset
+
+
+class Epochs:
+    """The leader epochs of one log, oldest first."""
+
+    __slots__ = ("_entries", "_log_end")
+
+    def __init__(self, log_end: Callable[[], int], entries: list[tuple[int, int]] | None = None) -> None:
+        self._log_end = log_end
+        self._entries = entries or []
+
+    @property
+    def latest(self) -> Epoch:
+        return Epoch(self._entries[-1][0]) if self._entries else NO_EPOCH
+
+    def entries(self) -> list[tuple[int, int]]:
+        """(epoch, first offset), oldest first."""
+        return list(self._entries)
+
+    def note(self, epoch: int, offset: int) -> None:
+        """A batch of `epoch` begins at `offset`, which is the end of the log."""
+        if not self._entries or epoch > self._entries[-1][0]:
+            self._entries.append((epoch, offset))
+
+    def at(self, offset: int) -> Epoch:
+        """The epoch that wrote `offset`."""
+        at = bisect_right(self._entries, offset, key=lambda entry: entry[1])
+        return Epoch(self._entries[at - 1][0]) if at else NO_EPOCH
+
+    def end_offset(self, epoch: int) -> tuple[Epoch, Offset]:
+        """The largest epoch not above `epoch`, and the first offset after it.
+
+        The answer to OffsetsForLeaderEpoch (KIP-101, KIP-279); -1 and -1 for an epoch this log has not seen yet.
+        """
+        at = bisect_right(self._entries, epoch, key=lambda entry: entry[0])
+        if at == len(self._entries):
+            known = bool(self._entries) and self._entries[-1][0] == epoch
+            return (Epoch(epoch), Offset(self._log_end())) if known else (NO_EPOCH, NO_OFFSET)
+        found = Epoch(self._entries[at - 1][0]) if at else Epoch(epoch)
+        return found, Offset(self._entries[at][1])
+
+    def truncate(self, end_offset: int) -> None:
+        """The log ends at `end_offset` now: epochs that began there or later never were."""
+        while self._entries and self._entries[-1][1] >= end_offset:
+            self._entries.pop()
+
+    def trim(self, start_offset: int) -> None:
+        """The log starts at `start_offset` now: the epoch that spans it begins there."""
+        keep = bisect_right(self._entries, start_offset, key=lambda entry: entry[1])
+        if keep:
+            self._entries[:keep] = [(self._entries[keep - 1][0], max(start_offset, self._entries[keep - 1][1]))]

@@ -1,0 +1,92 @@
+"""The open files of all logs on one disk: a bounded number of descriptors, the least used closed first.
+
+Rule 1: only the loop touches this; work off the loop gets a file that is pinned until it ends.
+Rule 2: a file that is forgotten (removed, replaced) stays open for those who are still reading it.
+"""
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from weakref import WeakKeyDictionary
+
+from runnel.model.seams import Disk, File
+
+FILES_MAX = 512  # well below the usual 1,024 descriptors of a process, which connections need too
+
+
+class _Open:
+    __slots__ = ("file", "forgotten", "users")
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+        self.users = 0
+        self.forgotten = False
+
+
+class Files:
+    """Open files by path."""
+
+    def __init__(self, disk: Disk, *, files_max: int = FILES_MAX) -> None:
+        self._disk = disk
+        self._files_max = files_max
+        self._open: OrderedDict[str, _Open] = OrderedDict()
+
+    def get(self, path: str) -> File | None:
+        """The file if it is open; use it before the next await."""
+        found = self._open.get(path)
+        if found is None:
+            return None
+        self._open.move_to_end(path)
+        return found.file
+
+    def put(self, path: str, file: File) -> None:
+        """Keep a file that was just opened."""
+        self.forget(path)
+        self._open[path] = _Open(file)
+        self._close_idle()
+
+    @asynccontextmanager
+    async def pinned(self, path: str, *, create: bool = False) -> AsyncIterator[File]:
+        """The file, open until the end of the block, opened off the loop if need be."""
+        found = self._open.get(path)
+        if found is None:
+            file = await self._disk.offload(lambda: self._disk.open(path, create=create))
+            found = self._open.get(path)
+            if found is None:
+                found = self._open[path] = _Open(file)
+            else:
+                file.close()  # somebody else was faster
+        found.users += 1
+        self._open.move_to_end(path)
+        self._close_idle()
+        try:
+            yield found.file
+        finally:
+            found.users -= 1
+            if found.forgotten and not found.users:
+                found.file.close()
+
+    def forget(self, path: str) -> None:
+        """The path is gone, or names another file from now on."""
+        found = self._open.pop(path, None)
+        if found is not None:
+            found.forgotten = True
+            if not found.users:
+                found.file.close()
+
+    def _close_idle(self) -> None:
+        if len(self._open) > self._files_max:
+            for path, found in self._open.items():
+                if not found.users:
+                    self.forget(path)
+                    return
+
+
+_files: WeakKeyDictionary[Disk, Files] = WeakKeyDictionary()
+
+
+def files_of(disk: Disk) -> Files:
+    """The one set of open files of a disk, shared by its logs."""
+    if disk not in _files:
+        _files[disk] = Files(disk)
+    return _files[disk]

@@ -1,0 +1,148 @@
+"""One partition on one disk.
+
+Rule 1: an offset means one message for ever; a log grows at its end, and shrinks at its start, or by truncation.
+Rule 2: all of it is used on the loop; what may block runs off it, one step at a time.
+Rule 3: everything but the batches themselves can be lost, and is built again from them.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from runnel.log.epochs import Epochs
+from runnel.log.files import Files, files_of
+from runnel.log.producers import Producers
+from runnel.log.reader import Reader
+from runnel.log.recovery import recover
+from runnel.log.writer import Appended, Writer
+from runnel.model.errors import Corruption, Fatal
+from runnel.model.ids import Offset
+from runnel.model.seams import Buffer, Clock, Disk
+from runnel.model.topic_config import TopicConfig
+from runnel.record.batch import BatchHeader
+
+if TYPE_CHECKING:
+    from asyncio import Future
+
+__all__ = ["Appended", "Log"]
+
+
+def _ignore() -> None:
+    """Nobody wants to know."""
+
+
+def _raise(error: Fatal) -> None:
+    raise error
+
+
+class Log:
+    """Batches by offset: appended at the end, read anywhere."""
+
+    __slots__ = ("_clock", "_config", "_disk", "_files", "_reader", "_writer", "folder")
+
+    def __init__(
+        self, disk: Disk, files: Files, folder: str, config: TopicConfig, clock: Clock, writer: Writer
+    ) -> None:
+        self._disk = disk
+        self._files = files
+        self.folder = folder
+        self._config = config
+        self._clock = clock
+        self._writer = writer
+        self._reader = Reader(disk, files, writer, config.index_interval_bytes, [])
+
+    @classmethod
+    async def open(
+        cls, disk: Disk, folder: str, config: TopicConfig, *, clock: Clock, on_progress: Callable[[], None] = _ignore,
+        on_fatal: Callable[[Fatal], None] = _raise, files: Files | None = None,
+    ) -> "Log":  # fmt: skip
+        """The log in this folder, made if it is not there, recovered if the last stop was not clean.
+
+        `on_progress` is called whenever the end or the held offset moved; `on_fatal` when the broker must end.
+        """
+        now_ms = clock.wall_ms()
+        found = await disk.offload(lambda: recover(disk, folder, config.index_interval_bytes, now_ms))
+        files = files or files_of(disk)
+        writer = Writer(disk, files, folder, config, clock, found, on_progress, on_fatal)
+        log = cls(disk, files, folder, config, clock, writer)
+        log._reader.damage.extend(found.damage)
+        await writer.opened(found)
+        return log
+
+    # --- where it begins and ends
+
+    @property
+    def start_offset(self) -> Offset:
+        return self._writer.start_offset
+
+    @property
+    def end_offset(self) -> Offset:
+        """The next one to be written."""
+        return self._writer.end_offset
+
+    @property
+    def synced_offset(self) -> Offset:
+        """Everything below survives a power loss."""
+        return self._writer.synced_offset
+
+    @property
+    def held_offset(self) -> Offset:
+        """Everything below may be acknowledged and read: synced in flush mode commit, else written."""
+        return self._writer.held_offset
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self._writer.segments)
+
+    @property
+    def epochs(self) -> Epochs:
+        return self._writer.epochs
+
+    @property
+    def producers(self) -> Producers:
+        return self._writer.producers
+
+    @property
+    def damage(self) -> list[Corruption]:
+        """What was found to be rotten, with its place. It is not served; the rest is."""
+        return self._reader.damage
+
+    # --- appending and reading
+
+    def append(
+        self, batch: bytearray | memoryview, header: BatchHeader, *, leader_epoch: int
+    ) -> "Appended | Future[Appended]":
+        """Append one checked batch, at once or, while a blocking step runs, when that ends. The buffer is patched.
+
+        It must not be touched until then. Raises, or fails the future, with StorageFailed or what `producers` says.
+        """
+        return self._writer.append(batch, header, leader_epoch)
+
+    def append_as_follower(self, batches: Buffer) -> "Appended | Future[Appended]":
+        """Append batches that carry their offsets and leader epochs."""
+        return self._writer.append_given(batches)
+
+    def read_cached(self, offset: int, bytes_max: int, upto: int) -> bytes | memoryview | None:
+        """What `read` would return if that needs no disk, else None."""
+        return self._reader.read_cached(offset, bytes_max, upto)
+
+    async def read(self, offset: int, bytes_max: int, upto: int) -> bytes | memoryview:
+        """Whole batches from the one with `offset` on, one at least whatever its size, and all below `upto`.
+
+        Raises OffsetOutOfRange, or Corruption if the batch with this offset is not what was written.
+        """
+        return await self._reader.read(offset, bytes_max, upto)
+
+    # --- keeping
+
+    async def sync(self) -> None:
+        """Return when everything appended so far survives a power loss."""
+        await self._writer.alone(self._writer.sync_active)
+
+    def reconfigure(self, config: TopicConfig) -> None:
+        self._config = config
+        self._writer.reconfigure(config)
+
+    async def close(self) -> None:
+        """Stop cleanly: the next opening has nothing to scan."""
+        if not self._writer.closed:
+            await self._writer.alone(self._writer.close)

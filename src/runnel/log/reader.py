@@ -1,0 +1,300 @@
+"""Reading a log: whole batches, checked, from the page cache on the loop or from the disk off it.
+
+Rule 1: no batch leaves without its checksum being right and its offset being the one that is due.
+Rule 2: what is rotten is reported with its place and never served; what lies before and after it is.
+Rule 3: a reader that goes on where it stopped needs no index: its place is remembered.
+"""
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Callable
+from struct import Struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from runnel.log.files import Files
+from runnel.log.index import Index, NotCached, Read, entries_intact
+from runnel.log.indexing import build, load_or_build
+from runnel.log.recovery import rotten
+from runnel.log.scan import find_hole, walk
+from runnel.log.segment import Hole, Segment
+from runnel.log.writer import Writer
+from runnel.model.errors import Corruption, OffsetOutOfRange
+from runnel.model.ids import Offset
+from runnel.model.seams import Disk, File
+from runnel.record.batch import CRC_STARTS, FRAMING_BYTES, HEADER_BYTES, MAGIC
+
+CURSORS_MAX = 16  # readers of one partition whose places are remembered
+
+_FRONT = Struct(">qiibIhi")  # base offset, length, leader epoch, magic, crc, attributes, last offset delta
+_unpack = _FRONT.unpack_from
+
+
+class Rot(Exception):
+    """The batch at this place is not what was written."""
+
+    def __init__(self, position: int, offset: int) -> None:
+        super().__init__(position, offset)
+        self.position = position
+        self.offset = offset
+
+
+class _Found(NamedTuple):
+    data: bytes | memoryview
+    next_offset: int
+    next_position: int
+
+
+class Reader:
+    """Reads the segments that a writer fills."""
+
+    __slots__ = ("_cursors", "_disk", "_files", "_generation", "_interval_bytes", "_loading", "_writer", "damage")
+
+    def __init__(self, disk: Disk, files: Files, writer: Writer, interval_bytes: int, damage: list[Corruption]) -> None:
+        self._disk = disk
+        self._files = files
+        self._writer = writer
+        self._interval_bytes = interval_bytes
+        self.damage = damage
+        self._cursors: dict[int, tuple[Segment, int, int]] = {}
+        self._generation = 0
+        self._loading: asyncio.Lock | None = None
+
+    def forget(self) -> None:
+        """Segments were truncated or replaced: remembered places mean nothing any more."""
+        self._cursors.clear()
+        self._generation += 1
+
+    # --- by offset
+
+    def read_cached(self, offset: int, bytes_max: int, upto: int) -> bytes | memoryview | None:
+        """What `read` would return if it needs no disk, else None."""
+        writer = self._writer
+        if not writer.start_offset <= offset <= writer.end_offset:
+            raise self._out_of_range(offset)
+        if offset >= upto or offset == writer.end_offset:
+            return b""
+        try:
+            segment, position, due = self._cursors.get(offset) or self._place_cached(offset)
+            file = self._files.get(segment.log_path)
+            if file is None or position >= segment.size:
+                self._cursors.pop(offset, None)
+                return None
+            found = _gather(segment, segment.size, file.read_cached, position, due, bytes_max, upto)
+        except (NotCached, Rot):
+            return None
+        self._remember(segment, found)
+        return found.data
+
+    async def read(self, offset: int, bytes_max: int, upto: int) -> bytes | memoryview:
+        """Whole batches from the one with `offset` on, at least one, and all below `upto`."""
+        while (data := self.read_cached(offset, bytes_max, upto)) is None:
+            segment, next_base = self._segment_of(offset)
+            generation = self._generation
+            index = await self.index_of(segment, next_base)
+            if segment.holes and (hole := segment.hole_with(offset)) is not None:
+                raise rotten(segment, hole)
+            try:
+                found = await self._fetch(segment, index, offset, bytes_max, upto)
+            except Rot as rot:
+                if generation == self._generation:
+                    await self._locate_rot(segment, index, rot, next_base)
+                continue
+            if found is not None:
+                if generation == self._generation:
+                    self._remember(segment, found)
+                return found.data
+            if segment is self._writer.active:
+                return b""
+            offset = next_base
+        return data
+
+    def _out_of_range(self, offset: int) -> OffsetOutOfRange:
+        writer = self._writer
+        return OffsetOutOfRange(
+            f"offset {offset} is not in the log, which has {writer.start_offset} to {writer.end_offset}: "
+            "begin at the earliest or the latest offset"
+        )
+
+    def _segment_of(self, offset: int) -> tuple[Segment, Offset]:
+        """The segment that has or had this offset, and where the next one begins."""
+        segments = self._writer.segments
+        at = bisect_right(segments, offset, key=lambda segment: segment.base_offset)
+        return segments[at - 1], segments[at].base_offset if at < len(segments) else self._writer.end_offset
+
+    def _place_cached(self, offset: int) -> tuple[Segment, int, int]:
+        segment, _ = self._segment_of(offset)
+        if offset == segment.base_offset and not segment.holes:
+            return segment, 0, offset
+        index, log_file = segment.index, self._files.get(segment.log_path)
+        index_file = self._files.get(segment.index_path)
+        if index is None or not index.verified or segment.holes or log_file is None or (index.count and not index_file):
+            raise NotCached
+        read_index = index_file.read_cached if index_file is not None else _nothing
+        place = _seek(segment, segment.size, index, log_file.read_cached, read_index, offset)
+        if place is None:
+            raise NotCached
+        return segment, *place
+
+    def _remember(self, segment: Segment, found: _Found) -> None:
+        if found.data:
+            cursors = self._cursors
+            if len(cursors) >= CURSORS_MAX:
+                del cursors[next(iter(cursors))]
+            cursors[found.next_offset] = (segment, found.next_position, found.next_offset)
+
+    async def _fetch(self, segment: Segment, index: Index, offset: int, bytes_max: int, upto: int) -> _Found | None:
+        size, frozen = segment.size, index.frozen()
+        async with (
+            self._files.pinned(segment.log_path) as log_file,
+            self._files.pinned(segment.index_path, create=True) as index_file,
+        ):
+
+            def work() -> _Found | None:
+                place = _seek(segment, size, frozen, log_file.read, index_file.read, offset)
+                if place is None:
+                    return None
+                return _gather(segment, size, log_file.read, *place, bytes_max, upto)
+
+            return await self._disk.offload(work)
+
+    # --- indexes and rot
+
+    async def index_of(self, segment: Segment, next_base: int) -> Index:
+        """The index of a segment, read, checked, and built again if it does not fit."""
+        if segment.index is not None and segment.index.verified:
+            return segment.index
+        if self._loading is None:
+            self._loading = asyncio.Lock()
+        async with self._loading:
+            if segment.index is None:
+                work = _loader(self._disk, segment, next_base, self._interval_bytes)
+                index, holes = await self._disk.offload(work)
+                self._take_holes(segment, holes)
+                segment.index = index
+            elif not segment.index.verified:
+                await self._verify_active(segment, segment.index)
+            return segment.index
+
+    async def _verify_active(self, segment: Segment, index: Index) -> None:
+        """The checkpoint named these entries: see whether they are there."""
+        async with self._files.pinned(segment.index_path, create=True) as file:
+            mark = index.mark()
+            if await self._disk.offload(lambda: entries_intact(file, mark)):
+                index.verified = True
+                return
+        await self._writer.alone(lambda: self._rebuild_active(segment))
+
+    async def _rebuild_active(self, segment: Segment) -> None:
+        self._files.forget(segment.index_path)
+        end = self._writer.end_offset
+        index, holes = await self._disk.offload(lambda: build(self._disk, segment, end, self._interval_bytes))
+        index.next_at = segment.size
+        self._take_holes(segment, holes)
+        segment.index = index
+
+    def _take_holes(self, segment: Segment, holes: tuple[Hole, ...]) -> None:
+        for hole in holes:
+            if hole not in segment.holes:
+                segment.holes += (hole,)
+                self.damage.append(rotten(segment, hole))
+
+    async def _locate_rot(self, segment: Segment, index: Index, rot: Rot, next_base: int) -> None:
+        """Find out exactly what is rotten, so that all the rest can be read."""
+        size, frozen = segment.size, index.frozen()
+        async with (
+            self._files.pinned(segment.log_path) as log_file,
+            self._files.pinned(segment.index_path, create=True) as index_file,
+        ):
+            hole = await self._disk.offload(
+                lambda: _locate_rot(segment, size, frozen, log_file, index_file, rot, next_base)
+            )
+        if hole is None or hole in segment.holes:
+            raise Corruption(f"offset {rot.offset} can't be read", path=segment.log_path, position=rot.position)
+        self._take_holes(segment, (hole,))
+
+
+def _loader(
+    disk: Disk, segment: Segment, next_base: int, interval_bytes: int
+) -> Callable[[], tuple[Index, tuple[Hole, ...]]]:
+    return lambda: load_or_build(disk, segment, next_base, interval_bytes)
+
+
+def _nothing(size: int, position: int) -> bytes | None:
+    raise NotCached
+
+
+def _seek(
+    segment: Segment, end: int, index: Index, read_log: Read, read_index: Read, offset: int
+) -> tuple[int, int] | None:
+    """(position, offset due there) of the batch with `offset` or after the gap it is in; None if there is none."""
+    relative, position = index.position_of(offset - segment.base_offset, read_index)
+    due = segment.base_offset + relative
+    while position < end:
+        hole = segment.hole_at(position) if segment.holes else None
+        if hole is not None:
+            if offset < hole.next_offset:
+                raise rotten(segment, hole)
+            position, due = hole.end_position, hole.next_offset
+            continue
+        data = read_log(HEADER_BYTES, position)
+        if data is None:
+            raise NotCached
+        base, length, _, magic, _, _, delta = _unpack(data) if len(data) == HEADER_BYTES else (-1, 0, 0, 0, 0, 0, 0)
+        size = length + FRAMING_BYTES
+        if magic != MAGIC or size < HEADER_BYTES or position + size > end or delta < 0 or base < due:
+            raise Rot(position, due)
+        if base + delta >= offset:
+            return position, due
+        position, due = position + size, base + delta + 1
+    return None
+
+
+def _gather(segment: Segment, end: int, read: Read, position: int, due: int, bytes_max: int, upto: int) -> _Found:
+    """Whole good batches from `position` on, none if the first is not wholly below `upto`."""
+    data = read(max(HEADER_BYTES, min(bytes_max, end - position)), position)
+    if data is None:
+        raise NotCached
+    if len(data) < HEADER_BYTES:
+        raise Rot(position, due)
+    first = _unpack(data)[1] + FRAMING_BYTES
+    if len(data) < first <= end - position:
+        data = read(first, position)
+        if data is None:
+            raise NotCached
+    view, at, limit = memoryview(data), 0, len(data)
+    gaps = segment.index is None or segment.index.gaps
+    while limit - at >= HEADER_BYTES:
+        base, length, _, magic, crc, _, delta = _unpack(data, at)
+        size = length + FRAMING_BYTES
+        sound = magic == MAGIC and size >= HEADER_BYTES and delta >= 0 and (base == due or (gaps and base > due))
+        if sound and at + size > limit:
+            if position + at + size <= end and at:
+                break
+            sound = False
+        if not sound or crc32c(view[at + CRC_STARTS : at + size]) != crc:
+            if at:
+                break
+            raise Rot(position, due)
+        if base + delta >= upto:
+            break
+        at += size
+        due = base + delta + 1
+    return _Found(data if at == limit else view[:at], due, position + at)
+
+
+def _locate_rot(
+    segment: Segment, end: int, index: Index, log_file: File, index_file: File, rot: Rot, next_base: int
+) -> Hole | None:
+    """The first bad batch at or before the place where reading stumbled: a wrong length leads astray."""
+    relative, position = index.position_of(max(0, rot.offset - segment.base_offset), index_file.read)
+    due = segment.base_offset + relative
+    for at, header in walk(log_file, position, end):
+        is_due = header.base_offset == due or (index.gaps and header.base_offset > due)
+        if not is_due or header.last_offset >= next_base:
+            break
+        position, due = at + header.size, header.last_offset + 1
+        if position > rot.position:
+            return None
+    return find_hole(log_file, position, end, due, next_base)

@@ -1,0 +1,293 @@
+"""Opening a log: what is on the disk, and what of it counts.
+
+Rule 1: what lies below the recovery point was synced; it is not scanned, and never truncated.
+Rule 2: above it a batch counts if it is whole, has its checksum, and continues offsets and epochs. The first that does
+        not, and all that follows, is the torn tail: it is cut off.
+Rule 3: without a checkpoint nobody knows what was synced: only what nothing good follows is a torn tail; else it is
+        rot, which stays where it is, is reported, and is not served.
+Rule 4: index, epochs and producers are functions of the log: what is missing or does not fit is built again.
+Rule 5: a file whose name is not ours is left alone.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from runnel.log import checkpoint as checkpoints
+from runnel.log.epochs import Epochs
+from runnel.log.index import Index
+from runnel.log.indexing import IndexWriter
+from runnel.log.layout import CLEANED, INDEX, LOG, PRODUCERS, SWAP, is_our_tmp, numbered, offsets_of, ranged, ranges_of
+from runnel.log.producers import Producers
+from runnel.log.scan import find_hole, walk
+from runnel.log.segment import Hole, Segment
+from runnel.model.errors import Corruption
+from runnel.model.ids import Offset
+from runnel.model.seams import Disk, File
+from runnel.record.batch import BatchHeader
+
+
+@dataclass(slots=True)
+class Recovered:
+    """A log as it was found."""
+
+    segments: list[Segment]
+    start_offset: Offset
+    end_offset: Offset
+    cleaned_offset: Offset
+    epochs: list[tuple[int, int]]
+    producers: Producers
+    known: bool  # there was a checkpoint
+    scanned: bool = False  # the last stop was not clean
+    damage: list[Corruption] = field(default_factory=list)
+
+
+def recover(disk: Disk, folder: str, index_interval_bytes: int, now_ms: int) -> Recovered:
+    """Open what is in the folder, repairing what a crash left. Blocks: call it off the loop."""
+    disk.make_dir(folder)
+    names = finish_swaps(disk, folder, disk.list(folder))
+    for name in filter(is_our_tmp, names):
+        disk.remove(f"{folder}/{name}")
+    return _Recovery(disk, folder, names, index_interval_bytes, now_ms).run()
+
+
+def finish_swaps(disk: Disk, folder: str, names: list[str]) -> list[str]:
+    """Complete what compaction had decided, drop what it had not; the names after that."""
+    unfinished = ranges_of(names, CLEANED)
+    swaps = ranges_of(names, SWAP)
+    for base, end in unfinished:
+        disk.remove(f"{folder}/{ranged(base, end, CLEANED)}")
+    for base, end in swaps:
+        finish_swap(disk, folder, base, end, offsets_of(names, LOG))
+    return disk.list(folder) if unfinished or swaps else names
+
+
+def finish_swap(disk: Disk, folder: str, base: int, end: int, bases: list[Offset]) -> None:
+    """Let the one cleaned segment stand for those of [base, end). May be done again after a crash at any point."""
+    for old in bases:
+        if base <= old < end:
+            _remove_if_there(disk, f"{folder}/{numbered(old, INDEX)}")
+            if old != base:
+                _remove_if_there(disk, f"{folder}/{numbered(old, LOG)}")
+    checkpoints.sync_dir(disk, folder)
+    disk.rename(f"{folder}/{ranged(base, end, SWAP)}", f"{folder}/{numbered(base, LOG)}")
+    checkpoints.sync_dir(disk, folder)
+
+
+def _remove_if_there(disk: Disk, path: str) -> None:
+    if disk.exists(path):
+        disk.remove(path)
+
+
+def create_segment(disk: Disk, folder: str, base_offset: int, now_ms: int) -> tuple[Segment, File]:
+    """A new, empty segment that survives a power loss: file synced, then folder synced."""
+    segment = Segment(folder, base_offset, 0, now_ms, Index())
+    file = disk.open(segment.log_path, create=True)
+    try:
+        file.truncate(0)
+        checkpoints.sync(file)
+        checkpoints.sync_dir(disk, folder)
+    except BaseException:
+        file.close()
+        raise
+    return segment, file
+
+
+class _Recovery:
+    """One opening of one folder."""
+
+    def __init__(self, disk: Disk, folder: str, names: list[str], index_interval_bytes: int, now_ms: int) -> None:
+        self.disk = disk
+        self.folder = folder
+        self.interval = index_interval_bytes
+        self.now_ms = now_ms
+        self.bases = offsets_of(names, LOG)
+        self.snapshots = offsets_of(names, PRODUCERS)
+        self.known = checkpoints.load(disk, folder)
+        self.synced = Offset(self.known.recovery_offset if self.known else 0)
+        self.trusted = False  # everything below the recovery point is there
+        self.scanned = False
+        self.damage: list[Corruption] = []
+        self.end = Offset(0)
+        self.epochs = Epochs(lambda: self.end)
+        self.producers = Producers()
+        self.segments: list[Segment] = []
+
+    def run(self) -> Recovered:
+        known = self.known
+        start = Offset(known.start_offset if known else self.bases[0] if self.bases else 0)
+        self._drop_trimmed(start)
+        rest = self._resume() or self._start_over(start)
+        for number, (segment, position) in enumerate(rest):
+            is_last = number + 1 == len(rest)
+            if (self.trusted and segment.base_offset > self.end) or self._ends_in(segment, position, is_last):
+                self._drop([segment for segment, _ in rest if segment not in self.segments])
+                break
+        self._keep_offsets_unique(start)
+        return Recovered(
+            self.segments, max(start, self.segments[0].base_offset), self.end,
+            Offset(known.cleaned_offset if known else 0),
+            self.epochs.entries(), self.producers, known is not None, self.scanned, self.damage,
+        )  # fmt: skip
+
+    def _drop_trimmed(self, start: Offset) -> None:
+        """Remove the segments below the start: a crash kept retention from doing so."""
+        while len(self.bases) > 1 and self.bases[1] <= start:
+            self._drop([self._segment(self.bases.pop(0))])
+
+    def _drop(self, segments: list[Segment]) -> None:
+        for segment in reversed(segments):
+            _remove_if_there(self.disk, segment.index_path)
+            self.disk.remove(segment.log_path)
+
+    def _resume(self) -> list[tuple[Segment, int]]:
+        """Take what was synced as it is; the segments that may have unsynced batches, and where these begin."""
+        known = self.known
+        if known is None or known.segment not in self.bases:
+            return []
+        at = self.bases.index(Offset(known.segment))
+        segment = self._segment(self.bases[at])
+        if segment.size < known.position:
+            return []
+        segment.created_ms = known.created_ms
+        segment.index = Index(known.index, next_at=known.position)
+        self.segments = [self._segment(base) for base in self.bases[:at]]
+        self.epochs = Epochs(lambda: self.end, list(known.epochs))
+        self.epochs.truncate(self.synced)
+        self.end = self.synced
+        self.trusted = True
+        if known.snapshot:
+            older = [snapshot for snapshot in self.snapshots if snapshot <= self.end]
+            synced = [*self.segments, segment]
+            self.producers = load_producers(self.disk, self.folder, older, synced, self.end, self.now_ms)
+        return [(segment, known.position), *((self._segment(base), 0) for base in self.bases[at + 1 :])]
+
+    def _start_over(self, start: Offset) -> list[tuple[Segment, int]]:
+        self.end = self.bases[0] if self.bases else max(start, self.synced)
+        return [(self._segment(base), 0) for base in self.bases]
+
+    def _segment(self, base: Offset) -> Segment:
+        segment = Segment(self.folder, base, 0, self.now_ms, None)
+        file = self.disk.open(segment.log_path)
+        try:
+            segment.size = file.size()
+        finally:
+            file.close()
+        return segment
+
+    def _ends_in(self, segment: Segment, position: int, is_last: bool) -> bool:
+        """Scan the rest of one segment; whether the log ends there, with a torn tail that was cut off."""
+        self.segments.append(segment)
+        self.end = max(self.end, segment.base_offset)
+        if position == segment.size:
+            segment.index = (segment.index or Index()) if is_last else None
+            return False
+        self.scanned = True
+        index = segment.index = segment.index or Index()
+        file = self.disk.open(segment.log_path)
+        writer = IndexWriter(self.disk, segment.index_path, segment.base_offset, index)
+        try:
+            good = self._scan(file, segment, position, is_last, writer)
+            torn = good < segment.size
+            if torn:
+                file.truncate(good)
+                segment.size = good
+            checkpoints.sync(file)
+        finally:
+            file.close()
+        writer.finish(segment, None if is_last or torn else self.end)
+        index.next_at = segment.size
+        return torn
+
+    def _scan(self, file: File, segment: Segment, position: int, is_last: bool, writer: IndexWriter) -> int:
+        """Up to where the segment is good, rot apart."""
+        while True:
+            for at, header in walk(file, position, segment.size):
+                if header.base_offset < self.end or header.leader_epoch < self.epochs.latest:
+                    break
+                writer.note(header, at, self.end, self.interval)
+                self.epochs.note(header.leader_epoch, header.base_offset)
+                if header.producer_id >= 0:
+                    self.producers.replay(header, self.now_ms)
+                self.end = Offset(header.last_offset + 1)
+                position = at + header.size
+            if position == segment.size or self.trusted:
+                return position
+            hole = find_hole(file, position, segment.size, self.end, self._bound(segment))
+            if hole.end_position == segment.size and is_last and self.end >= self.synced:
+                return position
+            segment.holes += (hole,)
+            self.damage.append(rotten(segment, hole))
+            position = hole.end_position
+            self.end = Offset(hole.next_offset)
+            if position == segment.size:
+                return position
+
+    def _bound(self, segment: Segment) -> int:
+        """No offset of this segment can be as high."""
+        higher = [base for base in self.bases if base > segment.base_offset]
+        return higher[0] if higher else max(self.synced, self.end + 2**31)
+
+    def _keep_offsets_unique(self, start: Offset) -> None:
+        """If synced batches are missing at the end, go on after them: an offset means one message for ever."""
+        if self.segments and self.end >= self.synced:
+            return
+        if self.segments or self.synced > start:
+            path = self.segments[-1].log_path if self.segments else self.folder
+            what = f"offsets {self.end} to {self.synced - 1} were synced and are missing"
+            self.damage.append(Corruption(what, path=path, position=self.segments[-1].size if self.segments else 0))
+        if self.segments:
+            last = self.segments[-1]
+            last.holes += (Hole(last.size, last.size, self.end, self.synced),)
+        self.end = max(self.end, self.synced)
+        segment, file = create_segment(self.disk, self.folder, self.end, self.now_ms)
+        file.close()
+        self.segments.append(segment)
+        self.scanned = True
+
+
+def rotten(segment: Segment, hole: Hole) -> Corruption:
+    what = f"offsets {hole.first_offset} to {hole.next_offset - 1} are not what was written"
+    return Corruption(what, path=segment.log_path, position=hole.position)
+
+
+def load_producers(
+    disk: Disk, folder: str, snapshots: list[Offset], segments: list[Segment], end_offset: int, now_ms: int
+) -> Producers:
+    """The producers as they were before `end_offset`: the newest good snapshot, and the log from there on."""
+    for offset in reversed(snapshots):
+        data = checkpoints.read_small(disk, f"{folder}/{numbered(offset, PRODUCERS)}")
+        producers = Producers.from_bytes(data, offset) if data is not None else None
+        if producers is not None:
+            replay(disk, segments, producers, offset, end_offset, now_ms)
+            return producers
+    producers = Producers()
+    replay(disk, segments, producers, 0, end_offset, now_ms)
+    return producers
+
+
+def replay(
+    disk: Disk, segments: list[Segment], producers: Producers, from_offset: int, end_offset: int, now_ms: int
+) -> None:
+    """Let the batches of [from_offset, end_offset) be followed, as when they were written."""
+    for number, segment in enumerate(segments):
+        next_base = segments[number + 1].base_offset if number + 1 < len(segments) else end_offset
+        if next_base <= from_offset or segment.base_offset >= end_offset:
+            continue
+        file = disk.open(segment.log_path)
+        try:
+            for header in _headers_over_rot(file, segment, next_base):
+                if header.producer_id >= 0 and from_offset <= header.base_offset < end_offset:
+                    producers.replay(header, now_ms)
+        finally:
+            file.close()
+
+
+def _headers_over_rot(file: File, segment: Segment, next_base: int) -> Iterator[BatchHeader]:
+    position, offset = 0, int(segment.base_offset)
+    while position < segment.size:
+        for at, header in walk(file, position, segment.size, check_crc=False):
+            yield header
+            position, offset = at + header.size, header.last_offset + 1
+        if position < segment.size:
+            hole = find_hole(file, position, segment.size, offset, next_base)
+            position, offset = hole.end_position, hole.next_offset

@@ -1,0 +1,50 @@
+"""One segment: a file of batches, its index, and what is known to be rotten in it."""
+
+from typing import NamedTuple
+
+from runnel.log.index import Index
+from runnel.log.layout import INDEX, LOG, numbered
+from runnel.model.ids import Offset
+
+
+class Hole(NamedTuple):
+    """Bytes that are not what was written, and the offsets that were in them."""
+
+    position: int
+    end_position: int
+    first_offset: int
+    next_offset: int
+
+
+class Segment:
+    """The batches from `base_offset` on, up to the next segment."""
+
+    __slots__ = ("base_offset", "created_ms", "folder", "holes", "index", "size")
+
+    def __init__(self, folder: str, base_offset: int, size: int, created_ms: int, index: Index | None) -> None:
+        self.folder = folder
+        self.base_offset = Offset(base_offset)
+        self.size = size
+        self.created_ms = created_ms
+        self.index = index  # None: sealed, and not looked at yet
+        self.holes: tuple[Hole, ...] = ()
+
+    @property
+    def log_path(self) -> str:
+        return f"{self.folder}/{numbered(self.base_offset, LOG)}"
+
+    @property
+    def index_path(self) -> str:
+        return f"{self.folder}/{numbered(self.base_offset, INDEX)}"
+
+    def hole_at(self, position: int) -> Hole | None:
+        for hole in self.holes:
+            if hole.position <= position < hole.end_position:
+                return hole
+        return None
+
+    def hole_with(self, offset: int) -> Hole | None:
+        for hole in self.holes:
+            if hole.first_offset <= offset < hole.next_offset:
+                return hole
+        return None

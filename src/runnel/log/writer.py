@@ -1,0 +1,594 @@
+"""The one that writes a log: appends, syncs, rolls, and whatever else must not happen at the same time.
+
+Rule 1: while a blocking step on the active segment runs off the loop, appends wait in line. When it ends, those in
+        line are written with one call. Otherwise an append is written at once. So a write never meets a sync.
+Rule 2: a batch that could not be written leaves nothing behind: bytes, offset and producer state are taken back.
+Rule 3: a sync that failed is never tried again: the log is dead, and the broker ends.
+Rule 4: what is acknowledged as durable was synced before; the order is write, sync, say so.
+
+    append --(nothing under way)--> written --(flush.mode commit)--> sync --> held_offset moves, on_progress
+       |                                                              ^
+       +--(a step is under way)---> line --(the step ends)--> written with one call
+"""
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple, TypeVar, cast
+
+from crc32c import crc32c
+
+from runnel.log import checkpoint as checkpoints
+from runnel.log.checkpoint import Checkpoint, IndexMark
+from runnel.log.epochs import Epochs
+from runnel.log.files import Files
+from runnel.log.index import TAIL_BYTES_MAX, Index
+from runnel.log.indexing import seal
+from runnel.log.recovery import Recovered, create_segment
+from runnel.log.segment import Segment
+from runnel.log.snapshots import is_worth_saving, save_snapshot
+from runnel.model.errors import CorruptBatch, Fatal, RunnelError, StorageFailed
+from runnel.model.ids import Offset
+from runnel.model.limits import MIB
+from runnel.model.seams import Buffer, Clock, Disk, File
+from runnel.model.topic_config import INT_MAX, FlushMode, TimestampType, TopicConfig
+from runnel.record.batch import BatchHeader, headers, intact, patch, stamp_append_time
+
+T = TypeVar("T")
+
+CHECKPOINT_BYTES = 64 * MIB  # what a crash may leave to scan in a log that is synced
+EMPTY_MARK = Index().mark()
+
+
+class Appended(NamedTuple):
+    """Where a batch is in the log."""
+
+    base_offset: Offset
+    last_offset: Offset
+    append_time_ms: int  # -1: the records keep the producer's timestamps
+    duplicate: bool  # it was there already; nothing was written
+
+
+class _Waiting:
+    """One append in line. A follower's batches carry their offsets; a leader's batch gets them when it is written."""
+
+    __slots__ = ("buffer", "future", "given", "header", "leader_epoch")
+
+    def __init__(
+        self, buffer: Buffer, header: BatchHeader, leader_epoch: int, given: list[BatchHeader] | None,
+        future: "asyncio.Future[Appended]",
+    ) -> None:  # fmt: skip
+        self.buffer = buffer
+        self.header = header
+        self.leader_epoch = leader_epoch
+        self.given = given
+        self.future = future
+
+    def fail(self, error: BaseException) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+    def succeed(self, appended: Appended) -> None:
+        if not self.future.done():
+            self.future.set_result(appended)
+
+
+class Writer:
+    """The end of one log."""
+
+    __slots__ = (
+        "_clock", "_config", "_cut_due", "_disk", "_dying", "_files", "_folder", "_jobs",
+        "_line", "_on_fatal", "_on_progress", "_saved", "_stamps", "_step_under_way", "_sync_due", "_task", "_timer",
+        "_unsealed", "_unsynced_messages", "active", "cleaned_offset", "closed", "end_offset", "epochs", "producers",
+        "segments", "start_offset", "synced_offset",
+    )  # fmt: skip
+
+    def __init__(
+        self, disk: Disk, files: Files, folder: str, config: TopicConfig, clock: Clock, found: Recovered,
+        on_progress: Callable[[], None], on_fatal: Callable[[Fatal], None],
+    ) -> None:  # fmt: skip
+        self._disk = disk
+        self._files = files
+        self._folder = folder
+        self._clock = clock
+        self._on_progress = on_progress
+        self._on_fatal = on_fatal
+        self.segments = found.segments
+        self.active = found.segments[-1]
+        self.start_offset = found.start_offset
+        self.end_offset = self.synced_offset = found.end_offset
+        self.cleaned_offset = found.cleaned_offset
+        self.epochs = Epochs(lambda: self.end_offset, found.epochs)
+        self.producers = found.producers
+        self.closed = False
+        self.reconfigure(config)
+        self._line: list[_Waiting] = []
+        self._jobs: list[tuple[Callable[[], Awaitable[object]], asyncio.Future[object]]] = []
+        self._unsealed: list[tuple[Segment, Offset, bytes]] = []
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._step_under_way = False
+        self._sync_due = False
+        self._cut_due = False
+        self._dying: Fatal | None = None
+        self._unsynced_messages = 0
+        self._saved: tuple[int, int, int, int, int] | None = None
+
+    def reconfigure(self, config: TopicConfig) -> None:
+        self._config = config
+        self._stamps = config.message_timestamp_type is TimestampType.APPEND
+
+    @property
+    def held_offset(self) -> Offset:
+        return self.synced_offset if self._config.flush_mode is FlushMode.COMMIT else self.end_offset
+
+    async def opened(self, found: Recovered) -> None:
+        """Keep what recovery found out, so that a crash does not make it do the same again."""
+        checkpoint, snapshot = self.capture()
+        if found.scanned or not found.known:
+            await self._save_or_leave(checkpoint, snapshot)
+        else:
+            self._saved = _facts(checkpoint)
+
+    # --- appending
+
+    def append(
+        self, buffer: bytearray | memoryview, header: BatchHeader, leader_epoch: int
+    ) -> "Appended | asyncio.Future[Appended]":
+        file = self._files.get(self.active.log_path)
+        now_ms = self._clock.wall_ms()
+        if (
+            self._step_under_way or self._line or self._cut_due or self.closed or file is None
+            or self._is_full(self.active.size, header.size, self.end_offset + header.last_offset_delta, now_ms)
+        ):  # fmt: skip
+            return self._wait_in_line(buffer, header, leader_epoch, None)
+        appended = self._place(buffer, header, leader_epoch, self.end_offset, now_ms)
+        if appended.duplicate:
+            return appended
+        try:
+            file.write((buffer,), self.active.size)
+        except OSError as error:
+            raise self._take_back(file, error) from error
+        self._note(header, appended, leader_epoch)
+        self._wrote()
+        return appended
+
+    def append_given(self, buffer: Buffer) -> "Appended | asyncio.Future[Appended]":
+        """Append batches that carry their offsets and epochs: what a follower got from its leader."""
+        given = [header for _, header in headers(buffer)]
+        position = 0
+        for header in given:
+            if not intact(buffer, header, position):
+                raise CorruptBatch(f"the batch at offset {header.base_offset} arrived damaged: fetch it again")
+            position += header.size
+        if not given or position != len(buffer):
+            raise CorruptBatch("what arrived does not end with a whole batch: fetch it again")
+        waiting = self._wait_in_line(buffer, given[0], -1, given)
+        if not self._step_under_way:
+            self._drain()
+        return waiting.result() if waiting.done() else waiting
+
+    def _wait_in_line(
+        self, buffer: Buffer, header: BatchHeader, leader_epoch: int, given: list[BatchHeader] | None
+    ) -> "asyncio.Future[Appended]":
+        self._refuse_if_over()
+        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        self._line.append(_Waiting(buffer, header, leader_epoch, given, future))
+        self.kick()
+        return future
+
+    def _refuse_if_over(self) -> None:
+        if self._dying is not None:
+            raise StorageFailed(f"{self._folder} takes no more appends: {self._dying}")
+        if self.closed:
+            raise StorageFailed(f"{self._folder} is closed: send again to the partition's next leader")
+
+    def _is_full(self, position: int, size: int, last_offset: int, now_ms: int) -> bool:
+        """Whether the active segment has to be rolled before a batch of this size."""
+        active, config = self.active, self._config
+        assert active.index is not None
+        return position > 0 and (
+            position + size > config.segment_bytes
+            or last_offset - active.base_offset > INT_MAX
+            or active.index.size >= config.segment_index_bytes
+            or now_ms - active.created_ms >= config.segment_ms - self._jitter_ms()
+        )
+
+    def _jitter_ms(self) -> int:
+        """The same for a segment whoever asks, and different for partitions created together."""
+        jitter = self._config.segment_jitter_ms
+        return crc32c(self.active.log_path.encode()) % jitter if jitter else 0
+
+    def _place(self, buffer: Buffer, header: BatchHeader, leader_epoch: int, base: int, now_ms: int) -> Appended:
+        """Give a batch its offsets, in its buffer and in the producer state; neither is written yet."""
+        if header.producer_id >= 0:
+            known = self.producers.check(header)
+            if known is not None:
+                time = known.timestamp if self._stamps else -1
+                return Appended(Offset(known.base_offset), Offset(known.last_offset), time, True)
+            self.producers.record(header, base, now_ms)
+        assert not isinstance(buffer, bytes)
+        patch(buffer, base, leader_epoch)
+        if self._stamps:
+            stamp_append_time(buffer, now_ms)
+            return Appended(Offset(base), Offset(base + header.last_offset_delta), now_ms, False)
+        return Appended(Offset(base), Offset(base + header.last_offset_delta), -1, False)
+
+    def _place_given(self, waiting: _Waiting, base: int, now_ms: int) -> Appended:
+        given = waiting.given
+        assert given
+        for header in given:
+            if header.base_offset < base or header.leader_epoch < self.epochs.latest:
+                raise CorruptBatch(
+                    f"the batch at offset {header.base_offset} of epoch {header.leader_epoch} does not continue a log "
+                    f"that ends at {base} in epoch {self.epochs.latest}: truncate to where both agree, then fetch again"
+                )
+            base = header.last_offset + 1
+        for header in given:
+            self.producers.record(header, header.base_offset, now_ms)
+        return Appended(Offset(given[0].base_offset), Offset(given[-1].last_offset), -1, False)
+
+    def _note(self, header: BatchHeader, appended: Appended, leader_epoch: int) -> None:
+        """A batch has been written at the end of the active segment."""
+        active = self.active
+        index = active.index
+        assert index is not None
+        timestamp = header.max_timestamp if appended.append_time_ms < 0 else appended.append_time_ms
+        index.note(appended.base_offset - active.base_offset, active.size, timestamp, self._config.index_interval_bytes)
+        if leader_epoch != self.epochs.latest:
+            self.epochs.note(leader_epoch, appended.base_offset)
+        if appended.base_offset != self.end_offset:
+            index.gaps = True
+        active.size += header.size
+        self.end_offset = Offset(appended.last_offset + 1)
+        self._unsynced_messages += header.count
+
+    def _wrote(self) -> None:
+        """Something has been written: keep its producers, and see to what follows from the flush mode."""
+        self.producers.settle()
+        index = self.active.index
+        if index is not None and len(index.tail) >= TAIL_BYTES_MAX:
+            self._flush_index(self.active)
+        mode = self._config.flush_mode
+        if mode is FlushMode.COMMIT:
+            self._sync_due = True
+            self.kick()
+        elif mode is FlushMode.INTERVAL:
+            self._sync_in_time()
+        self._on_progress()
+
+    def _sync_in_time(self) -> None:
+        if self._unsynced_messages >= self._config.flush_messages:
+            self._sync_now()
+        elif self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._config.flush_ms / 1000, self._sync_now)
+
+    def _sync_now(self) -> None:
+        self._stop_timer()
+        if not self.closed:
+            self._sync_due = True
+            self.kick()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _take_back(self, file: File, error: OSError) -> StorageFailed:
+        """Leave nothing of a write that failed, not even the half of it that reached the file."""
+        self.producers.rollback()
+        self._cut_due = True
+        self._cut(file)
+        return _refusal(file.path, error)
+
+    def _cut(self, file: File) -> bool:
+        """Cut the file to the last good byte, if that is due; whether it may be written to."""
+        if self._cut_due:
+            try:
+                file.truncate(self.active.size)
+            except OSError:
+                return False
+            self._cut_due = False
+        return True
+
+    # --- the line
+
+    def _drain(self) -> None:
+        """Write those in line with one call, as far as the segment has room."""
+        file = self._files.get(self.active.log_path)
+        if not self._line or file is None:
+            return
+        if not self._cut(file):
+            self._fail_line(_uncut(file.path))
+            return
+        line, self._line = self._line, []
+        now_ms = self._clock.wall_ms()
+        end, position = self.end_offset, self.active.size
+        placed: list[tuple[_Waiting, Appended]] = []
+        for number, waiting in enumerate(line):
+            size = len(waiting.buffer)
+            last = waiting.given[-1].last_offset if waiting.given else end + waiting.header.last_offset_delta
+            if self._is_full(position, size, last, now_ms):
+                self._line = line[number:]
+                break
+            appended = self._try_to_place(waiting, end, now_ms)
+            if appended is not None:
+                placed.append((waiting, appended))
+                if not appended.duplicate:
+                    end, position = Offset(appended.last_offset + 1), position + size
+        self._write_placed(file, placed)
+
+    def _try_to_place(self, waiting: _Waiting, end: int, now_ms: int) -> Appended | None:
+        try:
+            if waiting.given:
+                return self._place_given(waiting, end, now_ms)
+            return self._place(waiting.buffer, waiting.header, waiting.leader_epoch, end, now_ms)
+        except RunnelError as error:
+            waiting.fail(error)
+            return None
+
+    def _write_placed(self, file: File, placed: list[tuple[_Waiting, Appended]]) -> None:
+        fresh = [(waiting, appended) for waiting, appended in placed if not appended.duplicate]
+        if fresh:
+            try:
+                file.write([waiting.buffer for waiting, _ in fresh], self.active.size)
+            except OSError as error:
+                refusal = self._take_back(file, error)
+                for waiting, _ in placed:
+                    waiting.fail(refusal)
+                return
+            for waiting, appended in fresh:
+                self._note_waiting(waiting, appended)
+        for waiting, appended in placed:
+            waiting.succeed(appended)
+        if fresh:
+            self._wrote()
+
+    def _note_waiting(self, waiting: _Waiting, appended: Appended) -> None:
+        if not waiting.given:
+            self._note(waiting.header, appended, waiting.leader_epoch)
+        for header in waiting.given or ():
+            one = Appended(Offset(header.base_offset), Offset(header.last_offset), -1, False)
+            self._note(header, one, header.leader_epoch)
+
+    def _fail_line(self, error: RunnelError) -> None:
+        line, self._line = self._line, []
+        for waiting in line:
+            waiting.fail(error)
+
+    # --- steps: one at a time
+
+    def kick(self) -> None:
+        """See to it that what is due gets done."""
+        if self._task is None and self._dying is None:
+            self._task = asyncio.get_running_loop().create_task(self._work())
+
+    async def alone(self, job: Callable[[], Awaitable[T]]) -> T:
+        """Do a job while nothing else changes the log and appends wait in line. Not stopped if its caller is."""
+        if self._dying is not None:
+            raise self._dying
+        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        self._jobs.append((job, future))
+        self.kick()
+        return cast(T, await asyncio.shield(future))
+
+    async def _work(self) -> None:
+        try:
+            while (step := self._next_step()) is not None:
+                await step()
+        except Fatal as error:
+            self._die(error)
+        finally:
+            self._task = None
+
+    def _next_step(self) -> Callable[[], Awaitable[None]] | None:
+        if self._unsealed:
+            return self._seal
+        if self._jobs:
+            return self._do_job
+        if self._line:
+            return self._make_room
+        return self._sync if self._sync_due else None
+
+    @contextmanager
+    def _appends_wait(self) -> Iterator[None]:
+        """A blocking step on the active segment; those in line are written when it ends."""
+        self._step_under_way = True
+        try:
+            yield
+        finally:
+            self._step_under_way = False
+            if self.closed:
+                self._fail_line(StorageFailed(f"{self._folder} is closed: send again to the partition's next leader"))
+            else:
+                self._drain()
+
+    async def _do_job(self) -> None:
+        job, future = self._jobs.pop(0)
+        with self._appends_wait():
+            try:
+                result = await job()
+            except Fatal as error:
+                future.set_exception(error)
+                raise
+            except (RunnelError, OSError) as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+    async def _make_room(self) -> None:
+        """Those in line wait for the file to be opened, or for a new segment."""
+        with self._appends_wait():
+            try:
+                if self._files.get(self.active.log_path) is None:
+                    await self._open_active()
+                else:
+                    await self.roll()
+            except OSError as error:
+                self._fail_line(_refusal(self._folder, error))
+
+    async def _open_active(self) -> None:
+        path = self.active.log_path
+        self._files.put(path, await self._disk.offload(lambda: self._disk.open(path)))
+
+    async def roll(self) -> None:
+        """Begin a new segment. Only while appends wait."""
+        old, end = self.active, self.end_offset
+        if not old.size:
+            return
+        now_ms = self._clock.wall_ms()
+        segment, file = await self._disk.offload(lambda: create_segment(self._disk, self._folder, end, now_ms))
+        self._files.put(segment.log_path, file)
+        self.segments.append(segment)
+        self.active = segment
+        self._unsealed.append((old, end, self.producers.to_bytes(end)))
+
+    async def _seal(self) -> None:
+        """Make a segment that was rolled durable. Appends go on: they are in another file."""
+        segment, next_base, snapshot = self._unsealed[0]
+        self._flush_index(segment)
+        async with self._files.pinned(segment.log_path) as file:
+            await self._disk.offload(lambda: _seal(self._disk, file, segment, next_base))
+        self._unsealed.pop(0)
+        self.synced_offset = max(self.synced_offset, next_base)
+        self._on_progress()
+        successor = self.segments[self.segments.index(segment) + 1]
+        await self._save_or_leave(self._checkpoint(successor, 0, EMPTY_MARK, next_base, snapshot), snapshot)
+
+    async def _sync(self) -> None:
+        """One sync for all that was written since the last one."""
+        self._sync_due = False
+        self._stop_timer()
+        due = None
+        with self._appends_wait():
+            await self.sync_active()
+            if self._checkpoint_is_due():
+                due = self.capture()
+            self._on_progress()
+        if due is not None:
+            await self._save_or_leave(*due)
+
+    async def sync_active(self) -> None:
+        """Sync the active segment. Only while appends wait."""
+        if self.synced_offset == self.end_offset:
+            return
+        async with self._files.pinned(self.active.log_path) as file:
+            await self._disk.offload(lambda: checkpoints.sync(file))
+        self.synced_offset = self.end_offset
+        self._unsynced_messages = 0
+
+    # --- checkpoints
+
+    def _checkpoint_is_due(self) -> bool:
+        base, position = self._saved[3:] if self._saved else (-1, 0)
+        return base != self.active.base_offset or self.active.size - position >= CHECKPOINT_BYTES
+
+    def capture(self) -> tuple[Checkpoint, bytes]:
+        """What a checkpoint says now. Only while appends wait and all is synced."""
+        self._flush_index(self.active)
+        assert self.active.index is not None
+        snapshot = self.producers.to_bytes(self.end_offset)
+        mark = self.active.index.mark()
+        return self._checkpoint(self.active, self.active.size, mark, self.end_offset, snapshot), snapshot
+
+    def _checkpoint(self, segment: Segment, position: int, mark: IndexMark, end: Offset, snapshot: bytes) -> Checkpoint:
+        return Checkpoint(
+            start_offset=self.start_offset, recovery_offset=end, segment=segment.base_offset, position=position,
+            created_ms=segment.created_ms, snapshot=is_worth_saving(snapshot), cleaned_offset=self.cleaned_offset,
+            index=mark, epochs=self.epochs.entries(),
+        )  # fmt: skip
+
+    async def save(self, checkpoint: Checkpoint, snapshot: bytes) -> None:
+        """Make a checkpoint durable; nothing is written if it says what the last one said."""
+        facts = _facts(checkpoint)
+        if facts != self._saved:
+            await self._disk.offload(lambda: _save(self._disk, self._folder, checkpoint, snapshot))
+            self._saved = facts
+
+    async def _save_or_leave(self, checkpoint: Checkpoint, snapshot: bytes) -> None:
+        """Without a newer checkpoint there is only more to scan after a crash: no reason to fail."""
+        with suppress(OSError):
+            await self.save(checkpoint, snapshot)
+
+    def _flush_index(self, segment: Segment) -> None:
+        """Move the tail of an index to its file; if the disk refuses, it stays in memory for now."""
+        with suppress(OSError):
+            file = self._files.get(segment.index_path)
+            if file is None:
+                file = self._disk.open(segment.index_path, create=True)
+                self._files.put(segment.index_path, file)
+            assert segment.index is not None
+            segment.index.flush(file)
+
+    # --- the end
+
+    async def close(self) -> None:
+        """Leave everything durable, so that the next opening has nothing to scan. Only while appends wait."""
+        self._stop_timer()
+        if self.closed:
+            return
+        await self.sync_active()
+        await self._save_or_leave(*self.capture())
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Stop, leaving the disk as it is."""
+        self.closed = True
+        self._stop_timer()
+        for segment in self.segments:
+            self._files.forget(segment.log_path)
+            self._files.forget(segment.index_path)
+
+    def _die(self, error: Fatal) -> None:
+        self._dying = error
+        self.closed = True
+        self._stop_timer()
+        self._fail_line(StorageFailed(f"{self._folder} takes no more appends: {error}"))
+        for _, future in self._jobs:
+            future.set_exception(error)
+        self._jobs.clear()
+        self._on_fatal(error)
+
+
+def _facts(checkpoint: Checkpoint) -> tuple[int, int, int, int, int]:
+    return (
+        checkpoint.start_offset, checkpoint.recovery_offset, checkpoint.cleaned_offset,
+        checkpoint.segment, checkpoint.position,
+    )  # fmt: skip
+
+
+def _seal(disk: Disk, file: File, segment: Segment, next_base: Offset) -> None:
+    checkpoints.sync(file)
+    assert segment.index is not None
+    with suppress(OSError):
+        index_file = disk.open(segment.index_path, create=True)
+        try:
+            seal(index_file, segment.index, segment, next_base)
+        finally:
+            index_file.close()
+
+
+def _save(disk: Disk, folder: str, checkpoint: Checkpoint, snapshot: bytes) -> None:
+    if checkpoint.snapshot:
+        save_snapshot(disk, folder, checkpoint.recovery_offset, snapshot)
+    checkpoints.save(disk, folder, checkpoint)
+
+
+def _refusal(path: str, error: OSError) -> StorageFailed:
+    advice = {
+        errno.ENOSPC: "make room on its file system; appends go on as soon as there is some",
+        errno.EDQUOT: "raise the quota or make room; appends go on as soon as there is some",
+        errno.EROFS: "its file system is read-only: find out why (dmesg), then mount it writable",
+        errno.EFBIG: "raise the file size limit of the broker's process (ulimit -f)",
+        errno.EMFILE: "raise the number of open files of the broker's process (ulimit -n)",
+    }.get(error.errno or 0, "check the disk (dmesg, SMART); appends are tried again with each request")
+    return StorageFailed(f"could not write to {path}: {error.strerror}. Nothing of this batch was kept; {advice}")
+
+
+def _uncut(path: str) -> StorageFailed:
+    return StorageFailed(
+        f"could not write to {path}: an earlier write failed half-way, and the disk refuses to cut its rest off. "
+        "Check the disk; appends are tried again with each request"
+    )

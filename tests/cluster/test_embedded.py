@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import resource
 import signal
 import sqlite3
 import stat
@@ -192,18 +193,38 @@ def test_a_cancelled_caller_leaves_memory_and_disk_the_same(tmp_path: Path) -> N
     asyncio.run(run())
 
 
-def test_a_full_disk_refuses_the_write_and_heals(tmp_path: Path) -> None:
+def _no_more_pages(store: Embedded) -> Callable[[], object]:
+    store._database._run("PRAGMA max_page_count=1")  # SQLite takes the present size instead
+    return lambda: store._database._run("PRAGMA max_page_count=1000000")
+
+
+def _no_longer_files(store: Embedded) -> Callable[[], object]:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize("fill", [_no_more_pages, _no_longer_files])
+def test_a_full_disk_refuses_the_write_and_heals(
+    tmp_path: Path, fill: Callable[[Embedded], Callable[[], object]]
+) -> None:
     async def run() -> None:
-        store = await Embedded.open(RealDisk(str(tmp_path)), str(tmp_path))
+        disk = RealDisk(str(tmp_path))
+        store = await Embedded.open(disk, str(tmp_path))
         await store.multi([Create("/a", b"0")])
-        store._database._run("PRAGMA max_page_count=1")  # SQLite takes the present size instead
-        with pytest.raises(StorageFailed, match="is full"):
-            await store.multi([Create("/b", b"x" * 100_000), Set("/a", b"1", 0)])
+        heal = fill(store)
+        try:
+            with pytest.raises(StorageFailed, match="nothing was changed"):
+                await store.multi([Create("/b", b"x" * 100_000), Set("/a", b"1", 0)])
+        finally:
+            heal()
         assert await store.get("/b") is None
         assert await store.get("/a") == Node(b"0", 0)
-        store._database._run("PRAGMA max_page_count=1000000")
         await store.multi([Create("/b", b"x" * 100_000), Set("/a", b"1", 0)])
         await store.close()
+        again = await Embedded.open(disk, str(tmp_path))
+        assert await again.get("/b") == Node(b"x" * 100_000, 0)
+        await again.close()
 
     asyncio.run(run())
 

@@ -262,18 +262,16 @@ def _damaged(path: str, what: str) -> NoReturn:
 
 
 def _translate(error: sqlite3.Error, path: str) -> NoReturn:
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the low byte is the kind of error
+    detail = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    code = detail & 0xFF  # the low byte is the kind of error, the rest says where
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        raise DataInUse(
-            f"the metadata store {path} is in use by another broker: stop it, or name another --data"
-        ) from error
-    if code == sqlite3.SQLITE_FULL:
-        raise StorageFailed(
-            f"the disk of the metadata store {path} is full: nothing was changed, free some room"
-        ) from error
+        advice = "stop it, or name another --data"
+        raise DataInUse(f"the metadata store {path} is in use by another broker: {advice}") from error
+    if code == sqlite3.SQLITE_FULL or detail == sqlite3.SQLITE_IOERR_WRITE:  # a write was refused and rolled back
+        advice = "nothing was changed; see that the disk has room and can be written"
+        raise StorageFailed(f"the metadata store {path} could not be written ({error}): {advice}") from error
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         _damaged(path, str(error))
     # A failed sync may have lost what an earlier one seemed to keep: only a restart tells what is on disk.
-    raise Fatal(
-        f"the metadata store {path} failed: {error}. The broker ends, and reads it anew when started"
-    ) from error
+    advice = "the broker ends, and reads it anew when started"
+    raise Fatal(f"the metadata store {path} failed ({error}): {advice}") from error

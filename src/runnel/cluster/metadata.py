@@ -86,7 +86,10 @@ class Metadata:
     async def create_topics(
         self, specs: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[Topic | RunnelError]:
-        """For each topic: what it became, or why not. Raises if the request as a whole is refused."""
+        """For each topic: what it became, or why not.
+
+        Raises if the request as a whole is refused, or if the store fails; then some topics may have been made.
+        """
 
         def decide(image: Image, specs: Sequence[NewTopic]) -> Decision[Topic]:
             return controller.create_topics(image, specs, self._new_topic_id, self._defaults, self._rng)
@@ -122,6 +125,7 @@ class Metadata:
             decide = self._alter(resource, changes, incremental)
             try:
                 if validate_only:
+                    self._fence()
                     decide(self._image)
                 else:
                     await self._whole(self._change(decide))
@@ -164,6 +168,7 @@ class Metadata:
         self, requests: Sequence[R], decide: Callable[[Image, Sequence[R]], Decision[Topic]], validate_only: bool
     ) -> list[Topic | RunnelError]:
         if validate_only:
+            self._fence()
             return decide(self._image, requests).results
         return await self._whole(self._change_topics(requests, decide))
 
@@ -175,6 +180,7 @@ class Metadata:
         pending = list(range(len(requests)))
         async with self._turn:
             for _ in range(TRIES_MAX):
+                self._fence()
                 decision = decide(self._image, [requests[index] for index in pending])
                 done = await self._commit(decision.delta)
                 rest = []
@@ -190,6 +196,7 @@ class Metadata:
     async def _change(self, decide: Callable[[Image], Delta]) -> None:
         async with self._turn:
             for _ in range(TRIES_MAX):
+                self._fence()
                 delta = decide(self._image)
                 if await self._commit(delta) >= {*delta.topics, *delta.deleted, *delta.configs}:
                     return

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Coroutine, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from runnel.model.errors import Fatal, InvalidRequest
 from runnel.model.seams import Buffer
@@ -97,8 +97,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- what the event loop calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is none by name
         self.peer = _peer_of(transport)
         self._touch()
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)

@@ -14,7 +14,9 @@ T = TypeVar("T")
 
 @types.coroutine
 def _resume(coroutine: Coroutine[Any, Any, T], waiting_for: Any) -> Generator[Any, Any, T]:
-    """Go on with a coroutine that was stepped once and now waits for a future."""
+    """Go on with a coroutine that was stepped once and now waits for a future (or, with None, for the next turn)."""
+    if waiting_for is not None:
+        waiting_for._asyncio_future_blocking = True
     try:
         while True:
             try:
@@ -42,4 +44,7 @@ def start(coroutine: Coroutine[Any, Any, T]) -> "tuple[T, None] | tuple[None, as
         waiting_for = coroutine.send(None)
     except StopIteration as stop:
         return stop.value, None
+    if waiting_for is not None:
+        # Until its task runs, nobody has taken notice of this wait: another may begin to wait for the same future.
+        waiting_for._asyncio_future_blocking = False
     return None, asyncio.get_running_loop().create_task(_continue(coroutine, waiting_for))

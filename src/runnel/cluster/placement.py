@@ -6,6 +6,7 @@ so that many small topics spread as well as one large one.
 """
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import TypeAlias
 
 from runnel.cluster.image import Broker
@@ -19,7 +20,7 @@ Replicas: TypeAlias = tuple[BrokerId, ...]
 class _Seat:
     """A broker while partitions are handed out."""
 
-    __slots__ = ("broker", "leaders", "order", "rack", "replicas")
+    __slots__ = ("as_follower", "as_leader", "broker", "leaders", "order", "rack", "replicas")
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker.id
@@ -27,6 +28,16 @@ class _Seat:
         self.leaders = 0
         self.replicas = 0
         self.order = 0  # breaks ties; drawn anew now and then, so that the same brokers don't always go together
+        self.rank()
+
+    def rank(self) -> None:
+        """Work out whose turn it is; the lowest comes first. Kept, since every partition looks at every broker."""
+        self.as_leader = (self.leaders, self.replicas, self.order)
+        self.as_follower = (self.replicas, self.order)
+
+
+_AS_LEADER = attrgetter("as_leader")
+_AS_FOLLOWER = attrgetter("as_follower")
 
 
 def place(brokers: Iterable[Broker], partitions: int, replication_factor: int, rng: Rng) -> list[Replicas]:
@@ -48,15 +59,17 @@ def _shuffle(seats: Sequence[_Seat], rng: Rng) -> None:
     orders = list(range(len(seats)))
     for seat in seats:
         seat.order = orders.pop(rng.below(len(orders)))
+        seat.rank()
 
 
 def _one(seats: Sequence[_Seat], replication_factor: int) -> Replicas:
-    leader = min(seats, key=lambda seat: (seat.leaders, seat.replicas, seat.order))
+    leader = min(seats, key=_AS_LEADER)
     leader.leaders += 1
     chosen = [leader]
     racks = {leader.rack}
     if replication_factor > 1:
-        rest = sorted((s for s in seats if s is not leader), key=lambda seat: (seat.replicas, seat.order))
+        rest = sorted(seats, key=_AS_FOLLOWER)
+        rest.remove(leader)
         while len(chosen) < replication_factor:
             follower = next((seat for seat in rest if seat.rack not in racks), rest[0])
             racks = racks | {follower.rack} if follower.rack not in racks else {follower.rack}
@@ -64,4 +77,5 @@ def _one(seats: Sequence[_Seat], replication_factor: int) -> Replicas:
             chosen.append(follower)
     for seat in chosen:
         seat.replicas += 1
+        seat.rank()
     return tuple(seat.broker for seat in chosen)

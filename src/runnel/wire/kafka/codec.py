@@ -7,11 +7,12 @@ Rule 3: a decoder or encoder is compiled when its (message, version) is first ne
 
 import struct
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Any, NamedTuple, TypeVar
 
 from runnel.model.errors import UnsupportedVersion
-from runnel.wire.kafka.apis import API, NEVER, Api
-from runnel.wire.kafka.primitives import Buffer, Malformed, skip_tags
+from runnel.wire.kafka.apis import API, Api
+from runnel.wire.kafka.primitives import Buffer, Malformed, skip_tags, wrong_size
 
 __all__ = [
     "Buffer",
@@ -28,6 +29,8 @@ __all__ = [
     "source",
 ]
 
+T = TypeVar("T")
+
 _READ_ERRORS = (struct.error, IndexError, UnicodeDecodeError)
 _REQUEST_HEADER = struct.Struct(">hhih")
 _SIZED_REQUEST_HEADER = struct.Struct(">ihhih")
@@ -35,6 +38,8 @@ _SIZED_RESPONSE_HEADER = struct.Struct(">ii")
 _SIZED_FLEXIBLE_RESPONSE_HEADER = struct.Struct(">iix")
 _CORRELATION_ID = struct.Struct(">i")
 _VERSION = struct.Struct(">h")
+_NO_VERSION = range(0)
+_flexible_versions = {key: range(api.flexible_since, api.max_version + 1) for key, api in API.items()}
 
 
 class Unsupported(UnsupportedVersion):
@@ -60,14 +65,17 @@ class RequestHeader(NamedTuple):
 
 # --- the server's direction
 def read_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
-    """Read the header of a request, given without its 4-byte size; also where its body begins."""
+    """Read the header of a request, given without its 4-byte size; also where its body begins.
+
+    An unknown API or version has a header too, so that it can be answered; its body is for no one to read.
+    """
     try:
         api_key, version, correlation_id, size = _REQUEST_HEADER.unpack_from(frame)
-        position = 10 + max(size, 0)
+        position = 10 if size == -1 else 10 + size
         if size < -1 or position > len(frame):
-            raise Malformed(f"client_id has the length {size}, which is not allowed or more than the frame holds")
-        client_id = None if size < 0 else str(frame[10:position], "utf-8")
-        if version >= _flexible_since(api_key):
+            wrong_size("client_id", size)
+        client_id = None if size == -1 else frame[10:position].tobytes().decode()
+        if version in _flexible_versions.get(api_key, _NO_VERSION):
             position = skip_tags(frame, position + 1, frame[position])
     except _READ_ERRORS as error:
         raise Malformed(f"the request header can't be read: {error}") from None
@@ -95,7 +103,7 @@ def encode_request(
     """A whole request as parts to be sent one after the other, the 4-byte size first."""
     parts = _encode(_request_encoders[api_key, version], message, api_key, version)
     client = b"" if client_id is None else client_id.encode()  # never compact, even in flexible versions
-    tags = b"\0" if version >= _flexible_since(api_key) else b""
+    tags = b"\0" if version in _flexible_versions[api_key] else b""
     size = _REQUEST_HEADER.size + len(client) + len(tags) + sum(map(len, parts))
     client_size = -1 if client_id is None else len(client)
     head = _SIZED_REQUEST_HEADER.pack(size, api_key, version, correlation_id, client_size)
@@ -123,15 +131,15 @@ def encode_versioned(message: Any, version: int) -> bytes:
     return _VERSION.pack(version) + b"".join(encode(message))
 
 
-def decode_versioned(message_class: type, data: Buffer) -> tuple[int, Any]:
+def decode_versioned(message_class: type[T], data: Buffer) -> tuple[int, T]:
     """Read data that begins with its version; a newer one is read as the newest known, which it only adds to."""
     name, frame = message_class.__name__, memoryview(data)
     try:
         version: int = _VERSION.unpack_from(frame)[0]
-        known = min(version, _versions(name)[-1])
-        if known < 0:
-            raise Malformed(f"{name} has the version {version}")
-        message, _ = _decoder(name, known)(frame, 2)
+        known = _versions(name)
+        if version < known[0]:
+            raise Malformed(f"{name} has no version {version}")
+        message, _ = _decoder(name, min(version, known[-1]))(frame, 2)
     except _READ_ERRORS as error:
         raise Malformed(f"{name} can't be read: {error}") from None
     return version, message
@@ -151,12 +159,14 @@ Decode = Callable[[memoryview, int], tuple[Any, int]]
 Encode = Callable[[Any], list[Buffer]]
 
 
+@cache
 def _decoder(name: str, version: int) -> Decode:
     from runnel.wire.kafka import decoder, notation
 
     return decoder.compile_decoder(notation.message(name), version)[0]
 
 
+@cache
 def _encoder(name: str, version: int) -> Encode:
     from runnel.wire.kafka import encoder, notation
 
@@ -216,11 +226,6 @@ def _encode(encode: Encode, message: Any, api_key: int, version: int) -> list[Bu
         raise
 
 
-def _flexible_since(api_key: int) -> int:
-    api = API.get(api_key)
-    return NEVER if api is None else api.flexible_since
-
-
 def _flexible_header(api_key: int, version: int) -> bool:
     """Whether a response's header has tagged fields: never for ApiVersions, whose reader knows no version yet."""
-    return version >= _flexible_since(api_key) and api_key != Api.API_VERSIONS
+    return api_key != Api.API_VERSIONS and version in _flexible_versions.get(api_key, _NO_VERSION)

@@ -6,16 +6,26 @@ Each length is checked against the bytes left before anything is made of it; rea
 `codec` turns into Malformed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from struct import calcsize
 from typing import Any
 
 from runnel.wire.kafka import primitives
 from runnel.wire.kafka.classes import default_expression
 from runnel.wire.kafka.notation import Field, Message, Struct
-from runnel.wire.kafka.source import CODES, Source
+from runnel.wire.kafka.source import CODES, NAMES, Source
 
-_SUPPORT = ("long_uvarint", "skip_tags", "uuids", "wrong_size", "wrong_count", "wrong_end", "wrong_marker")
+_SUPPORT = (
+    "long_string_size",
+    "long_uvarint",
+    "skip_tags",
+    "uuids",
+    "wrong_count",
+    "wrong_end",
+    "wrong_marker",
+    "wrong_size",
+)
 
 
 def compile_decoder(schema: Message, version: int) -> tuple[Callable[[memoryview, int], tuple[Any, int]], str]:
@@ -26,18 +36,17 @@ def compile_decoder(schema: Message, version: int) -> tuple[Callable[[memoryview
 class _Decoder(Source):
     def __init__(self, schema: Message, version: int) -> None:
         super().__init__(schema, version)
-        self.bounded = schema.name.endswith("Request")
+        self.bounded = not schema.name.endswith("Response")  # what clients send is trusted less than what brokers send
         self.run: list[tuple[str, str]] = []  # fixed-size fields not yet read: struct code and target
         for name in _SUPPORT:
             self.provide(name, getattr(primitives, name))
         self.provide("new", object.__new__)
-        self.provide("string_bytes_max", primitives.STRING_BYTES_MAX)
 
     def compile(self) -> tuple[Callable[..., Any], str]:
         with self.block("def decode(frame, p):"):
             self.line("end = len(frame)")
             if self.bounded:
-                self.line(f"left = {primitives.REQUEST_ELEMENTS_MAX}")
+                self.line(f"left = {primitives.ELEMENTS_MAX}")
             self.struct(self.schema.root, "message")
             self.line("return message, p")
         return self.compiled("decode")
@@ -63,7 +72,7 @@ class _Decoder(Source):
 
     def value(self, field: Field, target: str, *, nullable: bool) -> None:
         if field.type == "string":
-            self.sized(field, target, 'str(frame[p:q], "utf-8")', nullable=nullable)
+            self.sized(field, target, "frame[p:q].tobytes().decode()", nullable=nullable)
         elif field.type in ("bytes", "records"):
             self.sized(field, target, "frame[p:q]", nullable=nullable)
         else:
@@ -74,6 +83,9 @@ class _Decoder(Source):
         if not self.run:
             return
         codes = "".join(code for code, _ in self.run)
+        if codes == "B":
+            self.line(f"{self.run.pop()[1]} = frame[p]; p += 1")
+            return
         targets = [self.fresh("raw") if code == "16s" else target for code, target in self.run]
         self.line(f"{', '.join(targets)}, = {self.struct_function(codes, 'unpack_from')}(frame, p)")
         self.line(f"p += {calcsize('>' + codes)}")
@@ -82,39 +94,37 @@ class _Decoder(Source):
                 self.line(f"{target} = uuids[{raw}]")
         self.run.clear()
 
-    def size(self, field: Field, legacy_code: str) -> None:
+    def size(self, field: Field, legacy_code: str, long_size: str = "long_uvarint") -> None:
         """Read a length or count into n, with the fields before it."""
         self.run.append(("B" if self.compact(field) else legacy_code, "n"))
         self.flush()
         if self.compact(field):
-            self.line("if n > 127: n, p = long_uvarint(frame, p, n)")
+            self.line(f"if n > 127: n, p = {long_size}(frame, p, n)")
 
     def sized(self, field: Field, target: str, value: str, *, nullable: bool) -> None:
-        self.size(field, "h" if field.type == "string" else "i")
-        if nullable:
-            with self.block(f"if n == {0 if self.compact(field) else -1}:"):
-                self.line(f"{target} = None")
-            with self.block("else:"):
-                self.slice(field, target, value)
+        if field.type == "string":
+            self.size(field, "h", "long_string_size")
         else:
-            self.slice(field, target, value)
+            self.size(field, "i")
+        with self.unless_null(field, target, nullable=nullable):
+            self.line("q = p + n - 1" if self.compact(field) else "q = p + n")
+            self.line(f"if q > end or n < {1 if self.compact(field) else 0}: wrong_size({field.name!r}, n)")
+            self.line(f"{target} = {value}")
+            self.line("p = q")
 
-    def slice(self, field: Field, target: str, value: str) -> None:
-        self.line("q = p + n - 1" if self.compact(field) else "q = p + n")
-        negative = "n < 1" if self.compact(field) else "n < 0"
-        too_long = " or n > string_bytes_max + 1" if self.compact(field) and field.type == "string" else ""
-        self.line(f"if q > end or {negative}{too_long}: wrong_size({field.name!r}, n)")
-        self.line(f"{target} = {value}")
-        self.line("p = q")
+    @contextmanager
+    def unless_null(self, field: Field, target: str, *, nullable: bool) -> Iterator[None]:
+        if not nullable:
+            yield
+            return
+        with self.block(f"if n == {0 if self.compact(field) else -1}:"):
+            self.line(f"{target} = None")
+        with self.block("else:"):
+            yield
 
     def array(self, field: Field, target: str) -> None:
         self.size(field, "i")
-        if self.version in field.nullable:
-            with self.block(f"if n == {0 if self.compact(field) else -1}:"):
-                self.line(f"{target} = None")
-            with self.block("else:"):
-                self.elements(field, target)
-        else:
+        with self.unless_null(field, target, nullable=self.version in field.nullable):
             self.elements(field, target)
 
     def elements(self, field: Field, target: str) -> None:
@@ -129,7 +139,7 @@ class _Decoder(Source):
             self.line(f"if n < 0 or n > {room}: wrong_count({field.name!r}, n)")
         if field.type in CODES and field.type != "uuid":
             code = CODES[field.type]
-            unpackers = self.provide(f"unpack_many_{code.translate({63: 't'})}", primitives.unpackers(code))
+            unpackers = self.provide(f"unpack_many_{code.translate(NAMES)}", primitives.PerCount(code, "unpack_from"))
             self.line(f"{target} = list({unpackers}[n](frame, p))")
             self.line(f"p += {least} * n" if least > 1 else "p += n")
         else:

@@ -11,9 +11,9 @@ from typing import Any
 from runnel.wire.kafka import primitives
 from runnel.wire.kafka.classes import default_expression
 from runnel.wire.kafka.notation import Field, Message, Struct
-from runnel.wire.kafka.source import CODES, Source
+from runnel.wire.kafka.source import CODES, NAMES, Source
 
-_SUPPORT = ("uvarint", "long_string_size", "tagged_field", "tag_section")
+_SUPPORT = ("one_byte", "tag_section", "tagged_field", "uvarint", "uvarint_of_string")
 
 
 def compile_encoder(schema: Message, version: int) -> tuple[Callable[[Any], list[primitives.Buffer]], str]:
@@ -82,7 +82,7 @@ class _Encoder(Source):
             self.run.append((legacy_code, "n"))
             self.flush()
             return
-        short = self.packed([*self.run, ("B", "n")])
+        short = self.packed([*self.run, ("B", "n")]) if self.run else "one_byte[n]"
         self.line(f"if n < 128: {self.write}({short})")
         before = self.packed(self.run) + " + " if self.run else ""
         self.line(f"else: {self.write}({before}{long_size}(n))")
@@ -97,7 +97,7 @@ class _Encoder(Source):
             self.line(f"else: x = x.encode(); n = len(x){plus_one}")
         else:
             self.line(f"x = {value}.encode(); n = len(x){plus_one}")
-        self.size(field, "h", "long_string_size")
+        self.size(field, "h", "uvarint_of_string")
         self.line(f"{self.write}(x)")
 
     def length(self, field: Field, value: str, *, nullable: bool, empty: str) -> None:
@@ -123,12 +123,10 @@ class _Encoder(Source):
 
     def array(self, field: Field, value: str) -> None:
         self.length(field, value, nullable=self.version in field.nullable, empty="()")
-        self.size(field, "i")
         if field.type in CODES and field.type != "uuid":
-            code = CODES[field.type]
-            packers = self.provide(f"pack_many_{code.translate({63: 't'})}", primitives.packers(code))
-            self.line(f"if x: {self.write}({packers}[len(x)](*x))")
+            self.numbers(field)
             return
+        self.size(field, "i")
         item = self.fresh("item")
         with self.block(f"for {item} in x:"):
             if field.is_struct:
@@ -136,6 +134,22 @@ class _Encoder(Source):
             else:
                 self.value(field, item, nullable=False)
             self.flush()
+
+    def numbers(self, field: Field) -> None:
+        """Write an array of numbers with one call, together with its count and the values before it."""
+        code = CODES[field.type]
+        head = [*self.run, ("B" if self.compact(field) else "i", "n")]
+        codes, values = "".join(code for code, _ in head), ", ".join(value for _, value in head if value)
+        name = f"pack_{codes.translate(NAMES)}_many_{code.translate(NAMES)}"
+        together = self.provide(name, primitives.PerCount(code, "pack", head=codes))
+        if not self.compact(field):
+            self.line(f"{self.write}({together}[len(x)]({values}, *x))")
+        else:
+            self.line(f"if n < 128: {self.write}({together}[len(x)]({values}, *x))")
+            alone = self.provide(f"pack_many_{code.translate(NAMES)}", primitives.PerCount(code, "pack"))
+            before = self.packed(self.run) + " + " if self.run else ""
+            self.line(f"else: {self.write}({before}uvarint(n) + {alone}[len(x)](*x))")
+        self.run.clear()
 
     def nested(self, field: Field, value: str) -> None:
         inner = self.fresh("value")
@@ -155,13 +169,17 @@ class _Encoder(Source):
         if not known:
             self.run.append(("x", ""))
             return
-        self.flush()
-        fields = self.fresh("fields")
-        self.line(f"{fields} = []")
-        for field in known:
-            with self.block(f"if {self.differs(field, f'{value}.{field.name}')}:"):
-                self.tagged_field(field, f"{value}.{field.name}", fields)
-        self.line(f"{self.write}(tag_section({fields}) if {fields} else b'\\0')")
+        before = list(self.run)
+        conditions = [self.differs(field, f"{value}.{field.name}") for field in known]
+        with self.block(f"if {' or '.join(conditions)}:"):
+            self.flush()
+            fields = self.fresh("fields")
+            self.line(f"{fields} = []")
+            for field, condition in zip(known, conditions, strict=True):
+                with self.block(f"if {condition}:"):
+                    self.tagged_field(field, f"{value}.{field.name}", fields)
+            self.line(f"{self.write}(tag_section({fields}))")
+        self.line(f"else: {self.write}({self.packed([*before, ('x', '')])})")
 
     def tagged_field(self, field: Field, value: str, fields: str) -> None:
         outer, tagged = self.write, self.fresh("tagged")

@@ -6,7 +6,7 @@ Rule 2: a version range is a `range`, so that `version in field.versions` is the
 
 from collections.abc import Iterator
 from functools import cache
-from pkgutil import get_data
+from pathlib import Path
 from typing import NamedTuple
 
 VERSION_END = 32_768  # versions are int16
@@ -61,9 +61,7 @@ class UnknownMessage(LookupError):
 
 @cache
 def schema_text() -> str:
-    data = get_data(__package__, "schema/messages.txt")
-    assert data is not None, "schema/messages.txt is part of the package"
-    return "\n" + data.decode()
+    return "\n" + (Path(__file__).parent / "schema/messages.txt").read_text("utf-8")
 
 
 @cache

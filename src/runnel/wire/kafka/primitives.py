@@ -14,8 +14,8 @@ from runnel.model.errors import InvalidRequest
 Buffer = bytes | bytearray | memoryview
 
 STRING_BYTES_MAX = 32_767  # what the int16 length of the older versions holds; Kafka holds compact strings to it too
-REQUEST_ELEMENTS_MAX = 1_000_000  # array elements in one request: bounds what 100 MB of tiny elements cost as objects
-_UVARINT_MAX = 0x7FFF_FFFF  # Kafka reads lengths and tags as int32
+ELEMENTS_MAX = 1_000_000  # array elements a client may send at once: bounds what 100 MB of tiny ones cost as objects
+_UVARINT_MAX = 0x7FFF_FFFF  # Kafka reads lengths and tags as int32, in 5 bytes
 _KEPT_PACKERS_COUNT_MAX = 64  # arrays above it are too rare to remember a struct for each length
 _KEPT_UUIDS_MAX = 8_192  # topics and directories that are named again and again; about 1 MB
 
@@ -27,18 +27,35 @@ class Malformed(InvalidRequest):
 # --- reading
 def long_uvarint(frame: memoryview, position: int, first: int) -> tuple[int, int]:
     """The rest of an unsigned varint whose first byte, above 127, was already read."""
-    value = first & 0x7F
-    for shift in (7, 14, 21, 28):
-        byte = frame[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-    else:
-        raise Malformed("a varint is longer than 5 bytes")
+    byte = frame[position]
+    value = (first & 0x7F) | (byte & 0x7F) << 7
+    if byte < 0x80:
+        return value, position + 1
+    byte = frame[position + 1]
+    value |= (byte & 0x7F) << 14
+    if byte < 0x80:
+        return value, position + 2
+    return _longest_uvarint(frame, position + 2, value)
+
+
+def _longest_uvarint(frame: memoryview, position: int, value: int) -> tuple[int, int]:
+    """The fourth and the fifth byte."""
+    byte = frame[position]
+    value |= (byte & 0x7F) << 21
+    if byte < 0x80:
+        return value, position + 1
+    value |= frame[position + 1] << 28
     if value > _UVARINT_MAX:
-        raise Malformed(f"a varint holds {value}, the most is {_UVARINT_MAX}")
-    return value, position
+        raise Malformed(f"a varint holds more than {_UVARINT_MAX}")
+    return value, position + 2
+
+
+def long_string_size(frame: memoryview, position: int, first: int) -> tuple[int, int]:
+    """The same for the length of a compact string, one more than its bytes."""
+    size, position = long_uvarint(frame, position, first)
+    if size > STRING_BYTES_MAX + 1:
+        raise Malformed(f"a string of {size - 1} bytes: the most is {STRING_BYTES_MAX}")
+    return size, position
 
 
 def skip_tags(frame: memoryview, position: int, count: int) -> int:
@@ -90,39 +107,36 @@ class _Uuids(dict[bytes, UUID]):
 uuids = _Uuids()
 
 
-class _PerCount(dict[int, Callable[..., Any]]):
-    """A struct's function for each number of elements."""
+class PerCount(dict[int, Callable[..., Any]]):
+    """A struct's function for each number of elements, which follow the values of a fixed head."""
 
-    def __init__(self, code: str, function: str) -> None:
+    def __init__(self, code: str, function: str, head: str = "") -> None:
         self._code = code
         self._function = function
+        self._head = head
 
     def __missing__(self, count: int) -> Callable[..., Any]:
-        made: Callable[..., Any] = getattr(Struct(f">{count}{self._code}"), self._function)
+        made: Callable[..., Any] = getattr(Struct(f">{self._head}{count}{self._code}"), self._function)
         if count <= _KEPT_PACKERS_COUNT_MAX:
             self[count] = made
         return made
 
 
-def unpackers(code: str) -> _PerCount:
-    return _PerCount(code, "unpack_from")
-
-
-def packers(code: str) -> _PerCount:
-    return _PerCount(code, "pack")
-
-
 # --- writing
+one_byte = [bytes([value]) for value in range(128)]
+
+
 def uvarint(value: int) -> bytes:
-    out = bytearray()
-    while value > 127:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    if value < 1 << 7:
+        return one_byte[value]
+    if value < 1 << 14:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    if value < 1 << 21:
+        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
+    return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14 & 0x7F | 0x80)) + uvarint(value >> 21)
 
 
-def long_string_size(size: int) -> bytes:
+def uvarint_of_string(size: int) -> bytes:
     """The length of a compact string, one more than its bytes."""
     if size > STRING_BYTES_MAX + 1:
         raise ValueError(f"a string of {size - 1} bytes can't be sent: the protocol's most is {STRING_BYTES_MAX}")

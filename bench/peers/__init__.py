@@ -12,12 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias
 
 HOST = "127.0.0.1"
 START_S_MAX = 60.0
 STOP_S_MAX = 30.0
 BUILD = Path("build") / "peers"  # what is downloaded; never committed
+
+
+Protocols: TypeAlias = Literal["kafka", "redis", "nats"]
 
 
 class Flush(Enum):
@@ -32,7 +35,7 @@ class Peer(Protocol):
     """One kind of server."""
 
     name: str
-    speaks_kafka: bool
+    protocol: Protocols
 
     def missing(self) -> str | None:
         """Why it can't be had on this machine, or None if it can; fetches it if that is possible."""
@@ -42,6 +45,10 @@ class Peer(Protocol):
 
     def guarantee(self, flush: Flush) -> str | None:
         """How it gives this guarantee, in its own words; None if it can't."""
+        ...
+
+    def topic_config(self, flush: Flush) -> dict[str, str]:
+        """What a topic is created with to get this guarantee; empty where the whole server is started for it."""
         ...
 
     def start(self, data: Path, flush: Flush) -> "Server": ...

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench.peers import BUILD, HOST, Flush, Server, debian, free_port, launch
+from bench.peers import BUILD, HOST, Flush, Protocols, Server, debian, free_port, launch
 
 VERSION = "4.3.0"
 CLUSTER_ID = "RunnelBenchPeerKafka0A"  # 22 characters: a UUID in base64, as the storage tool wants it
@@ -70,7 +70,7 @@ def command(settings: Path) -> list[str]:
 
 class Kafka:
     name = "kafka"
-    speaks_kafka = True
+    protocol: Protocols = "kafka"
 
     def missing(self) -> str | None:
         for program, package in (("java", "openjdk-17-jre-headless"), ("mvn", "maven")):
@@ -96,6 +96,15 @@ class Kafka:
                 return "synced every second (flush.ms=1000)"
             case Flush.COMMIT:
                 return "fsync before the ack (flush.messages=1)"
+
+    def topic_config(self, flush: Flush) -> dict[str, str]:
+        match flush:
+            case Flush.OS:
+                return {}
+            case Flush.INTERVAL:
+                return {"flush.ms": "1000"}
+            case Flush.COMMIT:
+                return {"flush.messages": "1"}
 
     def start(self, data: Path, flush: Flush) -> Server:
         port = free_port()

@@ -1,0 +1,125 @@
+"""Run the measurements and print them side by side: python -m bench [--only NAME] [--full | --smoke]."""
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+
+from bench import machine, report
+from bench.load import Refused, plain
+from bench.peers import DidNotStart, Flush, Peer
+from bench.peers.kafka import Kafka
+from bench.peers.nats import Nats
+from bench.peers.redis import Redis
+from bench.peers.runnel import Runnel
+from bench.scenarios import DEFAULT, FULL, LIMIT, SMOKE, Run, Scale, growth, latency, memory, requests, throughput
+from bench.workers import JobFailed, Worker
+
+SCENARIOS: dict[str, Callable[[Run], None]] = {
+    throughput.NAME: throughput.measure,
+    requests.NAME: requests.measure,
+    latency.NAME: latency.measure,
+    growth.PARTITIONS: growth.partitions,
+    growth.BACKLOG: growth.backlog,
+    memory.NAME: memory.measure,
+}
+PEERS: tuple[type[Peer], ...] = (Runnel, Kafka, Redis, Nats)
+CONTENDERS = (LIMIT, *(kind.name for kind in PEERS))
+RESULTS = Path("build") / "bench"
+
+
+def arguments_of(words: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -m bench", description="Measure Runnel beside its peers on this machine.")
+    parser.add_argument("--only", action="append", choices=SCENARIOS, help="only this scenario (can be repeated)")
+    parser.add_argument(
+        "--peer", action="append", choices=[p.name for p in PEERS], help="only this peer (can be repeated)"
+    )
+    parser.add_argument("--rounds", type=int, help="rounds counted, beside the warm-up")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--full", action="store_true", help="larger and longer: 20 GB of backlog, about an hour")
+    size.add_argument(
+        "--smoke", action="store_true", help="seconds: only to see that every scenario runs; Runnel alone"
+    )
+    parser.add_argument(
+        "--data", type=Path, help="where servers keep their data (default: a new folder in build/bench)"
+    )
+    return parser.parse_args(words)
+
+
+def scale_of(arguments: argparse.Namespace) -> Scale:
+    chosen = FULL if arguments.full else SMOKE if arguments.smoke else DEFAULT
+    return replace(chosen, rounds=arguments.rounds) if arguments.rounds else chosen
+
+
+def had(arguments: argparse.Namespace) -> tuple[list[Peer], dict[str, str]]:
+    """The peers that can be had, and for the others why not."""
+    wanted = ["runnel"] if arguments.smoke else arguments.peer or [peer.name for peer in PEERS]
+    found, missing = [], {}
+    for peer in (kind() for kind in PEERS if kind.name in wanted):
+        if problem := peer.missing():
+            missing[peer.name] = problem
+        else:
+            found.append(peer)
+    return found, missing
+
+
+def head(run: Run, missing: dict[str, str]) -> str:
+    """What was measured, on what, and with which guarantees."""
+    lines = [", ".join(f"{key} {value}" for key, value in machine.describe().items())]
+    for peer in run.peers:
+        given = "; ".join(f"{flush.value}: {peer.guarantee(flush) or 'not to be had'}" for flush in Flush)
+        lines.append(f"{peer.name} {peer.version()}: {given}")
+    lines += [f"{name} is MISSING: {why}" for name, why in missing.items()]
+    lines.append(
+        f"{LIMIT}: a plain sequential write (read) of batches of the same size; 'commit': fdatasync after each"
+    )
+    return "\n".join(lines)
+
+
+def measure(run: Run, name: str) -> bool:
+    """Run one scenario and print its table; a failure is reported and does not stop the others."""
+    begun, problem = time.monotonic(), ""
+    try:
+        SCENARIOS[name](run)
+    except (JobFailed, DidNotStart, Refused, KafkaException, OSError) as error:
+        problem = f"{name} FAILED: {error}"
+        run.note(problem)
+    lines = report.lines_of(sample for sample in run.samples if sample.scenario == name)
+    print(f"\n{name} ({time.monotonic() - begun:.0f} s)\n{report.table(lines, CONTENDERS)}", flush=True)
+    if not report.complete(lines, [peer.name for peer in run.peers][:1]):
+        run.note(f"{name}: the table has gaps")
+        return False
+    return not problem
+
+
+def main() -> None:
+    arguments = arguments_of()
+    peers, missing = had(arguments)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="data-", dir=arguments.data or RESULTS)).absolute()
+    workers = (Worker(), Worker())
+    run = Run(peers, scale_of(arguments), folder, workers)
+    print(head(run, missing), flush=True)
+    try:
+        plain.warm(str(folder / "warm"), run.scale.warm_bytes)
+        good = [measure(run, name) for name in arguments.only or SCENARIOS]
+    finally:
+        for worker in workers:
+            worker.close()
+        shutil.rmtree(folder, ignore_errors=True)
+    for note in run.notes:
+        print(f"note: {note}")
+    path = RESULTS / time.strftime("%Y%m%dT%H%M%SZ.json", time.gmtime())
+    report.write_json(path, {"head": head(run, missing).splitlines(), "notes": run.notes}, run.samples)
+    print(f"all values: {path}")
+    sys.exit(0 if all(good) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""What the machine says of a process and of itself."""
+
+import os
+import platform
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """CPU time of a process and all its threads, in seconds."""
+
+    user_s: float
+    system_s: float
+
+    @property
+    def total_s(self) -> float:
+        return self.user_s + self.system_s
+
+    def __sub__(self, earlier: "Cpu") -> "Cpu":
+        return Cpu(self.user_s - earlier.user_s, self.system_s - earlier.system_s)
+
+
+def cpu_of(pid: int) -> Cpu:
+    return parse_stat(Path(f"/proc/{pid}/stat").read_text())
+
+
+def parse_stat(text: str) -> Cpu:
+    """Fields 14 and 15 of proc(5); the name in field 2 may hold blanks and brackets."""
+    fields = text.rsplit(")", 1)[1].split()
+    return Cpu(int(fields[11]) / TICKS, int(fields[12]) / TICKS)
+
+
+def resident_bytes(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise ProcessLookupError(pid)
+
+
+def describe() -> dict[str, str]:
+    return {
+        "cores": str(os.cpu_count()),
+        "memory": f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.1f} GiB",
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "load": " ".join(f"{load:.2f}" for load in os.getloadavg()),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def free_bytes(folder: Path) -> int:
+    return shutil.disk_usage(folder).free

@@ -1,0 +1,152 @@
+"""What is measured, one module each. `Run` is what they share: the peers, the sizes, the clients and the results.
+
+Rule 1: a scenario measures each contender once in every round, one after another; round 0 warms up and is not counted.
+Rule 2: what a scenario puts on the disk it removes before the next measurement, so that rounds are alike.
+"""
+
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+from bench.load import Dialect
+from bench.load.kafka_wire import KafkaWire
+from bench.load.nats_wire import NatsWire
+from bench.load.redis_wire import RedisWire
+from bench.peers import Flush, Peer, Server
+from bench.report import Sample
+from bench.workers import Worker
+
+MB = 1_000_000
+LIMIT = "limit"  # the contender that is no server: a plain write to the file system
+SIZES = {"100 B": 100, "1 KB": 1024, "10 KB": 10240}
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much of everything."""
+
+    rounds: int
+    warm_bytes: int
+    bulk_bytes: dict[str, int]  # a measurement of throughput moves so much,
+    bulk_s: float  # or what it can in so many seconds
+    single_s: float
+    paced_s: float
+    paced_rates: dict[int, str]  # messages a second -> all flush modes or the ends of the range
+    partitions: tuple[int, ...]
+    growth_requests: int
+    backlog_bytes: tuple[int, ...]
+    connections: int
+
+
+SMOKE = Scale(
+    rounds=1,
+    warm_bytes=0,
+    bulk_bytes=dict.fromkeys(SIZES, 200_000),
+    bulk_s=1.0,
+    single_s=0.05,
+    paced_s=0.2,
+    paced_rates={500: "all"},
+    partitions=(1, 20),
+    growth_requests=20,
+    backlog_bytes=(1 * MB, 4 * MB),
+    connections=20,
+)
+DEFAULT = Scale(
+    rounds=5,
+    warm_bytes=2_000 * MB,
+    bulk_bytes={"100 B": 40 * MB, "1 KB": 256 * MB, "10 KB": 256 * MB},
+    bulk_s=0.6,
+    single_s=0.8,
+    paced_s=2.0,
+    paced_rates={1_000: "all", 11_574: "ends"},
+    partitions=(1, 100, 5_000),
+    growth_requests=1_000,
+    backlog_bytes=(100 * MB, 2_000 * MB),
+    connections=2_000,
+)
+FULL = Scale(
+    rounds=9,
+    warm_bytes=8_000 * MB,
+    bulk_bytes={"100 B": 100 * MB, "1 KB": 1_000 * MB, "10 KB": 1_000 * MB},
+    bulk_s=5.0,
+    single_s=3.0,
+    paced_s=10.0,
+    paced_rates={1_000: "all", 11_574: "all"},
+    partitions=(1, 100, 5_000),
+    growth_requests=5_000,
+    backlog_bytes=(1_000 * MB, 20_000 * MB),
+    connections=2_000,
+)
+
+
+@dataclass(slots=True)
+class Run:
+    peers: list[Peer]
+    scale: Scale
+    folder: Path
+    workers: tuple[Worker, Worker]
+    samples: list[Sample] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    _numbers: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def rounds(self) -> range:
+        """Round 0 is the warm-up. A smoke run has no use for it."""
+        return range(0 if self.scale.warm_bytes else 1, self.scale.rounds + 1)
+
+    def record(
+        self, scenario: str, case: str, metric: str, unit: str, contender: str, number: int, value: float
+    ) -> None:
+        if number:
+            self.samples.append(Sample(scenario, case, metric, unit, contender, number, value))
+
+    def say(self, text: str) -> None:
+        print(f"bench: {text}", file=sys.stderr, flush=True)
+
+    def note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def data(self, name: str) -> Path:
+        """A folder of its own for one server."""
+        return self.folder / f"{name}-{next(self._numbers)}"
+
+    @contextmanager
+    def servers(self, flush: Flush, *, only_kafka: bool = False) -> Iterator[list[Server]]:
+        """All peers that can give this guarantee, running; their data is removed afterwards."""
+        with ExitStack() as stack:
+            started = []
+            for peer in self.peers:
+                if only_kafka and peer.protocol != "kafka":
+                    continue
+                if peer.guarantee(flush) is None:
+                    self.note(f"{peer.name} {peer.version()} can't give the guarantee {flush.value!r}: left out there")
+                    continue
+                data = self.data(peer.name)
+                stack.callback(shutil.rmtree, data, ignore_errors=True)
+                started.append(stack.enter_context(peer.start(data, flush)))
+            yield started
+
+    @contextmanager
+    def stream(self, server: Server, flush: Flush, *, acks: int = 1, partitions: int = 1) -> Iterator[Dialect]:
+        """A stream (a topic) that exists for one measurement."""
+        made = self.dialect(server, flush, acks=acks, partitions=partitions)
+        made.create()
+        try:
+            yield made
+        finally:
+            made.delete()  # soon: what is deleted before the kernel writes it back slows nobody
+
+    def dialect(self, server: Server, flush: Flush, *, acks: int, partitions: int) -> Dialect:
+        name = f"bench{next(self._numbers)}"
+        match server.peer.protocol:
+            case "kafka":
+                config = {**server.peer.topic_config(flush), "file.delete.delay.ms": "0"}
+                return KafkaWire(server.address, name, acks, 0, partitions, config)
+            case "redis":
+                return RedisWire(server.address, name)
+            case "nats":
+                return NatsWire(server.address, name)

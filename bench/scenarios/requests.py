@@ -1,0 +1,32 @@
+"""One message a request: how many a second, and how long one takes, with one connection and with sixteen."""
+
+from bench.load import drive
+from bench.machine import cpu_of
+from bench.peers import Flush
+from bench.percentiles import percentiles
+from bench.scenarios import SIZES, Run
+
+NAME = "requests"
+MODES = ((1, Flush.OS), (-1, Flush.COMMIT))
+CONNECTIONS = (1, 16)
+
+
+def measure(run: Run) -> None:
+    for acks, flush in MODES:
+        with run.servers(flush) as servers:
+            for connections in CONNECTIONS:
+                case = f"{connections} connections acks={'all' if acks < 0 else acks} {flush.value}"
+                for number in run.rounds():
+                    run.say(f"{NAME}: {case}, round {number}")
+                    for server in servers:
+                        with run.stream(server, flush, acks=acks) as stream:
+                            before = cpu_of(server.pid)
+                            job = drive.Single(stream, SIZES["1 KB"], connections, run.scale.single_s)
+                            outcome, trips = run.workers[0].run(drive.ping_pong, job)
+                            used = cpu_of(server.pid) - before
+                        name = server.peer.name
+                        run.record(NAME, case, "requests", "/s", name, number, outcome.rate)
+                        for label, seconds in percentiles(trips).items():
+                            run.record(NAME, case, label, "ms", name, number, seconds * 1000)
+                        cost = used.total_s / outcome.messages * 1e6
+                        run.record(NAME, case, "server CPU", "µs/request", name, number, cost)

@@ -1,0 +1,1 @@
+"""The command line: a client like any other. One module for each command group, loaded when its command is used."""

@@ -1,0 +1,99 @@
+"""The entrance: which commands there are, and how each ends.
+
+    0 done   1 failed   2 wrong usage   130 interrupted   141 the reader of our output went away
+
+Rule 1: only click and the standard library are imported here; a command's module is loaded when it is named.
+Rule 2: every failure is one or two sentences on stderr: what happened, to what, what to do next. No traceback.
+"""
+
+import os
+import sys
+from typing import NoReturn
+
+import click
+
+from runnel.cli.command import LazyGroup
+from runnel.model.errors import RunnelError
+
+FAILED, INTERRUPTED, READER_GONE = 1, 130, 141
+
+COMMANDS = {
+    "serve": ("runnel.cli.serve:serve", "Start a broker."),
+    "topic": ("runnel.cli.topic:topic", "Create, look at, change and delete topics."),
+    "produce": ("runnel.cli.produce:produce", "Send messages from stdin, files or arguments."),
+    "consume": ("runnel.cli.consume:consume", "Read messages to stdout."),
+    "group": ("runnel.cli.group:group", "Look at consumer groups; move and delete them."),
+    "bench": ("runnel.cli.bench:bench", "Measure throughput and latency of a broker."),
+    "completion": ("runnel.cli.shell:completion", "Print the completion script of a shell."),
+    "version": ("runnel.cli.shell:version", "Print the version."),
+}
+
+EXAMPLES = """
+runnel serve                                   start a broker
+runnel topic create orders -p 3                create a topic
+echo hello | runnel produce orders             send a message
+runnel consume orders -e                       read all there is
+runnel group describe billing                  see how far a group is
+"""
+
+
+def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        context.invoke(runnel.get_command(context, "version"))  # type: ignore[arg-type]  # the table has it
+        context.exit()
+
+
+runnel = LazyGroup(
+    name="runnel",
+    help="A distributed message queue. Kafka clients use it unchanged.",
+    epilog="The broker's address is given by -b HOST:PORT or RUNNEL_BROKER. 'runnel COMMAND --help' says more.",
+    table=COMMANDS,
+    examples=EXAMPLES,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    params=[
+        click.Option(
+            ["--version"], is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
+            help="Print the version.",
+        )
+    ],
+)  # fmt: skip
+
+
+def main() -> NoReturn:
+    """Run the command named by the arguments, and exit with what became of it."""
+    try:
+        code = runnel.main(standalone_mode=False)
+        sys.stdout.flush()
+        sys.exit(code if isinstance(code, int) else 0)
+    except click.exceptions.Exit as end:
+        sys.exit(end.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        _end_quietly(INTERRUPTED)
+    except BrokenPipeError:
+        _end_quietly(READER_GONE)
+    except (RunnelError, OSError) as error:
+        _fail(error)
+
+
+def _fail(error: Exception) -> NoReturn:
+    """Say what went wrong; a broker that can't be reached is most often one that was not started."""
+    click.echo(f"runnel: {error}", err=True)
+    if type(error).__name__ == "BrokerUnreachable":
+        click.echo("Start one with 'runnel serve', or name another with -b HOST:PORT or RUNNEL_BROKER.", err=True)
+    sys.exit(FAILED)
+
+
+def _end_quietly(code: int) -> NoReturn:
+    """Leave without the interpreter's complaint about output that nobody reads any more."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Options that many commands share."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from runnel.client.positions import Position
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_BROKER = "127.0.0.1:9092"
+COMPLETION_TIMEOUT_MS = 500  # a key press must not hang on a broker that is away
+
+
+def complete_topics(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
+    """Names of topics for the shell; none if the broker can't be asked quickly."""
+    from runnel.cli.session import completions
+
+    return completions(context.params.get("broker") or DEFAULT_BROKER, "topics", begun, COMPLETION_TIMEOUT_MS)
+
+
+def complete_groups(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
+    from runnel.cli.session import completions
+
+    return completions(context.params.get("broker") or DEFAULT_BROKER, "groups", begun, COMPLETION_TIMEOUT_MS)
+
+
+def broker_option(function: F) -> F:
+    return click.option(
+        "-b",
+        "--broker",
+        metavar="HOST:PORT",
+        envvar="RUNNEL_BROKER",
+        default=DEFAULT_BROKER,
+        show_default=True,
+        show_envvar=True,
+        is_eager=True,
+        help="A broker of the cluster; several with commas.",
+    )(function)
+
+
+def json_option(function: F) -> F:
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(function)
+
+
+def yes_option(function: F) -> F:
+    return click.option("-y", "--yes", is_flag=True, help="Don't ask.")(function)
+
+
+def dry_run_option(function: F) -> F:
+    return click.option("-n", "--dry-run", is_flag=True, help="Show what would change, and change nothing.")(function)
+
+
+# --- types of values
+def setting(text: str) -> tuple[str, str]:
+    """KEY=VALUE."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise click.BadParameter(f"{text!r} is not of the form KEY=VALUE")
+    return key, value
+
+
+def size(text: str | int) -> int:
+    """A number of bytes: 1000, 64k, 1m (powers of 1024)."""
+    short = str(text).strip().lower().removesuffix("b").removesuffix("i")
+    factor = {"k": 2**10, "m": 2**20, "g": 2**30}.get(short[-1:], 1)
+    number = short[:-1] if factor > 1 else short
+    if not number.isdecimal() or int(number) == 0:
+        raise click.BadParameter(f"{text!r} is not a number of bytes: use e.g. 1000, 64k or 1m")
+    return int(number) * factor
+
+
+def position(text: str) -> "Position":
+    """A place in a partition, in the offset language."""
+    from runnel.cli.offset_language import parse
+
+    try:
+        return parse(text)
+    except ValueError as problem:
+        raise click.BadParameter(str(problem)) from None
+
+
+POSITION_HELP = (
+    "start, end, +N (N after the start), -N (N before the end), @TIME (ISO 8601 or epoch ms), a plain offset, "
+    "or stored (what the group committed; stored+N, stored-N)"
+)

@@ -1,0 +1,115 @@
+"""What commands print: tables for people, JSON for programs, progress on stderr, and questions before harm.
+
+A table is drawn by rich on a terminal, and is plain columns elsewhere: `runnel topic ls | awk '{print $1}'` works.
+"""
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+
+class Column(NamedTuple):
+    title: str
+    right: bool = False  # numbers
+
+
+def left(*titles: str) -> list[Column]:
+    return [Column(title) for title in titles]
+
+
+def right(*titles: str) -> list[Column]:
+    return [Column(title, True) for title in titles]
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on one line."""
+    import json
+
+    click.echo(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def print_table(columns: Sequence[Column], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
+    texts = [[_text(cell) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        _draw(columns, texts, title)
+        return
+    if title:
+        click.echo(title)
+    widths = [max([len(c.title), *(len(row[n]) for row in texts)]) for n, c in enumerate(columns)]
+    for row in [[c.title for c in columns], *texts]:
+        cells = [t.rjust(w) if c.right else t.ljust(w) for t, w, c in zip(row, widths, columns, strict=True)]
+        click.echo("  ".join(cells).rstrip())
+
+
+def _text(cell: object) -> str:
+    return "-" if cell is None or cell == "" else str(cell)
+
+
+def _draw(columns: Sequence[Column], rows: list[list[str]], title: str | None) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
+    for column in columns:
+        table.add_column(column.title, justify="right" if column.right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    Console().print(table)
+
+
+def bytes_text(size: int | None) -> str:
+    """A size as people read it."""
+    if size is None:
+        return "-"
+    if size < 1024:
+        return f"{size} B"
+    amount = float(size)
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        amount /= 1024
+        if amount < 1024 or unit == "TiB":
+            break
+    return f"{amount:.1f} {unit}"
+
+
+def note(text: str) -> None:
+    """A remark for people, on stderr: stdout holds results alone."""
+    click.echo(text, err=True)
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before harm. Where nobody can answer, refuse."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("this needs a confirmation and stdin is no terminal: repeat it with --yes")
+    if not click.confirm(f"{question} Go on?", err=True):
+        note("Nothing was changed.")
+        raise click.exceptions.Exit(1)
+
+
+def progress(unit: str = "messages") -> "Progress":
+    """A progress display on stderr; shows nothing where stderr is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        disable=not sys.stderr.isatty(),
+        transient=True,
+    )

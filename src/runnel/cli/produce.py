@@ -1,0 +1,296 @@
+"""`runnel produce`: messages from stdin, files or arguments."""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from runnel.cli.command import Command
+from runnel.cli.options import broker_option, complete_topics, setting, size
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from runnel.client.cluster import Cluster
+    from runnel.client.producer import Delivery, Producer
+
+WINDOW = 10_000  # deliveries of which the report is still to be printed
+
+
+class Outgoing(NamedTuple):
+    """One message to be sent."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    partition: int | None = None
+    timestamp_ms: int | None = None
+
+
+class Shape(NamedTuple):
+    """How input becomes messages."""
+
+    separator: bytes | None
+    delimiter: bytes
+    key: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    partition: int | None
+    null_if_empty: bool
+    as_json: bool
+
+
+@click.command(
+    cls=Command,
+    examples=r"""
+echo hello | runnel produce orders
+runnel produce orders -m one -m two              messages as arguments
+runnel produce orders -K: < orders.txt           key and value with ':' between
+runnel produce orders -H source=test -p 0 a.log b.log
+runnel consume old --json -e | runnel produce new --json
+""",
+)
+@click.argument("topic", shell_complete=complete_topics)
+@click.argument("files", type=click.Path(exists=True, dir_okay=False, allow_dash=True), nargs=-1)
+@click.option("-m", "--message", "messages", multiple=True, help="This message; may be repeated. Stdin is not read.")
+@click.option("-K", "--key-separator", metavar="SEP", help="Each line is KEY SEP VALUE.")
+@click.option("-k", "--key", help="The key of all messages.")
+@click.option("-H", "--header", "headers", metavar="NAME=VALUE", type=setting, multiple=True, help="A header of all.")
+@click.option("-p", "--partition", metavar="N", type=click.IntRange(min=0), help="The partition.  [default: by key]")
+@click.option("-D", "--delimiter", metavar="TEXT", default="\\n", show_default=True, help="What ends a message.")
+@click.option("-Z", "--null", "null_if_empty", is_flag=True, help="Empty values are null (tombstones).")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Each line is JSON: value, key, headers, partition, timestamp_ms."
+)
+@click.option("-z", "--compress", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), default="none")
+@click.option("-a", "--acks", type=click.Choice(["0", "1", "all"]), default="all", show_default=True)
+@click.option(
+    "--linger-ms",
+    metavar="MS",
+    type=click.IntRange(min=0),
+    default=5,
+    show_default=True,
+    help="Wait so long for company: more throughput, more latency.",
+)
+@click.option("--batch-bytes", metavar="SIZE", type=size, default="256k", show_default=True, help="Largest batch.")
+@click.option("-v", "--verbose", is_flag=True, help="Print where each message went: TOPIC/PARTITION@OFFSET.")
+@click.option("-q", "--quiet", is_flag=True, help="No summary on stderr.")
+@broker_option
+def produce(
+    topic: str,
+    files: tuple[str, ...],
+    messages: tuple[str, ...],
+    key_separator: str | None,
+    key: str | None,
+    headers: tuple[tuple[str, str], ...],
+    partition: int | None,
+    delimiter: str,
+    null_if_empty: bool,
+    as_json: bool,
+    compress: str,
+    acks: str,
+    linger_ms: int,
+    batch_bytes: int,
+    verbose: bool,
+    quiet: bool,
+    broker: str,
+) -> None:
+    """Send each line of stdin (or of FILES) to a topic as a message.
+
+    Exits with 0 when the broker has acknowledged all of them.
+    """
+    from runnel.cli.output import note, plural
+    from runnel.cli.session import run
+    from runnel.client.producer import ACKS_ALL, ProducerSettings
+    from runnel.record.compression import Compression
+
+    shape = Shape(
+        unescape(key_separator) if key_separator else None,
+        unescape(delimiter),
+        key.encode() if key is not None else None,
+        tuple((name, value.encode()) for name, value in headers),
+        partition,
+        null_if_empty,
+        as_json,
+    )
+    settings = ProducerSettings(
+        acks=ACKS_ALL if acks == "all" else int(acks),
+        idempotent=acks == "all",
+        linger_ms=linger_ms,
+        batch_bytes=batch_bytes,
+        compression=Compression[compress.upper()],
+    )
+    count = run(broker, lambda cluster: _produce(cluster, topic, shape, settings, files, messages, verbose))
+    if not quiet and not verbose:
+        note(f"sent {plural(count, 'message')} to {topic}")
+
+
+def unescape(text: str) -> bytes:
+    r"""Characters as typed, with \n, \t, \0 and \xHH understood."""
+    try:
+        return text.encode().decode("unicode_escape").encode("latin-1") if "\\" in text else text.encode()
+    except (UnicodeDecodeError, UnicodeEncodeError):
+        raise click.BadParameter(f"{text!r} can't be read: use plain characters, \\n, \\t, \\0 or \\xHH") from None
+
+
+async def _produce(
+    cluster: "Cluster",
+    topic: str,
+    shape: Shape,
+    settings: Any,
+    files: tuple[str, ...],
+    messages: tuple[str, ...],
+    verbose: bool,
+) -> int:
+    from runnel.client.producer import Producer
+
+    async with Producer(cluster, settings) as producer:
+        report = _Report(verbose)
+        if messages:
+            for text in messages:
+                await _send(producer, topic, outgoing_of(text.encode(), shape), report)
+        else:
+            async for line in _lines(files, shape.delimiter):
+                await _send(producer, topic, outgoing_of(line, shape), report)
+        await producer.flush()
+        await report.rest()
+        return producer.delivered
+
+
+async def _send(producer: "Producer", topic: str, message: Outgoing, report: "_Report") -> None:
+    delivery = await producer.send(
+        topic,
+        message.value,
+        key=message.key,
+        partition=message.partition,
+        headers=message.headers,
+        timestamp_ms=message.timestamp_ms,
+    )
+    if producer.failed:
+        await delivery  # raises, or the flush does: reading on would only lose more
+        await producer.flush()
+    if report.wanted:
+        await report.add(delivery)
+
+
+class _Report:
+    """Where messages went, in the order they were sent."""
+
+    def __init__(self, wanted: bool) -> None:
+        self.wanted = wanted
+        self._pending: list[Delivery] = []
+
+    async def add(self, delivery: "Delivery") -> None:
+        self._pending.append(delivery)
+        if len(self._pending) >= WINDOW:
+            await self.rest()
+
+    async def rest(self) -> None:
+        pending, self._pending = self._pending, []
+        for delivery in pending:
+            done = await delivery
+            offset = done.offset if done.offset >= 0 else "?"
+            click.echo(f"{done.topic}/{done.partition}@{offset}")
+
+
+# --- from bytes to messages
+def outgoing_of(line: bytes, shape: Shape) -> Outgoing:
+    if shape.as_json:
+        return _from_json(line, shape)
+    key: bytes | None = shape.key
+    value: bytes | None = line
+    if shape.separator is not None:
+        found, between, rest = line.partition(shape.separator)
+        if between:
+            key, value = found, rest
+    if shape.null_if_empty and not value:
+        value = None
+    return Outgoing(value, key, shape.headers, shape.partition)
+
+
+def _from_json(line: bytes, shape: Shape) -> Outgoing:
+    """The reverse of `consume --json`: fields it does not know (topic, offset) are passed over."""
+    import json
+
+    try:
+        row = json.loads(line)
+        if not isinstance(row, dict):
+            raise TypeError("it is no object")
+        listed = tuple((h["key"], _field(h, "value")) for h in row.get("headers") or ())
+        return Outgoing(
+            _field(row, "value"),
+            _field(row, "key") if shape.key is None else shape.key,
+            (*shape.headers, *listed),
+            row.get("partition") if shape.partition is None else shape.partition,
+            row.get("timestamp_ms"),
+        )
+    except (ValueError, TypeError, KeyError) as problem:
+        start = line[:60].decode(errors="replace")
+        raise click.ClickException(
+            f"the line {start!r} is not a message in JSON ({problem}): use the fields of 'runnel consume --json'"
+        ) from None
+
+
+def _field(row: dict[str, Any], name: str) -> bytes | None:
+    """A text, or the bytes behind NAME_base64."""
+    from base64 import b64decode
+
+    coded = row.get(f"{name}_base64")
+    if coded is not None:
+        return b64decode(coded, validate=True)
+    value = row.get(name)
+    if value is None or isinstance(value, str):
+        return None if value is None else value.encode()
+    raise TypeError(f"{name} must be a string or null")
+
+
+# --- reading
+async def _lines(files: tuple[str, ...], delimiter: bytes) -> "AsyncIterator[bytes]":
+    """What stands between delimiters, in stdin or in the files one after the other."""
+    import sys
+
+    from runnel.cli.output import note
+
+    if not files and sys.stdin.isatty():
+        note("Type messages, one a line; end with Ctrl-D.")
+    for path in files or ("-",):
+        rest = b""
+        async for chunk in _chunks(path):
+            *lines, rest = (rest + chunk).split(delimiter)
+            for line in lines:
+                yield line
+        if rest:
+            yield rest
+
+
+async def _chunks(path: str) -> "AsyncIterator[bytes]":
+    """Bytes as they come; a pipe or a terminal is waited for without blocking the loop."""
+    import os
+    import sys
+
+    fd = sys.stdin.fileno() if path == "-" else os.open(path, os.O_RDONLY)
+    try:
+        while True:
+            await _readable(fd)
+            chunk = os.read(fd, 256 * 1024)
+            if not chunk:
+                return
+            yield chunk
+    finally:
+        if path != "-":
+            os.close(fd)
+
+
+async def _readable(fd: int) -> None:
+    """Wait for input. A plain file always has some, and the loop refuses to watch it."""
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    try:
+        loop.add_reader(fd, ready.set)
+    except (PermissionError, OSError):
+        await asyncio.sleep(0)
+        return
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(fd)

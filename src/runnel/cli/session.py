@@ -1,0 +1,67 @@
+"""One command's conversation with a cluster: the real clock and chance, an event loop, and its end."""
+
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from runnel.client.admin import Admin
+from runnel.client.cluster import Cluster, ClusterSettings
+from runnel.client.group_admin import GroupAdmin
+from runnel.model.errors import RunnelError
+from runnel.model.ids import Millis
+
+T = TypeVar("T")
+
+CONNECT_TIMEOUT_MS = 5_000
+
+
+class SystemClock:
+    def monotonic_ms(self) -> Millis:
+        return Millis(time.monotonic_ns() // 1_000_000)
+
+    def wall_ms(self) -> Millis:
+        return Millis(time.time_ns() // 1_000_000)
+
+
+class SystemRng:
+    def __init__(self) -> None:
+        self._random = random.SystemRandom()
+
+    def below(self, bound: int) -> int:
+        return self._random.randrange(bound)
+
+    def token(self, size: int) -> bytes:
+        return self._random.randbytes(size)
+
+
+def run(broker: str, work: Callable[[Cluster], Awaitable[T]], *, timeout_ms: int | None = None) -> T:
+    """Do the work of one command on a cluster; its connections are closed afterwards, whatever happens."""
+    import uvloop
+
+    settings = ClusterSettings(
+        client_id="runnel-cli",
+        connect_timeout_ms=timeout_ms or CONNECT_TIMEOUT_MS,
+        request_timeout_ms=timeout_ms or ClusterSettings().request_timeout_ms,
+    )
+
+    async def conversation() -> T:
+        addresses = [part for part in broker.split(",") if part.strip()]
+        async with Cluster(addresses, clock=SystemClock(), rng=SystemRng(), settings=settings) as cluster:
+            return await work(cluster)
+
+    return uvloop.run(conversation())
+
+
+def completions(broker: str, what: str, begun: str, timeout_ms: int) -> list[str]:
+    """Names of topics or groups that begin so; none if anything goes wrong."""
+
+    async def names(cluster: Cluster) -> list[str]:
+        if what == "groups":
+            return [group.name for group in await GroupAdmin(cluster).groups()]
+        return sorted((await Admin(cluster).view()).topics)
+
+    try:
+        return [name for name in run(broker, names, timeout_ms=timeout_ms) if name.startswith(begun)]
+    except (RunnelError, OSError):
+        return []

@@ -1,0 +1,131 @@
+"""`runnel topic delete` and `trim`: what can't be undone."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from runnel.cli.command import Command
+from runnel.cli.options import (
+    POSITION_HELP,
+    broker_option,
+    complete_topics,
+    dry_run_option,
+    json_option,
+    position,
+    yes_option,
+)
+
+if TYPE_CHECKING:
+    from runnel.client.cluster import Cluster
+    from runnel.client.metadata import TopicPartition
+    from runnel.client.positions import Position
+
+
+# --- delete
+@click.command(
+    cls=Command,
+    examples="""
+runnel topic delete orders
+runnel topic delete orders clicks --yes
+""",
+)
+@click.argument("names", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topics)
+@yes_option
+@json_option
+@broker_option
+def delete(names: tuple[str, ...], yes: bool, as_json: bool, broker: str) -> None:
+    """Delete topics with all their messages."""
+    from runnel.cli.output import confirm, plural, print_json
+    from runnel.cli.session import run
+    from runnel.cli.topic_show import limits_of
+    from runnel.client.admin import Admin
+
+    async def count(cluster: "Cluster") -> dict[str, int]:
+        topics = await Admin(cluster).topics(names)
+        limits = await limits_of(cluster, list(topics.values()))
+        return {n: sum(b.end - b.start for where, b in limits.items() if where.topic == n) for n in topics}
+
+    counts = run(broker, count)
+    lost = ", ".join(f"{name} ({plural(n, 'message')})" for name, n in counts.items())
+    confirm(f"This deletes {lost} for ever.", yes=yes)
+    run(broker, lambda cluster: Admin(cluster).delete_topics(names))
+    for name in names:
+        if as_json:
+            print_json({"topic": name, "deleted": True})
+        else:
+            click.echo(f"deleted topic {name}")
+
+
+# --- trim
+@click.command(
+    cls=Command,
+    examples="""
+runnel topic trim orders --before @2026-11-01         all that is older
+runnel topic trim orders --before end                 everything
+runnel topic trim orders -p 0 --before 1500 --dry-run
+runnel topic trim orders --before -1000 --yes         keep the last 1000 of each partition
+""",
+)
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
+@click.option(
+    "--before", "target", metavar="OFFSET", type=position, required=True, help=f"Up to here: {POSITION_HELP}."
+)
+@click.option(
+    "-p", "--partition", "numbers", metavar="N", type=click.IntRange(min=0), multiple=True, help="Only this partition."
+)
+@dry_run_option
+@yes_option
+@json_option
+@broker_option
+def trim(
+    name: str, target: "Position", numbers: tuple[int, ...], dry_run: bool, yes: bool, as_json: bool, broker: str
+) -> None:
+    """Remove the oldest messages of a topic, for ever."""
+    from runnel.cli.output import confirm, plural, print_json, print_table, right
+    from runnel.cli.session import run
+    from runnel.client.admin import Admin
+
+    plan = run(broker, lambda cluster: _plan_trim(cluster, name, target, numbers))
+    lost = sum(row["removed"] for row in plan)
+    if not as_json:
+        rows = [(r["partition"], r["start_offset"], r["new_start_offset"], r["removed"]) for r in plan]
+        print_table(right("PARTITION", "START", "NEW START", "REMOVED"), rows)
+    if dry_run:
+        if as_json:
+            print_json({"topic": name, "trimmed": False, "partitions": plan})
+        else:
+            click.echo(f"Nothing was removed (--dry-run); it would be {plural(lost, 'message')}.")
+        return
+    if lost:
+        confirm(f"This removes {plural(lost, 'message')} of {name} for ever.", yes=yes)
+        run(broker, lambda cluster: Admin(cluster).delete_records(_trim_targets(name, plan)))
+    if as_json:
+        print_json({"topic": name, "trimmed": lost > 0, "partitions": plan})
+    else:
+        click.echo(f"removed {plural(lost, 'message')} of {name}")
+
+
+async def _plan_trim(
+    cluster: "Cluster", name: str, target: "Position", numbers: tuple[int, ...]
+) -> list[dict[str, Any]]:
+    from runnel.client.admin import Admin
+    from runnel.client.metadata import TopicPartition
+    from runnel.client.positions import bounds, resolve
+
+    found = (await Admin(cluster).topics([name]))[name]
+    partitions = [TopicPartition(name, n) for n in (numbers or found.partitions)]
+    limits = await bounds(cluster, partitions)
+    offsets = await resolve(cluster, dict.fromkeys(partitions, target))
+    plan = []
+    for where in partitions:
+        held = limits[where]
+        cut = min(max(offsets[where], held.start), held.end)
+        row = {"partition": where.partition, "start_offset": held.start, "new_start_offset": cut}
+        plan.append(row | {"removed": cut - held.start})
+    return plan
+
+
+def _trim_targets(name: str, plan: list[dict[str, Any]]) -> "dict[TopicPartition, int]":
+    from runnel.client.metadata import TopicPartition
+
+    return {TopicPartition(name, row["partition"]): row["new_start_offset"] for row in plan if row["removed"]}

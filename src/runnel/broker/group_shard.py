@@ -119,7 +119,8 @@ class Shard:
             self._worker = None
 
     def _next_steps(self) -> list[Step]:
-        steps, size = [], 0
+        steps: list[Step] = []
+        size = 0
         while self._steps and (not steps or size < APPEND_BYTES_MAX):
             step = self._steps.popleft()
             steps.append(step)

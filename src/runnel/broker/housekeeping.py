@@ -37,7 +37,7 @@ class Housekeeping:
         log = partition.log
         try:
             await log.enforce_retention(partition.high_watermark)
-            if log.config.compacted:
+            if partition.config.compacted:
                 await log.compact(partition.high_watermark)
         except RunnelError as error:
             logger.error("housekeeping of %s failed, it goes on with the next: %s", partition.name, error)

@@ -56,9 +56,8 @@ class Partitions:
         # A broker's dynamic settings are defaults of all its topics.
         for topic in change.after.topics.values() if change.delta.configs else changed:
             self._reconfigure(topic)
-        for topic_id, topic in change.delta.topics.items():
-            if topic is None:
-                await self._close_topic(topic_id)
+        for topic_id in [topic_id for topic_id, topic in change.delta.topics.items() if topic is None]:
+            await self._close_topic(topic_id)
 
     async def remove_data(self, topic_id: TopicId) -> None:
         """Remove what this broker keeps of a deleted topic."""
@@ -140,8 +139,8 @@ class Partitions:
         config = self.effective(topic)
         for number in range(len(topic.partitions)):
             partition = self._open.get(PartitionKey(topic.id, number))
-            if partition is not None and partition.log.config != config:
-                partition.log.reconfigure(config)
+            if partition is not None:
+                partition.reconfigure(config)
 
     async def _close_topic(self, topic_id: TopicId) -> None:
         for key in [key for key in self._open if key.topic_id == topic_id]:

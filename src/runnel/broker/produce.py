@@ -79,7 +79,7 @@ class Producing:
 
     def _check(self, partition: Partition, batch: memoryview, header: BatchHeader, acks: int) -> None:
         """The rules of the topic, beyond those of the format."""
-        config = partition.log.config
+        config = partition.config
         if header.size > config.max_message_bytes:
             raise BatchTooLarge(
                 f"a batch of {header.size} bytes for {partition.name} is above max.message.bytes,"

@@ -28,9 +28,10 @@ class Watcher(Protocol):
 class Partition:
     """The leader's side of one partition."""
 
-    def __init__(self, topic: str, key: PartitionKey, me: BrokerId, leader_epoch: Epoch) -> None:
+    def __init__(self, topic: str, key: PartitionKey, config: TopicConfig, me: BrokerId, leader_epoch: Epoch) -> None:
         self.topic = topic
         self.key = key
+        self.config = config
         self.leader_epoch = leader_epoch
         self._me = me
         self._commits: deque[tuple[Offset, asyncio.Future[None]]] = deque()
@@ -45,7 +46,7 @@ class Partition:
         me: BrokerId, leader_epoch: Epoch, disk: Disk, clock: Clock, on_fatal: Callable[[BaseException], None],
     ) -> "Partition":  # fmt: skip
         """Open the log, recovering it if need be; what it holds is readable at once."""
-        partition = cls(topic, key, me, leader_epoch)
+        partition = cls(topic, key, config, me, leader_epoch)
         partition.log = log = await Log.open(
             disk, path, config, clock=clock, on_progress=partition._log_moved, on_fatal=on_fatal
         )
@@ -57,6 +58,11 @@ class Partition:
         """Stop: what waits for the log learns that it will not come."""
         self.fail_waiters(RequestTimedOut(f"{self.name} is closing: send again to its next leader"))
         await self.log.close()
+
+    def reconfigure(self, config: TopicConfig) -> None:
+        if config != self.config:
+            self.config = config
+            self.log.reconfigure(config)
 
     @property
     def name(self) -> str:

@@ -75,6 +75,7 @@ CODES: dict[type[e.RunnelError], ErrorCode] = {
     e.OffsetMetadataTooLarge: ErrorCode.OFFSET_METADATA_TOO_LARGE,
     e.UnstableOffsets: ErrorCode.UNSTABLE_OFFSET_COMMIT,
     # coordination
+    e.NotController: ErrorCode.NOT_CONTROLLER,
     Conflict: ErrorCode.REQUEST_TIMED_OUT,
     OutcomeUnknown: ErrorCode.REQUEST_TIMED_OUT,
     StoreUnavailable: ErrorCode.REQUEST_TIMED_OUT,

@@ -1,0 +1,30 @@
+"""The seams hold: what ruff's list of banned names can't see is looked for here."""
+
+import ast
+from pathlib import Path
+
+import runnel
+
+SOURCE = Path(runnel.__file__).parent
+SHELL = SOURCE / "shell"
+CLIENTS = SOURCE / "cli"  # never simulated
+ESCAPES = {"run_in_executor", "to_thread", "set_default_executor", "Thread", "ThreadPoolExecutor", "utcnow"}
+
+
+def escapes_in(path: Path) -> list[str]:
+    tree = ast.parse(path.read_text())
+    return [
+        f"{path.relative_to(SOURCE)}:{node.lineno} {node.attr}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr in ESCAPES
+    ]
+
+
+def test_threads_and_executors_live_in_the_shell_alone() -> None:
+    outside = [path for path in SOURCE.rglob("*.py") if SHELL not in path.parents and CLIENTS not in path.parents]
+    assert len(outside) > 50
+    assert [found for path in outside for found in escapes_in(path)] == []
+
+
+def test_the_look_out_sees_what_the_shell_does() -> None:
+    assert [found for path in SHELL.rglob("*.py") for found in escapes_in(path)] != []

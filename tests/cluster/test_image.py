@@ -110,7 +110,7 @@ def images(draw: st.DrawFn) -> Image:
             deleted={each.id: each for each in gone},
             brokers={each: Broker(each, {"kafka": Endpoint("h", 1)}, epoch=epoch) for each in ids},
             configs={str(each): Overrides({"log.retention.ms": str(each)}) for each in ids},
-            controller=Controller(ONE, epoch),
+            controller=Controller(BrokerId(draw(st.sampled_from([-1, 1]))), epoch),
         )
     )
 

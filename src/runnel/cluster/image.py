@@ -79,6 +79,8 @@ class Overrides(msgspec.Struct, frozen=True):
 
 
 class Controller(NamedTuple):
+    """Who decides; broker NO_LEADER while nobody does."""
+
     broker: BrokerId
     epoch: Epoch
 
@@ -113,7 +115,7 @@ class Image:
 
     cluster_id: str
     version: int = 0
-    controller: Controller | None = None
+    controller: Controller = Controller(NO_LEADER, Epoch(0))
     brokers: Mapping[BrokerId, Broker] = field(default_factory=_nothing)
     topics: Mapping[TopicId, Topic] = field(default_factory=_nothing)
     deleted: Mapping[TopicId, DeletedTopic] = field(default_factory=_nothing)

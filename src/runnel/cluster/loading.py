@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from runnel.cluster import nodes
-from runnel.cluster.image import Controller, Delta, Image
+from runnel.cluster.image import NO_LEADER, Controller, Delta, Image
 from runnel.cluster.nodes import ChangesNode, ClusterNode, ControllerNode, Recent
 from runnel.cluster.store import Node, Store, StoreDamaged, StoreUnavailable
-from runnel.model.ids import BrokerId, Epoch
+from runnel.model.ids import Epoch
 
 TRIES_MAX: Final = 20
 READS_AT_ONCE: Final = 500  # pipelined; more would only fill buffers
@@ -67,13 +67,12 @@ async def _get_all(store: Store, folder: str, names: Sequence[str]) -> list[Node
     return await asyncio.gather(*(store.get(f"{folder}/{name}") for name in names))
 
 
-async def _controller(store: Store) -> Controller | None:
+async def _controller(store: Store) -> Controller:
+    epoch = Epoch((await must_get(store, nodes.CONTROLLER_EPOCH_PATH)).version)
     node = await store.get(nodes.CONTROLLER_PATH)
     if node is None:
-        return None
-    epoch = await must_get(store, nodes.CONTROLLER_EPOCH_PATH)
-    broker = nodes.decode(nodes.CONTROLLER_PATH, node.value, ControllerNode).broker
-    return Controller(BrokerId(broker), Epoch(epoch.version))
+        return Controller(NO_LEADER, epoch)
+    return Controller(nodes.decode(nodes.CONTROLLER_PATH, node.value, ControllerNode).broker, epoch)
 
 
 async def _cluster_id(store: Store) -> str:

@@ -261,12 +261,12 @@ class Metadata:
 
     async def _claim(self) -> None:
         """Become controller unless somebody is."""
-        while self._image.controller is None:
+        while self._image.controller.broker == NO_LEADER:
             last = await must_get(self._store, nodes.CONTROLLER_EPOCH_PATH)
             claim = Controller(self._broker, Epoch(last.version + 1))
             await self._try(membership.claim(claim), Delta(controller=claim))
         present = await self._store.get(nodes.CONTROLLER_PATH)
-        if present is not None and present.session == self._store.session and self._image.controller is not None:
+        if present is not None and present.session == self._store.session:
             self._epoch = self._image.controller.epoch  # ours, also where the store could not say so at once
 
     async def _try(self, ops: Sequence[Op], delta: Delta) -> bool:

@@ -18,7 +18,7 @@ from runnel.record.records import Record
 
 NOW = 10_000
 CONFIG = TopicConfig(cleanup_policy=frozenset({"compact"}), delete_retention_ms=1_000)
-KEYS = [b"a", b"b", b"c", b"a key that is longer than its digest", b"another key that is longer"]
+KEYS = [b"a", b"b", b"c", b"a key longer than its digest 1", b"a key longer than its digest 2"]
 NEVER = 2**62
 
 
@@ -200,6 +200,7 @@ def test_max_timestamp_is_that_of_the_records_that_stay() -> None:
 def test_records_without_a_key_go() -> None:
     kept = compacted(log_of([(None, b"1"), (b"a", b"1")], [(None, b"2")]))
     assert [record.key for record in read(kept)] == [b"a"]
+    assert [record.offset for record in read(compacted(log_of([(None, b"1")], [(None, b"2")]), bound=1))] == [1]
 
 
 def test_markers_and_records_of_transactions() -> None:
@@ -208,8 +209,8 @@ def test_markers_and_records_of_transactions() -> None:
     txn = records.encode([Record(1, 0, b"a", b"2"), Record(2, 0, b"b", b"2")], base_offset=1, transactional=True)
     end = records.encode([Record(3, 0, b"\0\0\0\1", b"")], base_offset=3, transactional=True, control=True)
     assert compacted([old, txn, end]) == [old, txn, end]
-    new = records.encode([Record(4, 0, b"a", b"3")], base_offset=4)
-    assert [record.offset for record in read(compacted([old, txn, end, new]))] == [2, 3, 4]
+    new = records.encode([Record(4, 0, b"a", b"3"), Record(5, 0, b"\0\0\0\1", b"3")], base_offset=4)
+    assert [record.offset for record in read(compacted([old, txn, end, new]))] == [2, 3, 4, 5]
 
 
 def test_a_damaged_batch_is_kept_as_it_is() -> None:

@@ -152,7 +152,7 @@ def test_a_sequence_behind_the_window_is_seen_across_the_wrap() -> None:
     partition = Partition()
     quarter = SEQUENCES // 4
     for sequence in range(0, SEQUENCES, quarter):
-        partition.append(data(sequence, quarter))
+        assert partition.append(data(sequence, quarter)) is None
     for sequence in range(WINDOW):
         partition.append(data(sequence))
     assert outcome(partition, data(3 * quarter, quarter)) == "behind"
@@ -321,6 +321,15 @@ def test_a_producer_that_made_room_returns_when_the_write_fails() -> None:
 
 
 # --- snapshots
+def test_a_copy_stays_while_the_original_moves_on() -> None:
+    partition = Partition()
+    partition.append(data(0))
+    copy = partition.producers.copy()
+    partition.append(data(1))
+    assert copy == replayed(partition.log[:1])
+    assert copy.to_bytes(1) == replayed(partition.log[:1]).to_bytes(1)
+
+
 def test_a_snapshot_is_refused_unless_it_is_whole_and_of_this_offset() -> None:
     partition = run([data(0), data(1), data(0, pid=9, epoch=3), data(0, pid=9, epoch=4)])
     partition.producers.expire(10**9, 1)

@@ -187,9 +187,8 @@ def _rewritten(header: BatchHeader, data: bytes, kept: list[Span], horizon_ms: i
     else:
         section = b"".join([_retimed(data, span, header.base_offset, horizon_ms) for span in kept])
         header = header._replace(attributes=header.attributes | DELETE_HORIZON, base_timestamp=horizon_ms)
-    if not header.append_time:
-        header = header._replace(max_timestamp=max(span.timestamp for span in kept))
-    return assemble(header._replace(count=len(kept)), compress(header.compression, section))
+    header = header._replace(max_timestamp=max(span.timestamp for span in kept), count=len(kept))
+    return assemble(header, compress(header.compression, section))
 
 
 def _retimed(data: bytes, span: Span, base_offset: int, base_timestamp: int) -> bytes:

@@ -11,7 +11,9 @@ Rule 5: a sequence is called a duplicate only if it is known to have been append
           --> error         behind the window, ahead of the sequence, or of an old epoch
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
@@ -19,7 +21,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from runnel.model.errors import DuplicateSequence, InvalidProducerEpoch, OutOfOrderSequence
-from runnel.record.batch import BatchHeader
+from runnel.record.batch import CONTROL, TRANSACTIONAL, BatchHeader
 
 WINDOW = 5  # batches a Kafka client has in flight at most when idempotent
 SEQUENCES = 2**31  # after the last comes 0
@@ -33,6 +35,7 @@ _HEAD = Struct(">4sHIqII")  # magic, version, crc32c of what follows, offset, pr
 _CRC_STARTS = 10
 _PRODUCER = Struct(">qhBBqqq")  # id, epoch, batches, whole, last timestamp, seen, first offset of the transaction
 _BATCH = Struct(">iiqqq")
+_WITH_BATCHES = tuple(Struct(_PRODUCER.format + "iiqqq" * batches) for batches in range(WINDOW + 1))
 _FENCE = Struct(">qh")
 
 
@@ -70,6 +73,13 @@ class Producer(NamedTuple):
         return self.batches[-1].last_sequence if self.batches else -1
 
 
+# Constructors in C: a batch of an idempotent producer makes one of each.
+_remembered: Callable[[tuple[int, int, int, int, int]], Remembered] = partial(tuple.__new__, Remembered)
+_producer: Callable[[tuple[int, int, tuple[Remembered, ...], bool, int, int, int]], Producer] = partial(
+    tuple.__new__, Producer
+)
+
+
 class Producers:
     """The producers of one partition. Dictionaries are ordered: whoever wrote last stands last."""
 
@@ -93,6 +103,12 @@ class Producers:
     def get(self, producer_id: int) -> Producer | None:
         return self._producers.get(producer_id)
 
+    def copy(self) -> "Producers":
+        """The same state, to be written down elsewhere while this one moves on: entries are shared, as none changes."""
+        twin = Producers(producers_max=self._producers_max)
+        twin._producers, twin._fences = self._producers.copy(), self._fences.copy()
+        return twin
+
     def last_offsets(self) -> dict[int, int]:
         """Where the last batch of each producer ends: compaction keeps those batches."""
         return {producer.producer_id: producer.batches[-1].last_offset for producer in self if producer.batches}
@@ -108,7 +124,7 @@ class Producers:
             raise InvalidProducerEpoch(
                 f"producer {header.producer_id} has epoch {epoch} here, epoch {header.producer_epoch} is fenced off"
             )
-        if known is None or header.control:
+        if known is None or header.attributes & CONTROL:
             return None
         if header.producer_epoch > epoch:
             _check_start(header)
@@ -117,7 +133,8 @@ class Producers:
 
     # --- following the log
     def record(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
-        """The batch is being written at `base_offset`. Until `settle`, `rollback` takes it back."""
+        """A batch is being written at `base_offset`; the header is that of what is stored, with the time of the append
+        if the log stamps it. Until `settle`, `rollback` takes it back."""
         if header.producer_id < 0:
             return
         known = self._producers.pop(header.producer_id, None)
@@ -177,14 +194,10 @@ class Producers:
     # --- snapshots
     def to_bytes(self, offset: int) -> bytes:
         """The state before `offset`, as drawn in docs/formats/record-batch.md."""
-        parts = []
-        for p in self._producers.values():
-            parts.append(
-                _PRODUCER.pack(
-                    p.producer_id, p.epoch, len(p.batches), p.whole, p.last_timestamp, p.seen_ms, p.txn_first_offset
-                )
-            )
-            parts += [_BATCH.pack(*batch) for batch in p.batches]
+        parts = [
+            _WITH_BATCHES[len(batches)].pack(pid, epoch, len(batches), whole, newest, seen, txn, *chain(*batches))
+            for pid, epoch, batches, whole, newest, seen, txn in self._producers.values()
+        ]
         parts += [_FENCE.pack(*fence) for fence in self._fences.items()]
         head = _HEAD.pack(_MAGIC, _VERSION, 0, offset, len(self._producers), len(self._fences))
         body = b"".join((head[_CRC_STARTS:], *parts))
@@ -230,13 +243,14 @@ def _check_start(header: BatchHeader) -> None:
 
 
 def _continue_epoch(known: Producer, header: BatchHeader) -> Duplicate | None:
-    first, last = header.base_sequence, _last_sequence(header)
+    first = header.base_sequence
+    expected = (known.batches[-1].last_sequence + 1) % SEQUENCES if known.batches else 0
+    if first == expected:
+        return None
+    last = _last_sequence(header)
     for batch in known.batches:
         if batch.base_sequence == first and batch.last_sequence == last:
             return Duplicate(batch.base_offset, batch.last_offset, batch.timestamp)
-    expected = (known.last_sequence + 1) % SEQUENCES
-    if first == expected:
-        return None
     if known.batches and known.whole and _before(last, known.batches[0].base_sequence):
         raise DuplicateSequence(
             f"producer {header.producer_id} sent sequence {first} again: it was appended, its offset is forgotten"
@@ -260,21 +274,17 @@ def _after(known: Producer | None, header: BatchHeader, base_offset: int, now_ms
     """The producer, once this batch is in the log."""
     if known is not None and header.producer_epoch < known.epoch:
         return known
+    control = header.attributes & CONTROL
     if known is None or header.producer_epoch > known.epoch:
-        whole = header.control or header.base_sequence == 0
+        whole = control != 0 or header.base_sequence == 0
         txn = known.txn_first_offset if known is not None else -1
         known = Producer(header.producer_id, header.producer_epoch, whole=whole, txn_first_offset=txn)
-    if header.control:  # a marker: it ends the transaction, and is no batch of the producer's own
+    if control:  # a marker: it ends the transaction, and is no batch of the producer's own
         return known._replace(last_timestamp=header.max_timestamp, seen_ms=now_ms, txn_first_offset=-1)
     last_offset = base_offset + header.last_offset_delta
-    batch = Remembered(header.base_sequence, _last_sequence(header), base_offset, last_offset, header.max_timestamp)
-    opens = header.transactional and known.txn_first_offset < 0
-    return Producer(
-        known.producer_id,
-        known.epoch,
-        (*known.batches, batch)[-WINDOW:],
-        known.whole,
-        header.max_timestamp,
-        now_ms,
-        base_offset if opens else known.txn_first_offset,
-    )
+    newest = header.max_timestamp
+    batch = _remembered((header.base_sequence, _last_sequence(header), base_offset, last_offset, newest))
+    producer_id, epoch, batches, whole, _, _, txn = known
+    if header.attributes & TRANSACTIONAL and txn < 0:
+        txn = base_offset
+    return _producer((producer_id, epoch, (*batches[1 - WINDOW :], batch), whole, newest, now_ms, txn))

@@ -21,7 +21,6 @@ class IndexMark(msgspec.Struct, frozen=True):
     count: int
     crc: int
     latest_timestamp: int
-    latest_position: int
     gaps: bool
 
 

@@ -32,7 +32,7 @@ class Epochs:
         if not self._entries or epoch > self._entries[-1][0]:
             self._entries.append((epoch, offset))
 
-    def at(self, offset: int) -> Epoch:
+    def epoch_of(self, offset: int) -> Epoch:
         """The epoch that wrote `offset`."""
         at = bisect_right(self._entries, offset, key=lambda entry: entry[1])
         return Epoch(self._entries[at - 1][0]) if at else NO_EPOCH

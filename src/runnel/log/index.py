@@ -28,11 +28,12 @@ TAIL_BYTES_MAX = 4 * KIB  # entries for about 1 MiB of log
 
 _ENTRY = Struct(">IIq")
 ENTRY_BYTES = _ENTRY.size
-_FOOTER = Struct(">4sBBHIIIIqII")  # magic, version, gaps, -, count, log bytes, offsets, latest: position, time; crcs
+_FOOTER = Struct(">4sBBHIIIqII")  # magic, version, gaps, -, count, log bytes, offsets, latest timestamp, crcs
 _MAGIC = b"RIdx"
 _VERSION = 1
 
 Read = Callable[[int, int], bytes | None]
+Entry = tuple[int, int, int]
 
 
 class NotCached(Exception):
@@ -50,14 +51,13 @@ class Footer(NamedTuple):
 class Index:
     """The index of one segment, as far as it has been built."""
 
-    __slots__ = ("count", "crc", "gaps", "latest_position", "latest_timestamp", "next_at", "tail", "verified")
+    __slots__ = ("count", "crc", "gaps", "latest_timestamp", "next_at", "tail", "verified")
 
     def __init__(self, mark: IndexMark | None = None, *, next_at: int = 0) -> None:
         self.count = mark.count if mark else 0  # entries in the file
         self.crc = mark.crc if mark else 0  # of the entries in the file
         self.gaps = mark.gaps if mark else False  # offsets are missing between batches: compaction removed them
         self.latest_timestamp = mark.latest_timestamp if mark else NO_TIMESTAMP
-        self.latest_position = mark.latest_position if mark else 0
         self.next_at = next_at  # a batch at this position or later gets an entry
         self.tail = bytearray()  # entries that are not in the file yet
         self.verified = not self.count
@@ -74,7 +74,7 @@ class Index:
 
     def mark(self) -> IndexMark:
         """What the checkpoint keeps; the tail must have been flushed."""
-        return IndexMark(self.count, self.crc, self.latest_timestamp, self.latest_position, self.gaps)
+        return IndexMark(self.count, self.crc, self.latest_timestamp, self.gaps)
 
     def note(self, relative: int, position: int, timestamp: int, interval_bytes: int) -> None:
         """A batch was written at `position`."""
@@ -83,7 +83,6 @@ class Index:
             self.next_at = position + interval_bytes
         if timestamp > self.latest_timestamp:
             self.latest_timestamp = timestamp
-            self.latest_position = position
 
     def flush(self, file: File) -> None:
         """Move the tail to the file. If that fails the tail stays, and the next try writes it to the same place."""
@@ -101,22 +100,28 @@ class Index:
         """(offset, position) of a batch before which every batch is older than `timestamp`."""
         return self._last(read, lambda entry: entry[2] < timestamp)
 
-    def last_below(self, position: int, read: Read) -> tuple[int, tuple[int, int, int]]:
-        """How many entries point below `position`, and the last of these."""
-        number = self._count_where(read, lambda entry: entry[1] < position)
-        return number, self._entry(number - 1, read) if number else (0, 0, NO_TIMESTAMP)
-
-    def _last(self, read: Read, wanted: Callable[[tuple[int, int, int]], bool]) -> tuple[int, int]:
+    def _last(self, read: Read, wanted: Callable[[Entry], bool]) -> tuple[int, int]:
         number = self._count_where(read, wanted)
         return self._entry(number - 1, read)[:2] if number else (0, 0)
 
-    def _count_where(self, read: Read, wanted: Callable[[tuple[int, int, int]], bool]) -> int:
+    def cut(self, position: int, read: Read) -> tuple["Index", int]:
+        """The index of what lies before `position`; its latest timestamp lacks the batches from the returned place on."""
+        number = self._count_where(read, lambda entry: entry[1] < position)
+        _, last, latest = self._entry(number - 1, read) if number else (0, 0, NO_TIMESTAMP)
+        on_disk = min(number, self.count)
+        crc = crc32c((read(on_disk * ENTRY_BYTES, 0) or b"") if on_disk else b"")
+        made = Index(IndexMark(on_disk, crc, latest, self.gaps), next_at=position)
+        made.tail = self.tail[: (number - on_disk) * ENTRY_BYTES]
+        made.verified = True
+        return made, last
+
+    def _count_where(self, read: Read, wanted: Callable[[Entry], bool]) -> int:
         total = self.count + len(self.tail) // ENTRY_BYTES
         low = self.count if self.tail and wanted(self._entry(self.count, read)) else 0
         high = total if low or not self.count else self.count
         return bisect_right(range(total), False, low, high, key=lambda number: not wanted(self._entry(number, read)))
 
-    def _entry(self, number: int, read: Read) -> tuple[int, int, int]:
+    def _entry(self, number: int, read: Read) -> Entry:
         if number >= self.count:
             return _ENTRY.unpack_from(self.tail, (number - self.count) * ENTRY_BYTES)
         data = read(ENTRY_BYTES, number * ENTRY_BYTES)
@@ -128,21 +133,20 @@ class Index:
 def footer(index: Index, log_bytes: int, offsets: int) -> bytes:
     """What seals an index whose entries are all in its file."""
     body = _FOOTER.pack(
-        _MAGIC, _VERSION, index.gaps, 0, index.count, log_bytes, offsets,
-        index.latest_position, index.latest_timestamp, index.crc, 0,
-    )  # fmt: skip
+        _MAGIC, _VERSION, index.gaps, 0, index.count, log_bytes, offsets, index.latest_timestamp, index.crc, 0
+    )
     return body[:-4] + crc32c(body[:-4]).to_bytes(4, "big")
 
 
 def read_footer(data: bytes) -> Footer | None:
     """The footer at the end of a sealed index; None if it is not one."""
-    if len(data) < _FOOTER.size or len(data) % ENTRY_BYTES != _FOOTER.size % ENTRY_BYTES:
+    if len(data) < _FOOTER.size:
         return None
     body = data[-_FOOTER.size :]
-    magic, version, gaps, _, count, log_bytes, offsets, position, timestamp, crc, own_crc = _FOOTER.unpack(body)
+    magic, version, gaps, _, count, log_bytes, offsets, timestamp, crc, own_crc = _FOOTER.unpack(body)
     if magic != _MAGIC or version != _VERSION or crc32c(body[:-4]) != own_crc:
         return None
-    return Footer(IndexMark(count, crc, timestamp, position, bool(gaps)), log_bytes, offsets)
+    return Footer(IndexMark(count, crc, timestamp, bool(gaps)), log_bytes, offsets)
 
 
 def load(file: File) -> Footer | None:
@@ -152,6 +156,12 @@ def load(file: File) -> Footer | None:
     if found is None or len(data) - _FOOTER.size != found.mark.count * ENTRY_BYTES:
         return None
     return found if crc32c(data[: -_FOOTER.size]) == found.mark.crc else None
+
+
+def sealed_latest(file: File, log_bytes: int) -> int | None:
+    """The latest timestamp of a sealed segment by the footer alone; None if that is missing or does not fit."""
+    found = read_footer(file.read(_FOOTER.size, max(0, file.size() - _FOOTER.size)))
+    return found.mark.latest_timestamp if found is not None and found.log_bytes == log_bytes else None
 
 
 def entries_intact(file: File, mark: IndexMark) -> bool:

@@ -13,6 +13,9 @@ from runnel.log.files import Files, files_of
 from runnel.log.producers import Producers
 from runnel.log.reader import Reader
 from runnel.log.recovery import recover
+from runnel.log.state import State
+from runnel.log.timing import Timed, TimeReader
+from runnel.log.trimming import Trimmer
 from runnel.log.writer import Appended, Writer
 from runnel.model.errors import Corruption, Fatal
 from runnel.model.ids import Offset
@@ -37,18 +40,19 @@ def _raise(error: Fatal) -> None:
 class Log:
     """Batches by offset: appended at the end, read anywhere."""
 
-    __slots__ = ("_clock", "_config", "_disk", "_files", "_reader", "_writer", "folder")
+    __slots__ = ("_clock", "_disk", "_reader", "_state", "_times", "_trimmer", "_writer", "config")
 
     def __init__(
-        self, disk: Disk, files: Files, folder: str, config: TopicConfig, clock: Clock, writer: Writer
+        self, disk: Disk, files: Files, state: State, config: TopicConfig, clock: Clock, writer: Writer, reader: Reader
     ) -> None:
         self._disk = disk
-        self._files = files
-        self.folder = folder
-        self._config = config
+        self._state = state
         self._clock = clock
         self._writer = writer
-        self._reader = Reader(disk, files, writer, config.index_interval_bytes, [])
+        self._reader = reader
+        self._times = TimeReader(disk, files, state, reader)
+        self._trimmer = Trimmer(disk, files, state, writer, reader)
+        self.config = config
 
     @classmethod
     async def open(
@@ -62,27 +66,27 @@ class Log:
         now_ms = clock.wall_ms()
         found = await disk.offload(lambda: recover(disk, folder, config.index_interval_bytes, now_ms))
         files = files or files_of(disk)
-        writer = Writer(disk, files, folder, config, clock, found, on_progress, on_fatal)
-        log = cls(disk, files, folder, config, clock, writer)
-        log._reader.damage.extend(found.damage)
-        await writer.opened(found)
-        return log
+        state = State(folder, found)
+        writer = Writer(disk, files, state, config, clock, on_progress, on_fatal)
+        reader = Reader(disk, files, state, writer, config.index_interval_bytes, found.damage)
+        await writer.keeper.opened(changed=found.scanned or not found.known)
+        return cls(disk, files, state, config, clock, writer, reader)
 
     # --- where it begins and ends
 
     @property
     def start_offset(self) -> Offset:
-        return self._writer.start_offset
+        return self._state.start_offset
 
     @property
     def end_offset(self) -> Offset:
         """The next one to be written."""
-        return self._writer.end_offset
+        return self._state.end_offset
 
     @property
     def synced_offset(self) -> Offset:
         """Everything below survives a power loss."""
-        return self._writer.synced_offset
+        return self._state.synced_offset
 
     @property
     def held_offset(self) -> Offset:
@@ -91,15 +95,15 @@ class Log:
 
     @property
     def size_bytes(self) -> int:
-        return sum(segment.size for segment in self._writer.segments)
+        return self._state.size_bytes
 
     @property
     def epochs(self) -> Epochs:
-        return self._writer.epochs
+        return self._state.epochs
 
     @property
     def producers(self) -> Producers:
-        return self._writer.producers
+        return self._state.producers
 
     @property
     def damage(self) -> list[Corruption]:
@@ -132,6 +136,30 @@ class Log:
         """
         return await self._reader.read(offset, bytes_max, upto)
 
+    async def offset_by_time(self, timestamp: int) -> Timed | None:
+        """(offset, timestamp, leader epoch) of the first message that is not older than `timestamp`."""
+        return await self._times.first_at_or_after(timestamp)
+
+    async def offset_of_max_timestamp(self) -> Timed | None:
+        """(offset, timestamp, leader epoch) of the first of the newest messages."""
+        newest = await self._times.max_timestamp()
+        return await self._times.first_at_or_after(newest) if newest >= 0 else None
+
+    # --- getting shorter
+
+    async def truncate(self, offset: int) -> None:
+        """Remove everything from the batch with `offset` on. Below the start, the log goes on empty at `offset`."""
+        await self._trimmer.truncate(offset, self._clock.wall_ms())
+
+    async def advance_start(self, offset: int, upto: int | None = None) -> None:
+        """Let the log begin at `offset` (DeleteRecords), at most at `upto`, the high watermark."""
+        await self._trimmer.advance_start(offset, self.held_offset if upto is None else upto)
+
+    async def enforce_retention(self, upto: int | None = None) -> int:
+        """Remove the segments that are too old or too many, below `upto`; how many went."""
+        bound = self.held_offset if upto is None else upto
+        return await self._trimmer.enforce_retention(self.config, self._clock.wall_ms(), bound)
+
     # --- keeping
 
     async def sync(self) -> None:
@@ -139,10 +167,18 @@ class Log:
         await self._writer.alone(self._writer.sync_active)
 
     def reconfigure(self, config: TopicConfig) -> None:
-        self._config = config
+        self.config = config
         self._writer.reconfigure(config)
 
     async def close(self) -> None:
         """Stop cleanly: the next opening has nothing to scan."""
         if not self._writer.closed:
             await self._writer.alone(self._writer.close)
+
+    async def remove(self) -> None:
+        """Stop, and remove all files: the topic was deleted."""
+        await self._writer.beside(self._remove)
+
+    async def _remove(self) -> None:
+        self._writer.abandon()
+        await self._disk.offload(lambda: self._disk.remove(self._state.folder))

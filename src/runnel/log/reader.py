@@ -6,7 +6,6 @@ Rule 3: a reader that goes on where it stopped needs no index: its place is reme
 """
 
 import asyncio
-from bisect import bisect_right
 from collections.abc import Callable
 from struct import Struct
 from typing import NamedTuple
@@ -14,14 +13,14 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from runnel.log.files import Files
-from runnel.log.index import Index, NotCached, Read, entries_intact
+from runnel.log.index import NO_TIMESTAMP, Index, NotCached, Read, entries_intact, sealed_latest
 from runnel.log.indexing import build, load_or_build
 from runnel.log.recovery import rotten
 from runnel.log.scan import find_hole, walk
 from runnel.log.segment import Hole, Segment
+from runnel.log.state import State
 from runnel.log.writer import Writer
 from runnel.model.errors import Corruption, OffsetOutOfRange
-from runnel.model.ids import Offset
 from runnel.model.seams import Disk, File
 from runnel.record.batch import CRC_STARTS, FRAMING_BYTES, HEADER_BYTES, MAGIC
 
@@ -49,13 +48,26 @@ class _Found(NamedTuple):
 class Reader:
     """Reads the segments that a writer fills."""
 
-    __slots__ = ("_cursors", "_disk", "_files", "_generation", "_interval_bytes", "_loading", "_writer", "damage")
+    __slots__ = (
+        "_cursors",
+        "_disk",
+        "_files",
+        "_generation",
+        "_loading",
+        "_state",
+        "_writer",
+        "damage",
+        "interval_bytes",
+    )
 
-    def __init__(self, disk: Disk, files: Files, writer: Writer, interval_bytes: int, damage: list[Corruption]) -> None:
+    def __init__(
+        self, disk: Disk, files: Files, state: State, writer: Writer, interval_bytes: int, damage: list[Corruption]
+    ) -> None:
         self._disk = disk
         self._files = files
+        self._state = state
         self._writer = writer
-        self._interval_bytes = interval_bytes
+        self.interval_bytes = interval_bytes
         self.damage = damage
         self._cursors: dict[int, tuple[Segment, int, int]] = {}
         self._generation = 0
@@ -70,10 +82,10 @@ class Reader:
 
     def read_cached(self, offset: int, bytes_max: int, upto: int) -> bytes | memoryview | None:
         """What `read` would return if it needs no disk, else None."""
-        writer = self._writer
-        if not writer.start_offset <= offset <= writer.end_offset:
+        state = self._state
+        if not state.start_offset <= offset <= state.end_offset:
             raise self._out_of_range(offset)
-        if offset >= upto or offset == writer.end_offset:
+        if offset >= upto or offset == state.end_offset:
             return b""
         try:
             segment, position, due = self._cursors.get(offset) or self._place_cached(offset)
@@ -90,41 +102,34 @@ class Reader:
     async def read(self, offset: int, bytes_max: int, upto: int) -> bytes | memoryview:
         """Whole batches from the one with `offset` on, at least one, and all below `upto`."""
         while (data := self.read_cached(offset, bytes_max, upto)) is None:
-            segment, next_base = self._segment_of(offset)
+            segment = self._state.segment_of(offset)
             generation = self._generation
-            index = await self.index_of(segment, next_base)
+            index = await self.index_of(segment)
             if segment.holes and (hole := segment.hole_with(offset)) is not None:
                 raise rotten(segment, hole)
             try:
                 found = await self._fetch(segment, index, offset, bytes_max, upto)
             except Rot as rot:
                 if generation == self._generation:
-                    await self._locate_rot(segment, index, rot, next_base)
+                    await self._locate_rot(segment, index, rot)
                 continue
             if found is not None:
                 if generation == self._generation:
                     self._remember(segment, found)
                 return found.data
-            if segment is self._writer.active:
+            if segment is self._state.active:
                 return b""
-            offset = next_base
+            offset = self._state.end_of(segment)
         return data
 
     def _out_of_range(self, offset: int) -> OffsetOutOfRange:
-        writer = self._writer
         return OffsetOutOfRange(
-            f"offset {offset} is not in the log, which has {writer.start_offset} to {writer.end_offset}: "
+            f"offset {offset} is not in the log, which has {self._state.start_offset} to {self._state.end_offset}: "
             "begin at the earliest or the latest offset"
         )
 
-    def _segment_of(self, offset: int) -> tuple[Segment, Offset]:
-        """The segment that has or had this offset, and where the next one begins."""
-        segments = self._writer.segments
-        at = bisect_right(segments, offset, key=lambda segment: segment.base_offset)
-        return segments[at - 1], segments[at].base_offset if at < len(segments) else self._writer.end_offset
-
     def _place_cached(self, offset: int) -> tuple[Segment, int, int]:
-        segment, _ = self._segment_of(offset)
+        segment = self._state.segment_of(offset)
         if offset == segment.base_offset and not segment.holes:
             return segment, 0, offset
         index, log_file = segment.index, self._files.get(segment.log_path)
@@ -161,7 +166,7 @@ class Reader:
 
     # --- indexes and rot
 
-    async def index_of(self, segment: Segment, next_base: int) -> Index:
+    async def index_of(self, segment: Segment) -> Index:
         """The index of a segment, read, checked, and built again if it does not fit."""
         if segment.index is not None and segment.index.verified:
             return segment.index
@@ -169,13 +174,24 @@ class Reader:
             self._loading = asyncio.Lock()
         async with self._loading:
             if segment.index is None:
-                work = _loader(self._disk, segment, next_base, self._interval_bytes)
+                next_base = self._state.end_of(segment)
+                work = _loader(self._disk, segment, next_base, self.interval_bytes)
                 index, holes = await self._disk.offload(work)
                 self._take_holes(segment, holes)
                 segment.index = index
             elif not segment.index.verified:
                 await self._verify_active(segment, segment.index)
             return segment.index
+
+    async def latest_timestamp(self, segment: Segment) -> int:
+        """The latest timestamp in a segment; for a sealed one the footer of its index says it."""
+        if segment.index is None and segment.sealed_latest is None:
+            segment.sealed_latest = await self._disk.offload(lambda: _sealed_latest(self._disk, segment))
+            if segment.sealed_latest is None:
+                await self.index_of(segment)
+        if segment.index is not None:
+            return segment.index.latest_timestamp
+        return NO_TIMESTAMP if segment.sealed_latest is None else segment.sealed_latest
 
     async def _verify_active(self, segment: Segment, index: Index) -> None:
         """The checkpoint named these entries: see whether they are there."""
@@ -188,8 +204,8 @@ class Reader:
 
     async def _rebuild_active(self, segment: Segment) -> None:
         self._files.forget(segment.index_path)
-        end = self._writer.end_offset
-        index, holes = await self._disk.offload(lambda: build(self._disk, segment, end, self._interval_bytes))
+        end = self._state.end_offset
+        index, holes = await self._disk.offload(lambda: build(self._disk, segment, end, self.interval_bytes))
         index.next_at = segment.size
         self._take_holes(segment, holes)
         segment.index = index
@@ -200,9 +216,9 @@ class Reader:
                 segment.holes += (hole,)
                 self.damage.append(rotten(segment, hole))
 
-    async def _locate_rot(self, segment: Segment, index: Index, rot: Rot, next_base: int) -> None:
+    async def _locate_rot(self, segment: Segment, index: Index, rot: Rot) -> None:
         """Find out exactly what is rotten, so that all the rest can be read."""
-        size, frozen = segment.size, index.frozen()
+        size, frozen, next_base = segment.size, index.frozen(), self._state.end_of(segment)
         async with (
             self._files.pinned(segment.log_path) as log_file,
             self._files.pinned(segment.index_path, create=True) as index_file,
@@ -219,6 +235,17 @@ def _loader(
     disk: Disk, segment: Segment, next_base: int, interval_bytes: int
 ) -> Callable[[], tuple[Index, tuple[Hole, ...]]]:
     return lambda: load_or_build(disk, segment, next_base, interval_bytes)
+
+
+def _sealed_latest(disk: Disk, segment: Segment) -> int | None:
+    try:
+        file = disk.open(segment.index_path)
+    except OSError:
+        return None
+    try:
+        return sealed_latest(file, segment.size)
+    finally:
+        file.close()
 
 
 def _nothing(size: int, position: int) -> bytes | None:

@@ -9,7 +9,6 @@ Rule 4: index, epochs and producers are functions of the log: what is missing or
 Rule 5: a file whose name is not ours is left alone.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from runnel.log import checkpoint as checkpoints
@@ -18,12 +17,11 @@ from runnel.log.index import Index
 from runnel.log.indexing import IndexWriter
 from runnel.log.layout import CLEANED, INDEX, LOG, PRODUCERS, SWAP, is_our_tmp, numbered, offsets_of, ranged, ranges_of
 from runnel.log.producers import Producers
-from runnel.log.scan import find_hole, walk
+from runnel.log.scan import find_hole, walk, walk_over_rot
 from runnel.log.segment import Hole, Segment
 from runnel.model.errors import Corruption
 from runnel.model.ids import Offset
 from runnel.model.seams import Disk, File
-from runnel.record.batch import BatchHeader
 
 
 @dataclass(slots=True)
@@ -275,19 +273,8 @@ def replay(
             continue
         file = disk.open(segment.log_path)
         try:
-            for header in _headers_over_rot(file, segment, next_base):
+            for _, header in walk_over_rot(file, 0, segment.size, segment.base_offset, next_base):
                 if header.producer_id >= 0 and from_offset <= header.base_offset < end_offset:
                     producers.replay(header, now_ms)
         finally:
             file.close()
-
-
-def _headers_over_rot(file: File, segment: Segment, next_base: int) -> Iterator[BatchHeader]:
-    position, offset = 0, int(segment.base_offset)
-    while position < segment.size:
-        for at, header in walk(file, position, segment.size, check_crc=False):
-            yield header
-            position, offset = at + header.size, header.last_offset + 1
-        if position < segment.size:
-            hole = find_hole(file, position, segment.size, offset, next_base)
-            position, offset = hole.end_position, hole.next_offset

@@ -37,6 +37,21 @@ def walk(file: File, position: int, end: int, *, check_crc: bool = True) -> Iter
         position += at
 
 
+def walk_over_rot(
+    file: File, position: int, end: int, offset: int, next_base: int
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Each batch whose header can be made out; checksums are not looked at, what is unreadable is left out."""
+    while position < end:
+        for at, header in walk(file, position, end, check_crc=False):
+            if header.base_offset < offset or header.last_offset >= next_base:
+                break
+            yield at, header
+            position, offset = at + header.size, header.last_offset + 1
+        if position < end:
+            hole = find_hole(file, position, end, offset, next_base)
+            position, offset = hole.end_position, hole.next_offset
+
+
 def find_hole(file: File, position: int, end: int, first_offset: int, end_offset: int) -> Hole:
     """How far the damage reaches that begins at `position`: up to the next good batch, or to the end."""
     bad = file.read(HEADER_BYTES, position)

@@ -19,7 +19,7 @@ class Hole(NamedTuple):
 class Segment:
     """The batches from `base_offset` on, up to the next segment."""
 
-    __slots__ = ("base_offset", "created_ms", "folder", "holes", "index", "size")
+    __slots__ = ("base_offset", "created_ms", "folder", "holes", "index", "sealed_latest", "size")
 
     def __init__(self, folder: str, base_offset: int, size: int, created_ms: int, index: Index | None) -> None:
         self.folder = folder
@@ -27,6 +27,7 @@ class Segment:
         self.size = size
         self.created_ms = created_ms
         self.index = index  # None: sealed, and not looked at yet
+        self.sealed_latest: int | None = None  # its latest timestamp, while the index is not looked at
         self.holes: tuple[Hole, ...] = ()
 
     @property
@@ -42,6 +43,9 @@ class Segment:
             if hole.position <= position < hole.end_position:
                 return hole
         return None
+
+    def holes_below(self, position: int) -> tuple[Hole, ...]:
+        return tuple(hole for hole in self.holes if hole.position < position)
 
     def hole_with(self, offset: int) -> Hole | None:
         for hole in self.holes:

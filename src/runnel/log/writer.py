@@ -15,30 +15,26 @@ import asyncio
 import errno
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar
 
 from crc32c import crc32c
 
-from runnel.log import checkpoint as checkpoints
-from runnel.log.checkpoint import Checkpoint, IndexMark
-from runnel.log.epochs import Epochs
+from runnel.log.checkpoint import sync
 from runnel.log.files import Files
-from runnel.log.index import TAIL_BYTES_MAX, Index
+from runnel.log.index import TAIL_BYTES_MAX
 from runnel.log.indexing import seal
-from runnel.log.recovery import Recovered, create_segment
+from runnel.log.keeper import EMPTY_MARK, Keeper
+from runnel.log.recovery import create_segment
 from runnel.log.segment import Segment
-from runnel.log.snapshots import is_worth_saving, save_snapshot
+from runnel.log.state import State
+from runnel.log.worker import Step, Worker
 from runnel.model.errors import CorruptBatch, Fatal, RunnelError, StorageFailed
-from runnel.model.ids import Offset
-from runnel.model.limits import MIB
+from runnel.model.ids import Epoch, Offset
 from runnel.model.seams import Buffer, Clock, Disk, File
 from runnel.model.topic_config import INT_MAX, FlushMode, TimestampType, TopicConfig
 from runnel.record.batch import BatchHeader, headers, intact, patch, stamp_append_time
 
 T = TypeVar("T")
-
-CHECKPOINT_BYTES = 64 * MIB  # what a crash may leave to scan in a log that is synced
-EMPTY_MARK = Index().mark()
 
 
 class Appended(NamedTuple):
@@ -78,42 +74,31 @@ class Writer:
     """The end of one log."""
 
     __slots__ = (
-        "_clock", "_config", "_cut_due", "_disk", "_dying", "_files", "_folder", "_jobs",
-        "_line", "_on_fatal", "_on_progress", "_saved", "_stamps", "_step_under_way", "_sync_due", "_task", "_timer",
-        "_unsealed", "_unsynced_messages", "active", "cleaned_offset", "closed", "end_offset", "epochs", "producers",
-        "segments", "start_offset", "synced_offset",
+        "_clock", "_config", "_cut_due", "_disk", "_files", "_line", "_on_fatal", "_on_progress", "_stamps", "_state",
+        "_step_under_way", "_sync_due", "_timer", "_unsealed", "_unsynced_messages", "_worker", "closed", "keeper",
     )  # fmt: skip
 
     def __init__(
-        self, disk: Disk, files: Files, folder: str, config: TopicConfig, clock: Clock, found: Recovered,
+        self, disk: Disk, files: Files, state: State, config: TopicConfig, clock: Clock,
         on_progress: Callable[[], None], on_fatal: Callable[[Fatal], None],
     ) -> None:  # fmt: skip
         self._disk = disk
         self._files = files
-        self._folder = folder
+        self._state = state
         self._clock = clock
         self._on_progress = on_progress
         self._on_fatal = on_fatal
-        self.segments = found.segments
-        self.active = found.segments[-1]
-        self.start_offset = found.start_offset
-        self.end_offset = self.synced_offset = found.end_offset
-        self.cleaned_offset = found.cleaned_offset
-        self.epochs = Epochs(lambda: self.end_offset, found.epochs)
-        self.producers = found.producers
+        self.keeper = Keeper(disk, files, state)
         self.closed = False
         self.reconfigure(config)
         self._line: list[_Waiting] = []
-        self._jobs: list[tuple[Callable[[], Awaitable[object]], asyncio.Future[object]]] = []
         self._unsealed: list[tuple[Segment, Offset, bytes]] = []
-        self._task: asyncio.Task[None] | None = None
+        self._worker = Worker(self._due, self._die)
         self._timer: asyncio.TimerHandle | None = None
         self._step_under_way = False
         self._sync_due = False
         self._cut_due = False
-        self._dying: Fatal | None = None
         self._unsynced_messages = 0
-        self._saved: tuple[int, int, int, int, int] | None = None
 
     def reconfigure(self, config: TopicConfig) -> None:
         self._config = config
@@ -121,33 +106,27 @@ class Writer:
 
     @property
     def held_offset(self) -> Offset:
-        return self.synced_offset if self._config.flush_mode is FlushMode.COMMIT else self.end_offset
-
-    async def opened(self, found: Recovered) -> None:
-        """Keep what recovery found out, so that a crash does not make it do the same again."""
-        checkpoint, snapshot = self.capture()
-        if found.scanned or not found.known:
-            await self._save_or_leave(checkpoint, snapshot)
-        else:
-            self._saved = _facts(checkpoint)
+        return self._state.synced_offset if self._config.flush_mode is FlushMode.COMMIT else self._state.end_offset
 
     # --- appending
 
     def append(
         self, buffer: bytearray | memoryview, header: BatchHeader, leader_epoch: int
     ) -> "Appended | asyncio.Future[Appended]":
-        file = self._files.get(self.active.log_path)
+        state = self._state
+        end, position = state.end_offset, state.active.size
+        file = self._files.get(state.active.log_path)
         now_ms = self._clock.wall_ms()
         if (
             self._step_under_way or self._line or self._cut_due or self.closed or file is None
-            or self._is_full(self.active.size, header.size, self.end_offset + header.last_offset_delta, now_ms)
+            or self._is_full(position, header.size, end + header.last_offset_delta, now_ms)
         ):  # fmt: skip
             return self._wait_in_line(buffer, header, leader_epoch, None)
-        appended = self._place(buffer, header, leader_epoch, self.end_offset, now_ms)
+        appended = self._place(buffer, header, leader_epoch, end, now_ms)
         if appended.duplicate:
             return appended
         try:
-            file.write((buffer,), self.active.size)
+            file.write((buffer,), position)
         except OSError as error:
             raise self._take_back(file, error) from error
         self._note(header, appended, leader_epoch)
@@ -175,18 +154,18 @@ class Writer:
         self._refuse_if_over()
         future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         self._line.append(_Waiting(buffer, header, leader_epoch, given, future))
-        self.kick()
+        self._worker.kick()
         return future
 
     def _refuse_if_over(self) -> None:
-        if self._dying is not None:
-            raise StorageFailed(f"{self._folder} takes no more appends: {self._dying}")
+        if self._worker.fatal is not None:
+            raise _dead(self._state.folder, self._worker.fatal)
         if self.closed:
-            raise StorageFailed(f"{self._folder} is closed: send again to the partition's next leader")
+            raise _closed(self._state.folder)
 
     def _is_full(self, position: int, size: int, last_offset: int, now_ms: int) -> bool:
         """Whether the active segment has to be rolled before a batch of this size."""
-        active, config = self.active, self._config
+        active, config = self._state.active, self._config
         assert active.index is not None
         return position > 0 and (
             position + size > config.segment_bytes
@@ -198,16 +177,16 @@ class Writer:
     def _jitter_ms(self) -> int:
         """The same for a segment whoever asks, and different for partitions created together."""
         jitter = self._config.segment_jitter_ms
-        return crc32c(self.active.log_path.encode()) % jitter if jitter else 0
+        return crc32c(self._state.active.log_path.encode()) % jitter if jitter else 0
 
     def _place(self, buffer: Buffer, header: BatchHeader, leader_epoch: int, base: int, now_ms: int) -> Appended:
         """Give a batch its offsets, in its buffer and in the producer state; neither is written yet."""
         if header.producer_id >= 0:
-            known = self.producers.check(header)
+            known = self._state.producers.check(header)
             if known is not None:
                 time = known.timestamp if self._stamps else -1
                 return Appended(Offset(known.base_offset), Offset(known.last_offset), time, True)
-            self.producers.record(header, base, now_ms)
+            self._state.producers.record(header, base, now_ms)
         assert not isinstance(buffer, bytes)
         patch(buffer, base, leader_epoch)
         if self._stamps:
@@ -216,44 +195,44 @@ class Writer:
         return Appended(Offset(base), Offset(base + header.last_offset_delta), -1, False)
 
     def _place_given(self, waiting: _Waiting, base: int, now_ms: int) -> Appended:
-        given = waiting.given
+        given, epoch = waiting.given, self._state.epochs.latest
         assert given
         for header in given:
-            if header.base_offset < base or header.leader_epoch < self.epochs.latest:
+            if header.base_offset < base or header.leader_epoch < epoch:
                 raise CorruptBatch(
                     f"the batch at offset {header.base_offset} of epoch {header.leader_epoch} does not continue a log "
-                    f"that ends at {base} in epoch {self.epochs.latest}: truncate to where both agree, then fetch again"
+                    f"that ends at {base} in epoch {epoch}: truncate to where both agree, then fetch again"
                 )
-            base = header.last_offset + 1
+            base, epoch = header.last_offset + 1, Epoch(header.leader_epoch)
         for header in given:
-            self.producers.record(header, header.base_offset, now_ms)
+            self._state.producers.record(header, header.base_offset, now_ms)
         return Appended(Offset(given[0].base_offset), Offset(given[-1].last_offset), -1, False)
 
     def _note(self, header: BatchHeader, appended: Appended, leader_epoch: int) -> None:
         """A batch has been written at the end of the active segment."""
-        active = self.active
+        active = self._state.active
         index = active.index
         assert index is not None
         timestamp = header.max_timestamp if appended.append_time_ms < 0 else appended.append_time_ms
         index.note(appended.base_offset - active.base_offset, active.size, timestamp, self._config.index_interval_bytes)
-        if leader_epoch != self.epochs.latest:
-            self.epochs.note(leader_epoch, appended.base_offset)
-        if appended.base_offset != self.end_offset:
+        if leader_epoch != self._state.epochs.latest:
+            self._state.epochs.note(leader_epoch, appended.base_offset)
+        if appended.base_offset != self._state.end_offset:
             index.gaps = True
         active.size += header.size
-        self.end_offset = Offset(appended.last_offset + 1)
+        self._state.end_offset = Offset(appended.last_offset + 1)
         self._unsynced_messages += header.count
 
     def _wrote(self) -> None:
         """Something has been written: keep its producers, and see to what follows from the flush mode."""
-        self.producers.settle()
-        index = self.active.index
+        self._state.producers.settle()
+        index = self._state.active.index
         if index is not None and len(index.tail) >= TAIL_BYTES_MAX:
-            self._flush_index(self.active)
+            self.keeper.flush_index(self._state.active)
         mode = self._config.flush_mode
         if mode is FlushMode.COMMIT:
             self._sync_due = True
-            self.kick()
+            self._worker.kick()
         elif mode is FlushMode.INTERVAL:
             self._sync_in_time()
         self._on_progress()
@@ -269,7 +248,7 @@ class Writer:
         self._stop_timer()
         if not self.closed:
             self._sync_due = True
-            self.kick()
+            self._worker.kick()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -278,7 +257,7 @@ class Writer:
 
     def _take_back(self, file: File, error: OSError) -> StorageFailed:
         """Leave nothing of a write that failed, not even the half of it that reached the file."""
-        self.producers.rollback()
+        self._state.producers.rollback()
         self._cut_due = True
         self._cut(file)
         return _refusal(file.path, error)
@@ -287,7 +266,7 @@ class Writer:
         """Cut the file to the last good byte, if that is due; whether it may be written to."""
         if self._cut_due:
             try:
-                file.truncate(self.active.size)
+                file.truncate(self._state.active.size)
             except OSError:
                 return False
             self._cut_due = False
@@ -297,7 +276,7 @@ class Writer:
 
     def _drain(self) -> None:
         """Write those in line with one call, as far as the segment has room."""
-        file = self._files.get(self.active.log_path)
+        file = self._files.get(self._state.active.log_path)
         if not self._line or file is None:
             return
         if not self._cut(file):
@@ -305,7 +284,7 @@ class Writer:
             return
         line, self._line = self._line, []
         now_ms = self._clock.wall_ms()
-        end, position = self.end_offset, self.active.size
+        end, position = self._state.end_offset, self._state.active.size
         placed: list[tuple[_Waiting, Appended]] = []
         for number, waiting in enumerate(line):
             size = len(waiting.buffer)
@@ -333,7 +312,7 @@ class Writer:
         fresh = [(waiting, appended) for waiting, appended in placed if not appended.duplicate]
         if fresh:
             try:
-                file.write([waiting.buffer for waiting, _ in fresh], self.active.size)
+                file.write([waiting.buffer for waiting, _ in fresh], self._state.active.size)
             except OSError as error:
                 refusal = self._take_back(file, error)
                 for waiting, _ in placed:
@@ -360,34 +339,24 @@ class Writer:
 
     # --- steps: one at a time
 
-    def kick(self) -> None:
-        """See to it that what is due gets done."""
-        if self._task is None and self._dying is None:
-            self._task = asyncio.get_running_loop().create_task(self._work())
-
     async def alone(self, job: Callable[[], Awaitable[T]]) -> T:
-        """Do a job while nothing else changes the log and appends wait in line. Not stopped if its caller is."""
-        if self._dying is not None:
-            raise self._dying
-        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        self._jobs.append((job, future))
-        self.kick()
-        return cast(T, await asyncio.shield(future))
+        """Do a job while nothing else changes the log and appends wait in line."""
 
-    async def _work(self) -> None:
-        try:
-            while (step := self._next_step()) is not None:
-                await step()
-        except Fatal as error:
-            self._die(error)
-        finally:
-            self._task = None
+        async def held() -> T:
+            with self._appends_wait():
+                return await job()
 
-    def _next_step(self) -> Callable[[], Awaitable[None]] | None:
+        return await self._worker.run(held)
+
+    async def beside(self, job: Callable[[], Awaitable[T]]) -> T:
+        """Do a job while nothing but appends changes the log."""
+        return await self._worker.run(job)
+
+    def _due(self) -> Step | None:
         if self._unsealed:
             return self._seal
-        if self._jobs:
-            return self._do_job
+        if self._worker.next_job is not None:
+            return self._worker.next_job
         if self._line:
             return self._make_room
         return self._sync if self._sync_due else None
@@ -401,166 +370,100 @@ class Writer:
         finally:
             self._step_under_way = False
             if self.closed:
-                self._fail_line(StorageFailed(f"{self._folder} is closed: send again to the partition's next leader"))
+                self._fail_line(_closed(self._state.folder))
             else:
                 self._drain()
-
-    async def _do_job(self) -> None:
-        job, future = self._jobs.pop(0)
-        with self._appends_wait():
-            try:
-                result = await job()
-            except Fatal as error:
-                future.set_exception(error)
-                raise
-            except (RunnelError, OSError) as error:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
 
     async def _make_room(self) -> None:
         """Those in line wait for the file to be opened, or for a new segment."""
         with self._appends_wait():
             try:
-                if self._files.get(self.active.log_path) is None:
-                    await self._open_active()
+                path = self._state.active.log_path
+                if self._files.get(path) is None:
+                    self._files.put(path, await self._disk.offload(lambda: self._disk.open(path)))
                 else:
                     await self.roll()
             except OSError as error:
-                self._fail_line(_refusal(self._folder, error))
-
-    async def _open_active(self) -> None:
-        path = self.active.log_path
-        self._files.put(path, await self._disk.offload(lambda: self._disk.open(path)))
+                self._fail_line(_refusal(self._state.folder, error))
 
     async def roll(self) -> None:
         """Begin a new segment. Only while appends wait."""
-        old, end = self.active, self.end_offset
+        state = self._state
+        old, end, now_ms = state.active, state.end_offset, self._clock.wall_ms()
         if not old.size:
             return
-        now_ms = self._clock.wall_ms()
-        segment, file = await self._disk.offload(lambda: create_segment(self._disk, self._folder, end, now_ms))
+        segment, file = await self._disk.offload(lambda: create_segment(self._disk, state.folder, end, now_ms))
         self._files.put(segment.log_path, file)
-        self.segments.append(segment)
-        self.active = segment
-        self._unsealed.append((old, end, self.producers.to_bytes(end)))
+        state.set_segments([*state.segments, segment])
+        self._unsealed.append((old, end, state.producers.to_bytes(end)))
 
     async def _seal(self) -> None:
         """Make a segment that was rolled durable. Appends go on: they are in another file."""
+        state = self._state
         segment, next_base, snapshot = self._unsealed[0]
-        self._flush_index(segment)
+        self.keeper.flush_index(segment)
         async with self._files.pinned(segment.log_path) as file:
             await self._disk.offload(lambda: _seal(self._disk, file, segment, next_base))
         self._unsealed.pop(0)
-        self.synced_offset = max(self.synced_offset, next_base)
+        state.synced_offset = max(state.synced_offset, next_base)
         self._on_progress()
-        successor = self.segments[self.segments.index(segment) + 1]
-        await self._save_or_leave(self._checkpoint(successor, 0, EMPTY_MARK, next_base, snapshot), snapshot)
+        successor = state.segment_of(next_base)
+        checkpoint = self.keeper.checkpoint(successor, 0, EMPTY_MARK, next_base, snapshot)
+        await self.keeper.save_or_leave(checkpoint, snapshot)
 
     async def _sync(self) -> None:
         """One sync for all that was written since the last one."""
         self._sync_due = False
-        self._stop_timer()
         due = None
         with self._appends_wait():
             await self.sync_active()
-            if self._checkpoint_is_due():
-                due = self.capture()
+            if self.keeper.is_due():
+                due = self.keeper.capture()
             self._on_progress()
         if due is not None:
-            await self._save_or_leave(*due)
+            await self.keeper.save_or_leave(*due)
 
     async def sync_active(self) -> None:
         """Sync the active segment. Only while appends wait."""
-        if self.synced_offset == self.end_offset:
-            return
-        async with self._files.pinned(self.active.log_path) as file:
-            await self._disk.offload(lambda: checkpoints.sync(file))
-        self.synced_offset = self.end_offset
+        self._stop_timer()
+        state = self._state
+        if state.synced_offset < state.end_offset:
+            async with self._files.pinned(state.active.log_path) as file:
+                await self._disk.offload(lambda: sync(file))
+            state.synced_offset = state.end_offset
+            self._unsynced_messages = 0
+
+    def moved(self) -> None:
+        """The log was truncated."""
+        self._sync_due = False
         self._unsynced_messages = 0
-
-    # --- checkpoints
-
-    def _checkpoint_is_due(self) -> bool:
-        base, position = self._saved[3:] if self._saved else (-1, 0)
-        return base != self.active.base_offset or self.active.size - position >= CHECKPOINT_BYTES
-
-    def capture(self) -> tuple[Checkpoint, bytes]:
-        """What a checkpoint says now. Only while appends wait and all is synced."""
-        self._flush_index(self.active)
-        assert self.active.index is not None
-        snapshot = self.producers.to_bytes(self.end_offset)
-        mark = self.active.index.mark()
-        return self._checkpoint(self.active, self.active.size, mark, self.end_offset, snapshot), snapshot
-
-    def _checkpoint(self, segment: Segment, position: int, mark: IndexMark, end: Offset, snapshot: bytes) -> Checkpoint:
-        return Checkpoint(
-            start_offset=self.start_offset, recovery_offset=end, segment=segment.base_offset, position=position,
-            created_ms=segment.created_ms, snapshot=is_worth_saving(snapshot), cleaned_offset=self.cleaned_offset,
-            index=mark, epochs=self.epochs.entries(),
-        )  # fmt: skip
-
-    async def save(self, checkpoint: Checkpoint, snapshot: bytes) -> None:
-        """Make a checkpoint durable; nothing is written if it says what the last one said."""
-        facts = _facts(checkpoint)
-        if facts != self._saved:
-            await self._disk.offload(lambda: _save(self._disk, self._folder, checkpoint, snapshot))
-            self._saved = facts
-
-    async def _save_or_leave(self, checkpoint: Checkpoint, snapshot: bytes) -> None:
-        """Without a newer checkpoint there is only more to scan after a crash: no reason to fail."""
-        with suppress(OSError):
-            await self.save(checkpoint, snapshot)
-
-    def _flush_index(self, segment: Segment) -> None:
-        """Move the tail of an index to its file; if the disk refuses, it stays in memory for now."""
-        with suppress(OSError):
-            file = self._files.get(segment.index_path)
-            if file is None:
-                file = self._disk.open(segment.index_path, create=True)
-                self._files.put(segment.index_path, file)
-            assert segment.index is not None
-            segment.index.flush(file)
+        self._on_progress()
 
     # --- the end
 
     async def close(self) -> None:
         """Leave everything durable, so that the next opening has nothing to scan. Only while appends wait."""
-        self._stop_timer()
-        if self.closed:
-            return
-        await self.sync_active()
-        await self._save_or_leave(*self.capture())
-        self.abandon()
+        if not self.closed:
+            await self.sync_active()
+            await self.keeper.save_or_leave(*self.keeper.capture())
+            self.abandon()
 
     def abandon(self) -> None:
         """Stop, leaving the disk as it is."""
         self.closed = True
         self._stop_timer()
-        for segment in self.segments:
+        for segment in self._state.segments:
             self._files.forget(segment.log_path)
             self._files.forget(segment.index_path)
 
     def _die(self, error: Fatal) -> None:
-        self._dying = error
-        self.closed = True
-        self._stop_timer()
-        self._fail_line(StorageFailed(f"{self._folder} takes no more appends: {error}"))
-        for _, future in self._jobs:
-            future.set_exception(error)
-        self._jobs.clear()
+        self.abandon()
+        self._fail_line(_dead(self._state.folder, error))
         self._on_fatal(error)
 
 
-def _facts(checkpoint: Checkpoint) -> tuple[int, int, int, int, int]:
-    return (
-        checkpoint.start_offset, checkpoint.recovery_offset, checkpoint.cleaned_offset,
-        checkpoint.segment, checkpoint.position,
-    )  # fmt: skip
-
-
 def _seal(disk: Disk, file: File, segment: Segment, next_base: Offset) -> None:
-    checkpoints.sync(file)
+    sync(file)
     assert segment.index is not None
     with suppress(OSError):
         index_file = disk.open(segment.index_path, create=True)
@@ -568,12 +471,6 @@ def _seal(disk: Disk, file: File, segment: Segment, next_base: Offset) -> None:
             seal(index_file, segment.index, segment, next_base)
         finally:
             index_file.close()
-
-
-def _save(disk: Disk, folder: str, checkpoint: Checkpoint, snapshot: bytes) -> None:
-    if checkpoint.snapshot:
-        save_snapshot(disk, folder, checkpoint.recovery_offset, snapshot)
-    checkpoints.save(disk, folder, checkpoint)
 
 
 def _refusal(path: str, error: OSError) -> StorageFailed:
@@ -592,3 +489,11 @@ def _uncut(path: str) -> StorageFailed:
         f"could not write to {path}: an earlier write failed half-way, and the disk refuses to cut its rest off. "
         "Check the disk; appends are tried again with each request"
     )
+
+
+def _closed(folder: str) -> StorageFailed:
+    return StorageFailed(f"{folder} is closed: send again to the partition's next leader")
+
+
+def _dead(folder: str, error: Fatal) -> StorageFailed:
+    return StorageFailed(f"{folder} takes no more appends: {error}")

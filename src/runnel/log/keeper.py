@@ -1,0 +1,123 @@
+"""Keeps the checkpoint, the snapshots and the index of the active segment up to date on disk."""
+
+from contextlib import suppress
+
+import msgspec
+
+from runnel.log import checkpoint as checkpoints
+from runnel.log.checkpoint import Checkpoint, IndexMark
+from runnel.log.files import Files
+from runnel.log.index import Index
+from runnel.log.segment import Segment
+from runnel.log.snapshots import is_worth_saving, save_snapshot
+from runnel.log.state import State
+from runnel.model.ids import Offset
+from runnel.model.limits import MIB
+from runnel.model.seams import Disk
+
+CHECKPOINT_BYTES = 64 * MIB  # what a crash may leave to scan in a log that is synced
+EMPTY_MARK = Index().mark()
+
+
+class Keeper:
+    """Writes down what a log knows of itself."""
+
+    __slots__ = ("_disk", "_files", "_saved", "_state")
+
+    def __init__(self, disk: Disk, files: Files, state: State) -> None:
+        self._disk = disk
+        self._files = files
+        self._state = state
+        self._saved: Checkpoint | None = None
+
+    async def opened(self, *, changed: bool) -> None:
+        """Keep what recovery found out, so that a crash does not make it do the same again."""
+        checkpoint, snapshot = self.capture()
+        if changed:
+            await self.save_or_leave(checkpoint, snapshot)
+        else:
+            self._saved = checkpoint
+
+    def is_due(self) -> bool:
+        """Whether a crash would leave much to scan that is synced."""
+        saved, active = self._saved, self._state.active
+        return saved is None or saved.segment != active.base_offset or active.size - saved.position >= CHECKPOINT_BYTES
+
+    def capture(self) -> tuple[Checkpoint, bytes]:
+        """What a checkpoint says now. Only while appends wait and all is synced."""
+        state = self._state
+        self.flush_index(state.active)
+        assert state.active.index is not None
+        snapshot = state.producers.to_bytes(state.end_offset)
+        mark = state.active.index.mark()
+        return self.checkpoint(state.active, state.active.size, mark, state.end_offset, snapshot), snapshot
+
+    def checkpoint(
+        self,
+        segment: Segment,
+        position: int,
+        mark: IndexMark,
+        end: Offset,
+        snapshot: bytes,
+        *,
+        start: Offset | None = None,
+    ) -> Checkpoint:
+        """With this recovery point."""
+        state = self._state
+        return Checkpoint(
+            start_offset=state.start_offset if start is None else start,
+            recovery_offset=end, segment=segment.base_offset, position=position,
+            created_ms=segment.created_ms, snapshot=is_worth_saving(snapshot), cleaned_offset=state.cleaned_offset,
+            index=mark, epochs=state.epochs.entries(),
+        )  # fmt: skip
+
+    async def save(self, checkpoint: Checkpoint, snapshot: bytes = b"") -> None:
+        """Make a checkpoint durable; nothing is written if it says what the last one said."""
+        if checkpoint != self._saved:
+            await self._disk.offload(lambda: _save(self._disk, self._state.folder, checkpoint, snapshot))
+            self._saved = checkpoint
+
+    async def save_or_leave(self, checkpoint: Checkpoint, snapshot: bytes) -> None:
+        """Without a newer checkpoint there is only more to scan after a crash: no reason to fail."""
+        with suppress(OSError):
+            await self.save(checkpoint, snapshot)
+
+    async def save_start(self, start_offset: Offset, cleaned_offset: Offset) -> None:
+        """Make a new start durable; the recovery point stays."""
+        last = self._saved or self._earliest()
+        await self.save(
+            msgspec.structs.replace(last, start_offset=start_offset, cleaned_offset=max(cleaned_offset, start_offset))
+        )
+
+    async def lower_recovery_point(self, segment: Segment, end_offset: Offset) -> None:
+        """Before the log is cut to `end_offset` in this segment: let a crash find nothing trusted beyond."""
+        last = self._saved or self._earliest()
+        if last.recovery_offset > end_offset:
+            await self.save(
+                msgspec.structs.replace(
+                    last, recovery_offset=segment.base_offset, segment=segment.base_offset, position=0,
+                    created_ms=segment.created_ms, index=EMPTY_MARK,
+                )
+            )  # fmt: skip
+
+    def _earliest(self) -> Checkpoint:
+        first = self._state.segments[0]
+        return self.checkpoint(first, 0, EMPTY_MARK, first.base_offset, b"")
+
+    def flush_index(self, segment: Segment) -> None:
+        """Move the tail of an index to its file; if the disk refuses, it stays in memory for now."""
+        index = segment.index
+        if index is None or not index.tail:
+            return
+        with suppress(OSError):
+            file = self._files.get(segment.index_path)
+            if file is None:
+                file = self._disk.open(segment.index_path, create=True)
+                self._files.put(segment.index_path, file)
+            index.flush(file)
+
+
+def _save(disk: Disk, folder: str, checkpoint: Checkpoint, snapshot: bytes) -> None:
+    if is_worth_saving(snapshot):
+        save_snapshot(disk, folder, checkpoint.recovery_offset, snapshot)
+    checkpoints.save(disk, folder, checkpoint)

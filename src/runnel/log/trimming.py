@@ -1,0 +1,217 @@
+"""Making a log shorter: at its start for good, at its end when a new leader knows better.
+
+Rule 1: first the decision is durable, then files go. A crash between finds the decision, and finishes.
+Rule 2: whatever is removed at the start lies below a bound that was handed in, the high watermark.
+Rule 3: epochs, producers and index follow the log; they are never left as they were before.
+"""
+
+from dataclasses import dataclass
+
+from runnel.log.checkpoint import sync, sync_dir
+from runnel.log.files import Files
+from runnel.log.index import ENTRY_BYTES, NO_TIMESTAMP, Index
+from runnel.log.indexing import build
+from runnel.log.keeper import EMPTY_MARK
+from runnel.log.layout import PRODUCERS, offsets_of
+from runnel.log.producers import Producers
+from runnel.log.reader import Reader
+from runnel.log.recovery import create_segment, load_producers
+from runnel.log.scan import walk_over_rot
+from runnel.log.segment import Segment
+from runnel.log.snapshots import drop_snapshots
+from runnel.log.state import State
+from runnel.log.writer import Writer
+from runnel.model.errors import OffsetOutOfRange
+from runnel.model.ids import Offset
+from runnel.model.seams import Disk
+from runnel.model.topic_config import TopicConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where a segment ends after truncation."""
+
+    position: int
+    end_offset: Offset
+    index: Index
+
+
+class Trimmer:
+    """Shortens one log."""
+
+    __slots__ = ("_disk", "_files", "_reader", "_state", "_writer")
+
+    def __init__(self, disk: Disk, files: Files, state: State, writer: Writer, reader: Reader) -> None:
+        self._disk = disk
+        self._files = files
+        self._state = state
+        self._writer = writer
+        self._reader = reader
+
+    # --- at the start
+
+    async def advance_start(self, offset: int, upto: int) -> None:
+        """Let the log begin at `offset`, which must not lie beyond `upto`."""
+        if offset > upto:
+            raise OffsetOutOfRange(
+                f"can't delete up to offset {offset}: {self._state.folder} is replicated only up to {upto}"
+            )
+        await self._writer.beside(lambda: self._advance_start(offset))
+
+    async def _advance_start(self, offset: int) -> int:
+        state = self._state
+        if offset > state.start_offset:
+            await self._writer.keeper.save_start(Offset(offset), state.cleaned_offset)
+            state.start_offset = Offset(offset)
+            state.cleaned_offset = max(state.cleaned_offset, state.start_offset)
+            state.epochs.trim(offset)
+        return await self._remove_below_start()
+
+    async def _remove_below_start(self) -> int:
+        state = self._state
+        count = sum(1 for following in state.segments[1:] if following.base_offset <= state.start_offset)
+        if count:
+            gone = state.segments[:count]
+            state.set_segments(state.segments[count:])
+            await self._remove(gone)
+        return count
+
+    async def _remove(self, segments: list[Segment]) -> None:
+        for segment in segments:
+            self._files.forget(segment.log_path)
+            self._files.forget(segment.index_path)
+        await self._disk.offload(lambda: _remove(self._disk, self._state.folder, segments))
+
+    async def enforce_retention(self, config: TopicConfig, now_ms: int, upto: int) -> int:
+        """Remove the oldest segments that are too old or too many; how many went."""
+        if config.deletes:
+            expired = await self._count_expired(config, now_ms, upto)
+            if expired == len(self._state.segments):
+                await self._writer.alone(self._writer.roll)
+            if expired:
+                start = self._state.segments[expired].base_offset
+                return await self._writer.beside(lambda: self._advance_start(start))
+        return await self._writer.beside(self._remove_below_start)
+
+    async def _count_expired(self, config: TopicConfig, now_ms: int, upto: int) -> int:
+        """How many of the oldest segments retention does not keep; the active one counts if it has something."""
+        state = self._state
+        room = state.size_bytes - config.retention_bytes if config.retention_bytes >= 0 else -1
+        count = 0
+        for segment in list(state.segments):
+            if state.end_of(segment) > upto or (segment is state.active and not segment.size):
+                break
+            if segment.size > room:
+                latest = await self._reader.latest_timestamp(segment) if config.retention_ms >= 0 else NO_TIMESTAMP
+                if latest < 0 or latest >= now_ms - config.retention_ms:
+                    break
+            room -= segment.size
+            count += 1
+        return count
+
+    # --- at the end
+
+    async def truncate(self, offset: int, now_ms: int) -> None:
+        """Remove everything from the batch with `offset` on."""
+        if offset < self._state.end_offset:
+            await self._writer.alone(lambda: self._truncate(offset, now_ms))
+
+    async def _truncate(self, offset: int, now_ms: int) -> None:
+        state = self._state
+        if offset < state.start_offset:
+            return await self._restart_at(Offset(offset), now_ms)
+        segment = state.segment_of(offset)
+        index = segment.index.frozen() if segment.index is not None and segment.index.verified else None
+        next_base, interval_bytes = state.end_of(segment), self._reader.interval_bytes
+        cut = await self._disk.offload(
+            lambda: _locate_cut(self._disk, segment, index, next_base, offset, interval_bytes)
+        )
+        await self._writer.keeper.lower_recovery_point(segment, cut.end_offset)
+        kept = state.segments[: state.segments.index(segment) + 1]
+        dropped = state.segments[len(kept) :]
+        await self._remove(list(reversed(dropped)))
+        self._files.forget(segment.index_path)
+        producers = await self._disk.offload(lambda: _cut(self._disk, kept, cut, now_ms, bool(state.producers)))
+        segment.size, segment.index, segment.holes = cut.position, cut.index, segment.holes_below(cut.position)
+        state.set_segments(kept)
+        state.end_offset = state.synced_offset = cut.end_offset
+        state.cleaned_offset = min(state.cleaned_offset, cut.end_offset)
+        state.epochs.truncate(cut.end_offset)
+        state.producers = producers
+        self._reader.forget()
+        await self._writer.keeper.save_or_leave(*self._writer.keeper.capture())
+        self._writer.moved()
+        return None
+
+    async def _restart_at(self, offset: Offset, now_ms: int) -> None:
+        """Nothing of the log is left; it goes on empty at `offset`."""
+        state = self._state
+        dropped = list(reversed(state.segments))
+        empty = Segment(state.folder, offset, 0, now_ms, Index())
+        await self._writer.keeper.save(self._writer.keeper.checkpoint(empty, 0, EMPTY_MARK, offset, b"", start=offset))
+        state.start_offset = state.end_offset = state.synced_offset = state.cleaned_offset = offset
+        state.epochs.truncate(0)
+        state.producers = Producers()
+        self._reader.forget()
+        for segment in dropped:
+            self._files.forget(segment.log_path)
+        fresh, file = await self._disk.offload(lambda: create_segment(self._disk, state.folder, offset, now_ms))
+        self._files.put(fresh.log_path, file)
+        state.set_segments([fresh])
+        await self._remove([segment for segment in dropped if segment.base_offset != offset])
+        await self._disk.offload(lambda: drop_snapshots(self._disk, state.folder, offset))
+        self._writer.moved()
+
+
+def _remove(disk: Disk, folder: str, segments: list[Segment]) -> None:
+    for segment in segments:
+        if disk.exists(segment.index_path):
+            disk.remove(segment.index_path)
+        disk.remove(segment.log_path)
+    if segments:
+        sync_dir(disk, folder)
+
+
+def _locate_cut(
+    disk: Disk, segment: Segment, index: Index | None, next_base: int, offset: int, interval_bytes: int
+) -> Cut:
+    """Find the batch with `offset`, and make the index of what lies before it."""
+    index_file = disk.open(segment.index_path, create=True)
+    log_file = disk.open(segment.log_path)
+    try:
+        relative, position = index.position_of(offset - segment.base_offset, index_file.read) if index else (0, 0)
+        end = segment.base_offset + relative
+        for at, header in walk_over_rot(log_file, position, segment.size, end, next_base):
+            if header.last_offset >= offset:
+                position, end = at, min(header.base_offset, offset)
+                break
+            position, end = at + header.size, header.last_offset + 1
+        if index is None:
+            whole = Segment(segment.folder, segment.base_offset, position, segment.created_ms, None)
+            return Cut(position, Offset(end), build(disk, whole, end, interval_bytes)[0])
+        kept, last = index.cut(position, index_file.read)
+        for _, header in walk_over_rot(log_file, last, position, segment.base_offset, next_base):
+            kept.latest_timestamp = max(kept.latest_timestamp, header.max_timestamp)
+        return Cut(position, Offset(end), kept)
+    finally:
+        index_file.close()
+        log_file.close()
+
+
+def _cut(disk: Disk, kept: list[Segment], cut: Cut, now_ms: int, had_producers: bool) -> Producers:
+    """Cut the last of these segments, and let the producers follow."""
+    segment = kept[-1]
+    index_file = disk.open(segment.index_path, create=True)
+    log_file = disk.open(segment.log_path)
+    try:
+        log_file.truncate(cut.position)
+        index_file.truncate(cut.index.count * ENTRY_BYTES)
+        sync(log_file)
+    finally:
+        index_file.close()
+        log_file.close()
+    drop_snapshots(disk, segment.folder, cut.end_offset)
+    if not had_producers:
+        return Producers()
+    snapshots = offsets_of(disk.list(segment.folder), PRODUCERS)
+    return load_producers(disk, segment.folder, snapshots, kept, cut.end_offset, now_ms)

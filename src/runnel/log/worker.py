@@ -1,0 +1,72 @@
+"""Does what blocks, for one log, one step at a time.
+
+Rule 1: two steps of one log never overlap: neither needs to think of the other.
+Rule 2: a step is not stopped because the one who asked for it gave up.
+Rule 3: after a Fatal error nothing is done any more.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar, cast
+
+from runnel.model.errors import Fatal, RunnelError
+
+T = TypeVar("T")
+Step = Callable[[], Awaitable[None]]
+
+
+class Worker:
+    """A task that exists while there is something to do."""
+
+    __slots__ = ("_due", "_jobs", "_on_fatal", "_task", "fatal")
+
+    def __init__(self, due: Callable[[], Step | None], on_fatal: Callable[[Fatal], None]) -> None:
+        self._due = due
+        self._on_fatal = on_fatal
+        self._jobs: list[tuple[Callable[[], Awaitable[object]], asyncio.Future[object]]] = []
+        self._task: asyncio.Task[None] | None = None
+        self.fatal: Fatal | None = None
+
+    def kick(self) -> None:
+        """See to it that what is due gets done."""
+        if self._task is None and self.fatal is None:
+            self._task = asyncio.get_running_loop().create_task(self._work())
+
+    async def run(self, job: Callable[[], Awaitable[T]]) -> T:
+        """Do a job while no other step runs."""
+        if self.fatal is not None:
+            raise self.fatal
+        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        self._jobs.append((job, future))
+        self.kick()
+        return cast(T, await asyncio.shield(future))
+
+    @property
+    def next_job(self) -> Step | None:
+        return self._do_job if self._jobs else None
+
+    async def _work(self) -> None:
+        try:
+            while (step := self._due()) is not None:
+                await step()
+        except Fatal as error:
+            self.fatal = error
+            for _, future in self._jobs:
+                future.set_exception(error)
+            self._jobs.clear()
+            self._on_fatal(error)
+        finally:
+            self._task = None
+
+    async def _do_job(self) -> None:
+        job, future = self._jobs.pop(0)
+        try:
+            result = await job()
+        except Fatal as error:
+            future.set_exception(error)
+            future.exception()  # seen: whoever asked may be gone, and the broker ends anyway
+            raise
+        except (RunnelError, OSError) as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)

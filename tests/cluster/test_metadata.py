@@ -346,14 +346,16 @@ def test_a_deposed_controller_changes_nothing(tmp_path: Path) -> None:
 
 def test_a_cancelled_caller_does_not_leave_a_change_half_told(tmp_path: Path) -> None:
     async def scene(metadata: Metadata, store: Unsteady) -> None:
+        told = asyncio.Event()
+        metadata.subscribe(lambda change: told.set())
         caller = asyncio.ensure_future(metadata.create_topics([NewTopic("t")]))
         for _ in range(3):
             await asyncio.sleep(0)
         caller.cancel()
         with pytest.raises(asyncio.CancelledError):
             await caller
-        await metadata.create_topics([NewTopic("u")])
-        assert set(metadata.image.names) == {"t", "u"}
+        await asyncio.wait_for(told.wait(), 30)
+        assert set(metadata.image.names) == {"t"}
 
     play(tmp_path, scene)
 

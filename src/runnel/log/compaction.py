@@ -198,5 +198,6 @@ def _retimed(data: bytes, span: Span, base_offset: int, base_timestamp: int) -> 
 
 
 def _emptied(header: BatchHeader) -> bytes:
-    """A batch without records. It has no codec: readers would try to decompress nothing."""
-    return assemble(header._replace(attributes=header.attributes & ~COMPRESSION_MASK, count=0), b"")
+    """A batch without records: no codec, as readers would try to decompress nothing, and no time to be found by."""
+    attributes = header.attributes & ~COMPRESSION_MASK
+    return assemble(header._replace(attributes=attributes, max_timestamp=-1, count=0), b"")

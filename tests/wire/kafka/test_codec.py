@@ -295,6 +295,19 @@ def test_the_elements_of_one_request_are_bounded_over_all_its_arrays(monkeypatch
     decoder.compile_decoder(schema, 5)[0](frame, position)
 
 
+def test_the_tagged_fields_of_one_struct_are_bounded() -> None:
+    frame, position = request_frame(Api.HEARTBEAT, 4, m.HeartbeatRequest())
+    unknown = b"\x05\x00"
+    most = bytes(frame[:-1]) + b"\x7f" + unknown * 127
+    assert codec.decode_request(Api.HEARTBEAT, 4, memoryview(most), position) == m.HeartbeatRequest()
+    more = bytes(frame[:-1]) + b"\x80\x01" + unknown * 128
+    with pytest.raises(codec.Malformed, match="tagged fields has 128 elements"):
+        codec.decode_request(Api.HEARTBEAT, 4, memoryview(more), position)
+    head = struct.pack(">hhih", Api.HEARTBEAT, 4, 7, -1)
+    with pytest.raises(codec.Malformed, match="tagged fields"):
+        codec.read_request_header(memoryview(head + b"\x80\x01" + unknown * 128))
+
+
 def test_a_string_above_the_most_is_refused_both_ways() -> None:
     most = m.MetadataRequest(topics=[m.MetadataRequest.MetadataRequestTopic(name="x" * 32_767)])
     frame, position = request_frame(Api.METADATA, 12, most)

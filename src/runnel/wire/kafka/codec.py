@@ -7,7 +7,6 @@ Rule 3: a decoder or encoder is compiled when its (message, version) is first ne
 
 import struct
 from collections.abc import Callable
-from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 from runnel.model.errors import UnsupportedVersion
@@ -133,13 +132,15 @@ def encode_versioned(message: Any, version: int) -> bytes:
 
 def decode_versioned(message_class: type[T], data: Buffer) -> tuple[int, T]:
     """Read data that begins with its version; a newer one is read as the newest known, which it only adds to."""
+    from runnel.wire.kafka import compiler
+
     name, frame = message_class.__name__, memoryview(data)
     try:
         version: int = _VERSION.unpack_from(frame)[0]
-        known = _versions(name)
+        known = compiler.versions(name)
         if version < known[0]:
             raise Malformed(f"{name} has no version {version}")
-        message, _ = _decoder(name, min(version, known[-1]))(frame, 2)
+        message, _ = compiler.decoder(name, min(version, known[-1]))(frame, 2)
     except _READ_ERRORS as error:
         raise Malformed(f"{name} can't be read: {error}") from None
     return version, message
@@ -147,36 +148,22 @@ def decode_versioned(message_class: type[T], data: Buffer) -> tuple[int, T]:
 
 def source(api_key: int, version: int, kind: str) -> str:
     """The Python that is compiled for a "request" or "response", reading and writing: to look at."""
-    from runnel.wire.kafka import decoder, encoder, notation
+    from runnel.wire.kafka import compiler
 
-    name = _message_name(api_key, version, kind.capitalize())
-    schema = notation.message(name)
-    return decoder.compile_decoder(schema, version)[1] + "\n\n" + encoder.compile_encoder(schema, version)[1]
+    return compiler.source(_message_name(api_key, version, kind.capitalize()), version)
 
 
 # --- compiling on first use
-Decode = Callable[[memoryview, int], tuple[Any, int]]
-Encode = Callable[[Any], list[Buffer]]
+def _decoder(name: str, version: int) -> Callable[..., Any]:
+    from runnel.wire.kafka import compiler
+
+    return compiler.decoder(name, version)
 
 
-@cache
-def _decoder(name: str, version: int) -> Decode:
-    from runnel.wire.kafka import decoder, notation
+def _encoder(name: str, version: int) -> Callable[..., Any]:
+    from runnel.wire.kafka import compiler
 
-    return decoder.compile_decoder(notation.message(name), version)[0]
-
-
-@cache
-def _encoder(name: str, version: int) -> Encode:
-    from runnel.wire.kafka import encoder, notation
-
-    return encoder.compile_encoder(notation.message(name), version)[0]
-
-
-def _versions(name: str) -> range:
-    from runnel.wire.kafka import notation
-
-    return notation.message(name).versions
+    return compiler.encoder(name, version)
 
 
 def _message_name(api_key: int, version: int, suffix: str) -> str:
@@ -186,29 +173,23 @@ def _message_name(api_key: int, version: int, suffix: str) -> str:
     return api.name + suffix
 
 
-class _Decoders(dict[tuple[int, int], Decode]):
-    def __init__(self, suffix: str) -> None:
+class _PerVersion(dict[tuple[int, int], Callable[..., Any]]):
+    """Compiled functions by API key and version."""
+
+    def __init__(self, compiled: Callable[[str, int], Callable[..., Any]], suffix: str) -> None:
+        self._compiled = compiled
         self._suffix = suffix
 
-    def __missing__(self, key: tuple[int, int]) -> Decode:
-        made = self[key] = _decoder(_message_name(*key, self._suffix), key[1])
+    def __missing__(self, key: tuple[int, int]) -> Callable[..., Any]:
+        made = self[key] = self._compiled(_message_name(*key, self._suffix), key[1])
         return made
 
 
-class _Encoders(dict[tuple[int, int], Encode]):
-    def __init__(self, suffix: str) -> None:
-        self._suffix = suffix
-
-    def __missing__(self, key: tuple[int, int]) -> Encode:
-        made = self[key] = _encoder(_message_name(*key, self._suffix), key[1])
-        return made
+_request_decoders, _response_decoders = _PerVersion(_decoder, "Request"), _PerVersion(_decoder, "Response")
+_request_encoders, _response_encoders = _PerVersion(_encoder, "Request"), _PerVersion(_encoder, "Response")
 
 
-_request_decoders, _response_decoders = _Decoders("Request"), _Decoders("Response")
-_request_encoders, _response_encoders = _Encoders("Request"), _Encoders("Response")
-
-
-def _decode(decode: Decode, frame: memoryview, position: int, api_key: int, version: int) -> Any:
+def _decode(decode: Callable[..., Any], frame: memoryview, position: int, api_key: int, version: int) -> Any:
     try:
         message, position = decode(frame, position)
     except _READ_ERRORS as error:
@@ -218,7 +199,7 @@ def _decode(decode: Decode, frame: memoryview, position: int, api_key: int, vers
     return message
 
 
-def _encode(encode: Encode, message: Any, api_key: int, version: int) -> list[Buffer]:
+def _encode(encode: Callable[..., list[Buffer]], message: Any, api_key: int, version: int) -> list[Buffer]:
     try:
         return encode(message)
     except Exception as error:

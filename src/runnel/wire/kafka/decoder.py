@@ -28,7 +28,10 @@ _SUPPORT = (
 )
 
 
-def compile_decoder(schema: Message, version: int) -> tuple[Callable[[memoryview, int], tuple[Any, int]], str]:
+Decode = Callable[[memoryview, int], tuple[Any, int]]
+
+
+def compile_decoder(schema: Message, version: int) -> tuple[Decode, str]:
     """A function (frame, position) -> (message, position after it), and its source."""
     return _Decoder(schema, version).compile()
 
@@ -132,11 +135,7 @@ class _Decoder(Source):
             self.line("n -= 1")
         least = self.least_bytes_of_value(field)
         room = "end - p" if least == 1 else f"(end - p) // {least}"
-        if self.bounded:
-            self.line("left -= n")
-            self.line(f"if n < 0 or n > {room} or left < 0: wrong_count({field.name!r}, n)")
-        else:
-            self.line(f"if n < 0 or n > {room}: wrong_count({field.name!r}, n)")
+        self.check_count(f"n < 0 or n > {room}", field.name)
         if field.type in CODES and field.type != "uuid":
             code = CODES[field.type]
             unpackers = self.provide(f"unpack_many_{code.translate(NAMES)}", primitives.PerCount(code, "unpack_from"))
@@ -144,6 +143,13 @@ class _Decoder(Source):
             self.line(f"p += {least} * n" if least > 1 else "p += n")
         else:
             self.loop(field, target)
+
+    def check_count(self, wrong: str, what: str) -> None:
+        """Refuse n things if `wrong` holds, or if the client has sent too many things by now."""
+        if self.bounded:
+            self.line("left -= n")
+            wrong += " or left < 0"
+        self.line(f"if {wrong}: wrong_count({what!r}, n)")
 
     def loop(self, field: Field, target: str) -> None:
         items, item = self.fresh("items"), self.fresh("item")
@@ -175,14 +181,13 @@ class _Decoder(Source):
         self.run.append(("B", "n"))
         self.flush()
         known = struct.tagged_at(self.version)
-        if not known:
-            self.line("if n: p = skip_tags(frame, p, n)")
-            return
         with self.block("if n:"):
-            self.line("if n > 127: n, p = long_uvarint(frame, p, n)")
-            self.line("if n > (end - p) // 2: wrong_count('tagged fields', n)")
-            with self.block("for _ in range(n):"):
-                self.tagged_field(known, target)
+            self.check_count(f"n > {primitives.TAGGED_FIELDS_MAX}", "tagged fields")
+            if known:
+                with self.block("for _ in range(n):"):
+                    self.tagged_field(known, target)
+            else:
+                self.line("p = skip_tags(frame, p, n)")
 
     def tagged_field(self, known: list[Field], target: str) -> None:
         stop = self.fresh("stop")

@@ -16,7 +16,10 @@ from runnel.wire.kafka.source import CODES, NAMES, Source
 _SUPPORT = ("one_byte", "tag_section", "tagged_field", "uvarint", "uvarint_of_string")
 
 
-def compile_encoder(schema: Message, version: int) -> tuple[Callable[[Any], list[primitives.Buffer]], str]:
+Encode = Callable[[Any], list[primitives.Buffer]]
+
+
+def compile_encoder(schema: Message, version: int) -> tuple[Encode, str]:
     """A function message -> parts (at least one), and its source."""
     return _Encoder(schema, version).compile()
 
@@ -59,7 +62,7 @@ class _Encoder(Source):
         if field.type == "string":
             self.string(field, value, nullable=nullable)
         elif field.type in ("bytes", "records"):
-            self.bytes(field, value, nullable=nullable)
+            self.buffer(field, value, nullable=nullable)
         else:
             self.run.append((CODES[field.type], f"{value}.bytes" if field.type == "uuid" else value))
 
@@ -88,29 +91,22 @@ class _Encoder(Source):
         self.line(f"else: {self.write}({before}{long_size}(n))")
         self.run.clear()
 
-    def string(self, field: Field, value: str, *, nullable: bool) -> None:
-        plus_one = " + 1" if self.compact(field) else ""
+    def length(self, field: Field, value: str, *, nullable: bool, empty: str, convert: str = "") -> None:
+        """Set x to the value, and n to the number that says how long it is."""
+        self.line(f"x = {value}")
+        measured = f"{convert}n = len(x){' + 1' if self.compact(field) else ''}"
         if nullable:
-            self.line(f"x = {value}")
-            null = "0" if self.compact(field) else "-1"
-            self.line(f"if x is None: x = b''; n = {null}")
-            self.line(f"else: x = x.encode(); n = len(x){plus_one}")
+            self.line(f"if x is None: x = {empty}; n = {0 if self.compact(field) else -1}")
+            self.line(f"else: {measured}")
         else:
-            self.line(f"x = {value}.encode(); n = len(x){plus_one}")
+            self.line(measured)
+
+    def string(self, field: Field, value: str, *, nullable: bool) -> None:
+        self.length(field, value, nullable=nullable, empty="b''", convert="x = x.encode(); ")
         self.size(field, "h", "uvarint_of_string")
         self.line(f"{self.write}(x)")
 
-    def length(self, field: Field, value: str, *, nullable: bool, empty: str) -> None:
-        """Set x to the value, and n to the number that says how long it is."""
-        self.line(f"x = {value}")
-        plus_one = " + 1" if self.compact(field) else ""
-        if nullable:
-            self.line(f"if x is None: x = {empty}; n = {0 if self.compact(field) else -1}")
-            self.line(f"else: n = len(x){plus_one}")
-        else:
-            self.line(f"n = len(x){plus_one}")
-
-    def bytes(self, field: Field, value: str, *, nullable: bool) -> None:
+    def buffer(self, field: Field, value: str, *, nullable: bool) -> None:
         self.length(field, value, nullable=nullable, empty="b''")
         self.size(field, "i")
         if field.type == "bytes":
@@ -154,7 +150,7 @@ class _Encoder(Source):
     def nested(self, field: Field, value: str) -> None:
         inner = self.fresh("value")
         self.line(f"{inner} = {value}")
-        if self.version not in field.nullable or field.tag is not None:
+        if self.version not in field.nullable:
             self.struct(self.struct_of(field), inner)
             return
         self.flush()

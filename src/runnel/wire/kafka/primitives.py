@@ -14,7 +14,8 @@ from runnel.model.errors import InvalidRequest
 Buffer = bytes | bytearray | memoryview
 
 STRING_BYTES_MAX = 32_767  # what the int16 length of the older versions holds; Kafka holds compact strings to it too
-ELEMENTS_MAX = 1_000_000  # array elements a client may send at once: bounds what 100 MB of tiny ones cost as objects
+ELEMENTS_MAX = 250_000  # array elements and tagged fields a client may send at once: about 100 MB and 0.1 s as objects
+TAGGED_FIELDS_MAX = 127  # of one struct; Kafka has 4 at the most
 _UVARINT_MAX = 0x7FFF_FFFF  # Kafka reads lengths and tags as int32, in 5 bytes
 _KEPT_PACKERS_COUNT_MAX = 64  # arrays above it are too rare to remember a struct for each length
 _KEPT_UUIDS_MAX = 8_192  # topics and directories that are named again and again; about 1 MB
@@ -59,10 +60,8 @@ def long_string_size(frame: memoryview, position: int, first: int) -> tuple[int,
 
 
 def skip_tags(frame: memoryview, position: int, count: int) -> int:
-    """Pass over tagged fields, none of which this version knows; `count` is the first byte of their number."""
-    if count > 127:
-        count, position = long_uvarint(frame, position, count)
-    if count > (len(frame) - position) // 2:
+    """Pass over tagged fields, none of which this version knows."""
+    if count > TAGGED_FIELDS_MAX:
         wrong_count("tagged fields", count)
     for _ in range(count):
         _, position = uvarint_at(frame, position)
@@ -79,11 +78,11 @@ def uvarint_at(frame: memoryview, position: int) -> tuple[int, int]:
 
 
 def wrong_size(field: str, size: int) -> NoReturn:
-    raise Malformed(f"{field} has the length {size}, which is not allowed or more than the frame holds")
+    raise Malformed(f"{field} has the length {size}, which is not allowed, or more than the frame holds")
 
 
 def wrong_count(field: str, count: int) -> NoReturn:
-    raise Malformed(f"{field} has {count} elements, which is not allowed or more than the frame holds")
+    raise Malformed(f"{field} has {count} elements, which is not allowed, or more than the frame holds")
 
 
 def wrong_end(field: str) -> NoReturn:

@@ -1,0 +1,222 @@
+"""One partition on a real disk whose syncs a test holds up."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import UUID
+
+import pytest
+
+from runnel.log.log import Appended
+from runnel.model.errors import OffsetOutOfRange, RequestTimedOut
+from runnel.model.ids import BrokerId, Epoch, Offset, PartitionKey, TopicId
+from runnel.model.topic_config import FlushMode, TopicConfig
+from runnel.record import records
+from runnel.record.batch import check_produced
+from runnel.replica.partition import Partition
+from runnel.shell.clock import SystemClock
+from runnel.shell.disk import RealDisk
+
+T = TypeVar("T")
+LONG_S = 60.0
+
+
+class GatedDisk(RealDisk):
+    """Work off the loop waits at a gate, once a test has shut it."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        await self.gate.wait()
+        return await super().offload(work)
+
+
+def batch_of(*values: bytes) -> memoryview:
+    rows = [records.Record(Offset(i), 1_000 + i, None, value, ()) for i, value in enumerate(values)]
+    return memoryview(bytearray(records.encode(rows)))
+
+
+def append(partition: Partition, *values: bytes) -> "Appended | asyncio.Future[Appended]":
+    batch = batch_of(*values)
+    return partition.append(batch, check_produced(batch))
+
+
+class Watcher:
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def grown(self, bytes_added: int) -> None:
+        self.bytes += bytes_added
+
+
+def run(folder: Path, scenario: Callable[[Partition, GatedDisk], Coroutine[Any, Any, None]], mode: FlushMode) -> None:
+    async def main() -> None:
+        disk = GatedDisk(str(folder))
+        fatal: list[BaseException] = []
+        try:
+            partition = await Partition.open(
+                "t", PartitionKey(TopicId(UUID(int=1)), 0), "p", TopicConfig(flush_mode=mode),
+                me=BrokerId(1), leader_epoch=Epoch(3), disk=disk, clock=SystemClock(), on_fatal=fatal.append,
+            )  # fmt: skip
+            await _warm_up(partition)
+            await scenario(partition, disk)
+            disk.gate.set()
+            await partition.close()
+            assert fatal == []
+        finally:
+            disk.close()
+
+    asyncio.run(main())
+
+
+async def _warm_up(partition: Partition) -> None:
+    """Offset 0: after it the segment's file is open, and an append that finds nothing under way is written at once."""
+    first = append(partition, b"0")
+    if isinstance(first, asyncio.Future):
+        await first
+    if (waiting := partition.committed(Offset(1), LONG_S)) is not None:
+        await waiting
+
+
+def test_in_commit_mode_what_is_not_synced_is_neither_committed_nor_readable(tmp_path: Path) -> None:
+    async def scenario(partition: Partition, disk: GatedDisk) -> None:
+        disk.gate.clear()
+        appended = append(partition, b"a", b"b")
+        assert isinstance(appended, Appended)
+        assert (appended.base_offset, appended.last_offset) == (1, 2)
+        waiting = partition.committed(Offset(3), LONG_S)
+        assert waiting is not None
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        assert partition.high_watermark == 1
+        assert partition.read_cached(Offset(1), 1000) == b""
+        disk.gate.set()
+        await waiting
+        assert partition.high_watermark == 3
+        data = partition.read_cached(Offset(1), 1000)
+        assert data is not None
+        assert [row.value for row in records.decode(data)] == [b"a", b"b"]
+
+    run(tmp_path, scenario, FlushMode.COMMIT)
+
+
+@pytest.mark.parametrize("mode", [FlushMode.OS, FlushMode.INTERVAL])
+def test_in_the_other_modes_written_is_committed(tmp_path: Path, mode: FlushMode) -> None:
+    async def scenario(partition: Partition, disk: GatedDisk) -> None:
+        disk.gate.clear()
+        append(partition, b"a")
+        assert partition.committed(Offset(2), LONG_S) is None
+        assert partition.high_watermark == 2
+
+    run(tmp_path, scenario, mode)
+
+
+def test_appends_that_meet_a_sync_share_the_next_one(tmp_path: Path) -> None:
+    async def scenario(partition: Partition, disk: GatedDisk) -> None:
+        disk.gate.clear()
+        append(partition, b"first")
+        await asyncio.sleep(0)  # its sync has begun and waits at the gate
+        waiting = [append(partition, b"%d" % number) for number in range(5)]
+        assert all(isinstance(each, asyncio.Future) for each in waiting)
+        disk.gate.set()
+        offsets = [(await each).base_offset for each in waiting if isinstance(each, asyncio.Future)]
+        assert offsets == [2, 3, 4, 5, 6]
+        done = partition.committed(Offset(7), LONG_S)
+        if done is not None:
+            await done
+        assert partition.high_watermark == 7
+
+    run(tmp_path, scenario, FlushMode.COMMIT)
+
+
+def test_a_commit_that_does_not_come_in_time_says_so(tmp_path: Path) -> None:
+    async def scenario(partition: Partition, disk: GatedDisk) -> None:
+        disk.gate.clear()
+        append(partition, b"a")
+        waiting = partition.committed(Offset(2), 0.01)
+        assert waiting is not None
+        with pytest.raises(RequestTimedOut, match="t-0: offset 1 was written but not committed"):
+            await waiting
+        later = partition.committed(Offset(2), LONG_S)
+        disk.gate.set()
+        assert later is not None
+        await later
+
+    run(tmp_path, scenario, FlushMode.COMMIT)
+
+
+def _note(told: list[int], end: int, _: "asyncio.Future[None]") -> None:
+    told.append(end)
+
+
+def test_commits_are_told_in_the_order_of_offsets(tmp_path: Path) -> None:
+    async def scenario(partition: Partition, disk: GatedDisk) -> None:
+        disk.gate.clear()
+        append(partition, b"a", b"b", b"c")
+        told: list[int] = []
+        waiting = []
+        for end in (4, 2, 3):  # the later ones as duplicates of an earlier batch would
+            future = partition.committed(Offset(end), LONG_S)
+            assert future is not None
+            future.add_done_callback(partial(_note, told, end))
+            waiting.append(future)
+        disk.gate.set()
+        await asyncio.gather(*waiting)
+        await asyncio.sleep(0)
+        assert told == [2, 3, 4]
+
+    run(tmp_path, scenario, FlushMode.COMMIT)
+
+
+def test_watchers_hear_of_what_became_readable_and_no_more(tmp_path: Path) -> None:
+    async def scenario(partition: Partition, disk: GatedDisk) -> None:
+        watcher = Watcher()
+        partition.watch(watcher)
+        append(partition, b"a" * 100)
+        assert watcher.bytes == len(batch_of(b"a" * 100))
+        partition.unwatch(watcher)
+        append(partition, b"b")
+        assert watcher.bytes == len(batch_of(b"a" * 100))
+
+    run(tmp_path, scenario, FlushMode.OS)
+
+
+def test_offsets_outside_the_log_are_refused_with_its_bounds(tmp_path: Path) -> None:
+    async def scenario(partition: Partition, disk: GatedDisk) -> None:
+        append(partition, b"a")
+        assert partition.read_cached(Offset(2), 1000) == b""
+        for offset in (-1, 3):
+            with pytest.raises(OffsetOutOfRange, match="t-0 has offsets 0 to 2"):
+                partition.read_cached(Offset(offset), 1000)
+
+    run(tmp_path, scenario, FlushMode.OS)
+
+
+def test_the_present_epoch_ends_at_the_end_of_the_log(tmp_path: Path) -> None:
+    async def scenario(partition: Partition, disk: GatedDisk) -> None:
+        assert partition.epoch_end(Epoch(3)) == (3, 1)
+        append(partition, b"a")
+        assert partition.epoch_end(Epoch(3)) == (3, 2)
+        assert partition.epoch_end(Epoch(4)) == (-1, -1)
+
+    run(tmp_path, scenario, FlushMode.OS)
+
+
+def test_closing_tells_those_who_wait(tmp_path: Path) -> None:
+    async def scenario(partition: Partition, disk: GatedDisk) -> None:
+        disk.gate.clear()
+        append(partition, b"a")
+        waiting = partition.committed(Offset(2), LONG_S)
+        closing = asyncio.ensure_future(partition.close())
+        assert waiting is not None
+        with pytest.raises(RequestTimedOut, match="closing"):
+            await waiting
+        disk.gate.set()
+        await closing
+
+    run(tmp_path, scenario, FlushMode.COMMIT)

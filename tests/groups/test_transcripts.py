@@ -191,10 +191,10 @@ class Stage:
 
     # --- what members say
     def ask_join(self, actor: Actor, flags: set[str], given: dict[str, str]) -> Join:
-        member_id = self.member(given, actor)
+        member_id, owned = self.member(given, actor), self.by_topic(given.pop("owns", ""))
         given.pop("id", None)
         given = actor.joined = {**actor.joined, **given}
-        subscription = Subscription(tuple(given.get("topics", "t").split(",")))
+        subscription = Subscription(names(given.get("topics", "t")), owned, actor.generation)
         metadata = write_subscription(subscription) if "bytes" not in given else given["bytes"].encode()
         return Join(
             given.get("group", "g"), member_id, given.get("instance"), actor.name, "/127.0.0.1",
@@ -282,6 +282,9 @@ class Stage:
 
     def partitions(self, text: str) -> tuple[PartitionKey, ...]:
         return tuple(self.partition(name) for name in text.split(",") if name and name != "none")
+
+    def by_topic(self, text: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        return tuple((name.split("/")[0], (int(name.split("/")[1]),)) for name in names(text))
 
     # --- what they hear
     def shown(self, actor: Actor, result: object) -> str:

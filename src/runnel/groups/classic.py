@@ -28,6 +28,7 @@ from runnel.groups.values import (
     ListedGroup,
     Sync,
     Synced,
+    check_session_timeout,
 )
 from runnel.model.errors import (
     FencedInstance,
@@ -35,7 +36,6 @@ from runnel.model.errors import (
     GroupNotEmpty,
     IllegalGeneration,
     InconsistentGroupProtocol,
-    InvalidSessionTimeout,
     MemberIdRequired,
     RebalanceInProgress,
     RunnelError,
@@ -85,11 +85,7 @@ class ClassicGroup(Rebalance):
             self._rejoin(request, ticket, turn)
 
     def _admit(self, request: Join, turn: Turn) -> None:
-        low, high = turn.config.session_timeout_min_ms, turn.config.session_timeout_max_ms
-        if not low <= request.session_timeout_ms <= high:
-            raise InvalidSessionTimeout(
-                f"session timeout {request.session_timeout_ms} ms is not allowed: use {low} to {high} ms"
-            )
+        check_session_timeout(request.session_timeout_ms, turn.config)
         if not self._compatible(request):
             raise InconsistentGroupProtocol(
                 f"group {self.group_id!r} can't take this member: it shares no protocol with all the others"
@@ -163,7 +159,7 @@ class ClassicGroup(Rebalance):
             self._rebalance(turn)
             return
         self._heard(member, turn)
-        self._persist(turn)
+        self.persist(turn)
         turn.reply(ticket, self._welcome_back(member, old_leader, request))
 
     def _changes_assignment(self, member: Member, before: object) -> bool:
@@ -234,10 +230,9 @@ class ClassicGroup(Rebalance):
         turn.reply(ticket, Done())
 
     def leave(self, request: Leave, ticket: object, turn: Turn) -> None:
-        results = tuple((leaver, self._leave_one(leaver, turn)) for leaver in request.members)
-        turn.reply(ticket, Left(results))
-        if any(error is None for _, error in results):
-            self._rebalance_after_loss(turn)
+        count = len(self.roster)
+        turn.reply(ticket, Left(tuple((leaver, self._leave_one(leaver, turn)) for leaver in request.members)))
+        self._after_loss(turn, of_member=len(self.roster) < count)
 
     def _leave_one(self, leaver: Leaver, turn: Turn) -> RunnelError | None:
         if leaver.member_id in self._known_ids and leaver.instance_id is None:
@@ -278,13 +273,33 @@ class ClassicGroup(Rebalance):
             return committed_ms
         if self.state is GroupState.EMPTY:
             return max(committed_ms, self.since_ms)
-        readable = self.protocol_type == CONSUMER and topic is not None
-        return committed_ms if readable and not self.subscribes(topic or "") else None
+        if self.protocol_type != CONSUMER or (topic is not None and self.subscribes(topic)):
+            return None
+        return committed_ms
 
     def retire(self, turn: Turn) -> None:
         """The group is about to be deleted: leave no timer behind."""
         for member_id in list(self._known_ids):
             self._forget_id(member_id, turn)
+
+    # --- moving to another protocol
+    def disband(self, answer: RunnelError, turn: Turn) -> None:
+        """Answer everybody who waits, and stop all timers: the members go on in a group of the other protocol."""
+        for member in self.roster.members.values():
+            self._answer(member, answer, turn)
+            turn.timers.cancel(self._timer(Alarm.SESSION, member.member_id))
+        turn.timers.cancel(self._timer(Alarm.JOIN))
+        turn.timers.cancel(self._timer(Alarm.SYNC))
+        self.retire(turn)
+
+    def resume(self, turn: Turn) -> None:
+        """Begin as a stable group with members taken over, and rebalance: nobody has led it so far."""
+        self.protocol = self.roster.select_protocol()
+        self._read_topics()
+        self._enter(GroupState.STABLE, turn)
+        for member in self.roster.members.values():
+            self._heard(member, turn)
+        self._rebalance(turn)
 
     # --- looking
     @property

@@ -51,9 +51,12 @@ class Rebalance:
             turn.timers.set(self._timer(Alarm.JOIN), turn.now_ms + self.roster.rebalance_timeout_ms)
             self._complete_if_all_joined(turn)
 
-    def _rebalance_after_loss(self, turn: Turn) -> None:
-        if self.state is not GroupState.EMPTY:
+    def _after_loss(self, turn: Turn, *, of_member: bool) -> None:
+        """Somebody is gone: a member is missed, an id that nobody joined with yet only stands in the way."""
+        if of_member and self.state is not GroupState.EMPTY:
             self._rebalance(turn)
+        elif self.state is GroupState.PREPARING_REBALANCE:
+            self._complete_if_all_joined(turn)
 
     def _wait_for_more(self, turn: Turn) -> None:
         delay = turn.config.initial_rebalance_delay_ms
@@ -123,16 +126,16 @@ class Rebalance:
         match timer.alarm:
             case Alarm.SESSION if timer.member_id in self._known_ids:
                 self._forget_id(timer.member_id, turn)
-                self._rebalance_after_loss(turn)
+                self._after_loss(turn, of_member=False)
             case Alarm.SESSION:
                 self._dismiss(self.roster.members[timer.member_id], turn)
-                self._rebalance_after_loss(turn)
+                self._after_loss(turn, of_member=True)
             case Alarm.JOIN:
                 self._join_time_is_up(turn)
             case Alarm.SYNC:
                 for member_id in list(self._unsynced):
                     self._dismiss(self.roster.members[member_id], turn)
-                self._rebalance_after_loss(turn)
+                self._after_loss(turn, of_member=True)
 
     def _heard(self, member: Member, turn: Turn) -> None:
         """A session begins anew; not while the member waits for us, since then it can't send heartbeats."""
@@ -183,9 +186,9 @@ class Rebalance:
         self.since_ms = turn.wall_ms
         if state is GroupState.EMPTY:
             self.protocol, self.topics = "", frozenset()
-        self._persist(turn)
+        self.persist(turn)
 
-    def _persist(self, turn: Turn) -> None:
+    def persist(self, turn: Turn) -> None:
         members = self.roster.members
         stored = turn.store.groups.get(self.group_id)
         for member_id in [each for each in (stored.members if stored else ()) if each not in members]:

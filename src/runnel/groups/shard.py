@@ -10,7 +10,10 @@ from typing import TypeAlias, TypeVar
 
 from runnel.groups import offsets
 from runnel.groups.classic import ClassicGroup
-from runnel.groups.records import decode
+from runnel.groups.consumer import ConsumerGroup, check_heartbeat
+from runnel.groups.migrate import downgraded, emptied_to_classic, emptied_to_consumer, upgraded
+from runnel.groups.records import ConsumerGroupRecord, decode
+from runnel.groups.regex import Patterns
 from runnel.groups.step import Step
 from runnel.groups.store import Store
 from runnel.groups.timers import Alarm, Timer, Timers
@@ -18,6 +21,7 @@ from runnel.groups.turn import Turn
 from runnel.groups.values import (
     NO_GENERATION,
     CommitOffsets,
+    ConsumerHeartbeat,
     DeleteOffsets,
     Done,
     FetchOffsets,
@@ -44,7 +48,7 @@ from runnel.model.errors import (
 from runnel.model.ids import Millis, TopicId
 from runnel.model.seams import Rng
 
-Group: TypeAlias = ClassicGroup
+Group: TypeAlias = ClassicGroup | ConsumerGroup
 R = TypeVar("R")
 
 
@@ -54,6 +58,7 @@ class GroupShard:
         self._rng = rng
         self._store = Store()
         self._timers = Timers()
+        self._patterns = Patterns()
         self._groups: dict[str, Group] = {}
 
     # --- loading
@@ -67,7 +72,8 @@ class GroupShard:
         """Begin to serve: every session starts with a fresh full timeout."""
         turn = self._turn(topics, now_ms, wall_ms)
         for group_id, stored in self._store.groups.items():
-            self._groups[group_id] = ClassicGroup.restored(group_id, stored)
+            is_consumer = isinstance(stored.group, ConsumerGroupRecord)
+            self._groups[group_id] = (ConsumerGroup if is_consumer else ClassicGroup).restored(group_id, stored)
         for group in self._groups.values():
             group.wake(turn)
         self._timers.set(Timer(Alarm.EXPIRE), now_ms + self._config.offsets_check_interval_ms)
@@ -85,7 +91,7 @@ class GroupShard:
                 self._expire(turn)
             else:
                 self._groups[timer.group_id].expire(timer, turn)
-                self._forget_if_blank(timer.group_id, turn)
+                self._settle(timer.group_id, turn)
         return self._step(turn)
 
     # --- members of the classic protocol
@@ -100,6 +106,8 @@ class GroupShard:
             if request.member_id:
                 raise UnknownMember(f"there is no group {request.group_id!r} (any more): join without a member id")
             group = self._groups[request.group_id] = ClassicGroup(request.group_id)
+        elif isinstance(group, ConsumerGroup) and group.empty and not request.member_id:
+            group = self._groups[request.group_id] = emptied_to_classic(group, turn)
         group.join(request, ticket, turn)
 
     def sync(self, request: Sync, ticket: object, topics: TopicView, now_ms: Millis, wall_ms: Millis) -> Step:
@@ -124,6 +132,32 @@ class GroupShard:
             turn.reply(ticket, Left(tuple((each, error) for each in request.members)))
         else:
             group.leave(request, ticket, turn)
+
+    # --- members of KIP-848
+    def consumer_heartbeat(
+        self, request: ConsumerHeartbeat, ticket: object, topics: TopicView, now_ms: Millis, wall_ms: Millis
+    ) -> Step:
+        return self._run(self._consumer_heartbeat, request, ticket, self._turn(topics, now_ms, wall_ms))
+
+    def _consumer_heartbeat(self, request: ConsumerHeartbeat, ticket: object, turn: Turn) -> None:
+        if not request.group_id:
+            raise InvalidGroupId("a group needs a name: set group.id")
+        check_heartbeat(request, turn)
+        self._consumer_group(request, turn).consumer_heartbeat(request, ticket, turn)
+
+    def _consumer_group(self, request: ConsumerHeartbeat, turn: Turn) -> ConsumerGroup:
+        """The group a member speaks to; the first of its kind makes it, or turns a classic group into it."""
+        group = self._groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            return group
+        if request.member_epoch != 0:
+            raise UnknownMember(f"{request.member_id!r} is no member of group {request.group_id!r}: join with epoch 0")
+        if group is None:
+            made = ConsumerGroup(request.group_id)
+        else:
+            made = emptied_to_consumer(group, turn) if group.empty else upgraded(group, turn)
+        self._groups[request.group_id] = made
+        return made
 
     # --- offsets
     def commit_offsets(
@@ -190,7 +224,21 @@ class GroupShard:
         return self._run(self._describe, group_id, ticket, self._turn(topics, now_ms, wall_ms))
 
     def _describe(self, group_id: str, ticket: object, turn: Turn) -> None:
-        turn.reply(ticket, self._group(group_id).describe())
+        group = self._group(group_id)
+        if isinstance(group, ConsumerGroup):
+            raise GroupNotFound(f"group {group_id!r} is not a classic group: use ConsumerGroupDescribe")
+        turn.reply(ticket, group.describe())
+
+    def describe_consumer(
+        self, group_id: str, ticket: object, topics: TopicView, now_ms: Millis, wall_ms: Millis
+    ) -> Step:
+        return self._run(self._describe_consumer, group_id, ticket, self._turn(topics, now_ms, wall_ms))
+
+    def _describe_consumer(self, group_id: str, ticket: object, turn: Turn) -> None:
+        group = self._group(group_id)
+        if not isinstance(group, ConsumerGroup):
+            raise GroupNotFound(f"group {group_id!r} is not a consumer group: use DescribeGroups")
+        turn.reply(ticket, group.describe_consumer(self._config.consumer_assignors[0]))
 
     def list(self, request: ListGroups, ticket: object, topics: TopicView, now_ms: Millis, wall_ms: Millis) -> Step:
         return self._run(self._list, request, ticket, self._turn(topics, now_ms, wall_ms))
@@ -206,7 +254,7 @@ class GroupShard:
 
     # --- the rest
     def _turn(self, topics: TopicView, now_ms: Millis, wall_ms: Millis) -> Turn:
-        return Turn(self._config, self._store, self._timers, self._rng, topics, now_ms, wall_ms)
+        return Turn(self._config, self._store, self._timers, self._rng, self._patterns, topics, now_ms, wall_ms)
 
     def _run(self, verb: Callable[[R, object, Turn], None], request: R, ticket: object, turn: Turn) -> Step:
         try:
@@ -214,7 +262,7 @@ class GroupShard:
         except RunnelError as error:
             turn.reply(ticket, error)
         group_id = request if isinstance(request, str) else getattr(request, "group_id", "")
-        self._forget_if_blank(group_id, turn)
+        self._settle(group_id, turn)
         return self._step(turn)
 
     def _step(self, turn: Turn) -> Step:
@@ -236,8 +284,12 @@ class GroupShard:
         self._groups.pop(group_id).retire(turn)
         self._store.drop_group(group_id)
 
-    def _forget_if_blank(self, group_id: str, turn: Turn) -> None:
-        """A group that left no trace in the log and has nobody in it was never there."""
+    def _settle(self, group_id: str, turn: Turn) -> None:
+        """After each change: a group of classic members alone is a classic group; one without a trace never was."""
         group = self._groups.get(group_id)
-        if group is not None and group.idle and group_id not in self._store.groups:
+        if isinstance(group, ConsumerGroup) and group.only_classic and self._config.migration:
+            self._groups[group_id] = downgraded(group, turn)
+        elif isinstance(group, ConsumerGroup) and (group.members or group_id in self._store.groups):
+            group.keep(turn)
+        elif group is not None and group.idle and group_id not in self._store.groups:
             del self._groups[group_id]

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from runnel.groups.regex import Patterns
 from runnel.groups.step import Reply
 from runnel.groups.store import Store
 from runnel.groups.timers import Timers
@@ -16,6 +17,7 @@ class Turn:
     store: Store
     timers: Timers
     rng: Rng
+    patterns: Patterns
     topics: TopicView
     now_ms: Millis  # never goes back: for deadlines
     wall_ms: Millis  # what people read: for what is stored

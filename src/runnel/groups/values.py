@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from runnel.model.errors import RunnelError
+from runnel.model.errors import InvalidSessionTimeout, RunnelError
 from runnel.model.ids import Epoch, Offset, PartitionKey, TopicId
 from runnel.model.limits import OFFSET_METADATA_BYTES_MAX
 
@@ -55,6 +55,12 @@ class GroupConfig:
     offsets_retention_ms: int = 7 * 24 * HOUR_MS  # offsets.retention.minutes
     offsets_check_interval_ms: int = 600_000  # offsets.retention.check.interval.ms
     offset_metadata_bytes_max: int = OFFSET_METADATA_BYTES_MAX  # offset.metadata.max.bytes
+
+
+def check_session_timeout(timeout_ms: int, config: GroupConfig) -> None:
+    low, high = config.session_timeout_min_ms, config.session_timeout_max_ms
+    if not low <= timeout_ms <= high:
+        raise InvalidSessionTimeout(f"session timeout {timeout_ms} ms is not allowed: use {low} to {high} ms")
 
 
 class GroupType(Enum):

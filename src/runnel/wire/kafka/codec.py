@@ -29,6 +29,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 _READ_ERRORS = (struct.error, IndexError, UnicodeDecodeError)
 _REQUEST_HEADER = struct.Struct(">hhih")
@@ -88,8 +89,8 @@ def decode_request(api_key: int, version: int, frame: memoryview, position: int)
 
 def encode_response(api_key: int, version: int, correlation_id: int, message: Any) -> list[Buffer]:
     """A whole response as parts to be sent one after the other, the 4-byte size first."""
-    parts = _encode(_response_encoders[api_key, version], message, api_key, version)
-    head = _SIZED_FLEXIBLE_RESPONSE_HEADER if _flexible_header(api_key, version) else _SIZED_RESPONSE_HEADER
+    encode, head = _response_encoders[api_key, version]
+    parts = _encode(encode, message, api_key, version)
     size = head.size - 4 + (len(parts[0]) if len(parts) == 1 else sum(map(len, parts)))
     parts[0] = head.pack(size, correlation_id) + parts[0]
     return parts
@@ -173,20 +174,27 @@ def _message_name(api_key: int, version: int, suffix: str) -> str:
     return api.name + suffix
 
 
-class _PerVersion(dict[tuple[int, int], Callable[..., Any]]):
-    """Compiled functions by API key and version."""
+def _response_encoder(api_key: int, version: int) -> tuple[Callable[..., Any], struct.Struct]:
+    """The function, and the header that goes before what it writes."""
+    head = _SIZED_FLEXIBLE_RESPONSE_HEADER if _flexible_header(api_key, version) else _SIZED_RESPONSE_HEADER
+    return _encoder(_message_name(api_key, version, "Response"), version), head
 
-    def __init__(self, compiled: Callable[[str, int], Callable[..., Any]], suffix: str) -> None:
-        self._compiled = compiled
-        self._suffix = suffix
 
-    def __missing__(self, key: tuple[int, int]) -> Callable[..., Any]:
-        made = self[key] = self._compiled(_message_name(*key, self._suffix), key[1])
+class _PerVersion(dict[tuple[int, int], V]):
+    """What was made for an API key and version."""
+
+    def __init__(self, make: Callable[[int, int], V]) -> None:
+        self._make = make
+
+    def __missing__(self, key: tuple[int, int]) -> V:
+        made = self[key] = self._make(*key)
         return made
 
 
-_request_decoders, _response_decoders = _PerVersion(_decoder, "Request"), _PerVersion(_decoder, "Response")
-_request_encoders, _response_encoders = _PerVersion(_encoder, "Request"), _PerVersion(_encoder, "Response")
+_request_decoders = _PerVersion(lambda key, version: _decoder(_message_name(key, version, "Request"), version))
+_response_decoders = _PerVersion(lambda key, version: _decoder(_message_name(key, version, "Response"), version))
+_request_encoders = _PerVersion(lambda key, version: _encoder(_message_name(key, version, "Request"), version))
+_response_encoders = _PerVersion(_response_encoder)
 
 
 def _decode(decode: Callable[..., Any], frame: memoryview, position: int, api_key: int, version: int) -> Any:

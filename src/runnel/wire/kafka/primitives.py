@@ -123,16 +123,17 @@ class PerCount(dict[int, Callable[..., Any]]):
 
 # --- writing
 one_byte = [bytes([value]) for value in range(128)]
+_two_bytes, _three_bytes = Struct("2B").pack, Struct("3B").pack
 
 
 def uvarint(value: int) -> bytes:
     if value < 1 << 7:
         return one_byte[value]
     if value < 1 << 14:
-        return bytes((value & 0x7F | 0x80, value >> 7))
+        return _two_bytes(value & 0x7F | 0x80, value >> 7)
     if value < 1 << 21:
-        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
-    return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14 & 0x7F | 0x80)) + uvarint(value >> 21)
+        return _three_bytes(value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14)
+    return _three_bytes(value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14 & 0x7F | 0x80) + uvarint(value >> 21)
 
 
 def uvarint_of_string(size: int) -> bytes:

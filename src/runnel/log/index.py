@@ -105,7 +105,7 @@ class Index:
         return self._entry(number - 1, read)[:2] if number else (0, 0)
 
     def cut(self, position: int, read: Read) -> tuple["Index", int]:
-        """The index of what lies before `position`; its latest timestamp lacks the batches from the returned place on."""
+        """The index of what lies before `position`; its latest timestamp lacks the batches from the place returned."""
         number = self._count_where(read, lambda entry: entry[1] < position)
         _, last, latest = self._entry(number - 1, read) if number else (0, 0, NO_TIMESTAMP)
         on_disk = min(number, self.count)

@@ -38,6 +38,11 @@ class Keeper:
         else:
             self._saved = checkpoint
 
+    @property
+    def recovery_base(self) -> int:
+        """Segments below this one are no concern of a recovery."""
+        return self._saved.segment if self._saved is not None else 0
+
     def is_due(self) -> bool:
         """Whether a crash would leave much to scan that is synced."""
         saved, active = self._saved, self._state.active

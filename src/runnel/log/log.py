@@ -8,6 +8,8 @@ Rule 3: everything but the batches themselves can be lost, and is built again fr
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from runnel.log.cleaning import Cleaner
+from runnel.log.compaction import CompactionStats
 from runnel.log.epochs import Epochs
 from runnel.log.files import Files, files_of
 from runnel.log.producers import Producers
@@ -40,7 +42,7 @@ def _raise(error: Fatal) -> None:
 class Log:
     """Batches by offset: appended at the end, read anywhere."""
 
-    __slots__ = ("_clock", "_disk", "_reader", "_state", "_times", "_trimmer", "_writer", "config")
+    __slots__ = ("_cleaner", "_clock", "_disk", "_reader", "_state", "_times", "_trimmer", "_writer", "config")
 
     def __init__(
         self, disk: Disk, files: Files, state: State, config: TopicConfig, clock: Clock, writer: Writer, reader: Reader
@@ -50,6 +52,7 @@ class Log:
         self._clock = clock
         self._writer = writer
         self._reader = reader
+        self._cleaner = Cleaner(disk, files, state, writer, reader)
         self._times = TimeReader(disk, files, state, reader)
         self._trimmer = Trimmer(disk, files, state, writer, reader)
         self.config = config
@@ -159,6 +162,11 @@ class Log:
         """Remove the segments that are too old or too many, below `upto`; how many went."""
         bound = self.held_offset if upto is None else upto
         return await self._trimmer.enforce_retention(self.config, self._clock.wall_ms(), bound)
+
+    async def compact(self, upto: int | None = None) -> CompactionStats | None:
+        """Keep the last record of each key below `upto`; None if a pass is not worth its while yet."""
+        bound = self.held_offset if upto is None else upto
+        return await self._cleaner.compact(self.config, self._clock.wall_ms(), bound)
 
     # --- keeping
 

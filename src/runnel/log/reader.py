@@ -216,6 +216,13 @@ class Reader:
                 segment.holes += (hole,)
                 self.damage.append(rotten(segment, hole))
 
+    async def report_rot(self, segment: Segment, position: int, offset: int) -> None:
+        """Somebody else stumbled over something unreadable."""
+        async with self._files.pinned(segment.log_path) as file:
+            size, next_base = segment.size, self._state.end_of(segment)
+            hole = await self._disk.offload(lambda: find_hole(file, position, size, offset, next_base))
+        self._take_holes(segment, (hole,))
+
     async def _locate_rot(self, segment: Segment, index: Index, rot: Rot) -> None:
         """Find out exactly what is rotten, so that all the rest can be read."""
         size, frozen, next_base = segment.size, index.frozen(), self._state.end_of(segment)

@@ -1,0 +1,256 @@
+"""Compaction of a log's files: what `compaction` decides over batches is done here over segments.
+
+Rule 1: only sealed segments below the recovery point are touched; the active one never is.
+Rule 2: work off the loop comes in small slices, with the loop in between: Python code in a thread holds up the loop.
+Rule 3: a cleaned file counts from its rename to .swap on; whoever opens the log after a crash finishes the exchange.
+Rule 4: readers in flight keep the file they have open.
+Rule 5: a segment in which batches can't even be told apart is left as it is.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+from crc32c import crc32c
+
+from runnel.log.checkpoint import sync, sync_dir
+from runnel.log.compaction import TIMESTAMP_MAX, CompactionStats, KeyMap, clean, is_due
+from runnel.log.files import Files
+from runnel.log.index import Index
+from runnel.log.indexing import seal
+from runnel.log.layout import CLEANED, SWAP, ranged
+from runnel.log.reader import Reader
+from runnel.log.recovery import finish_swap
+from runnel.log.scan import walk
+from runnel.log.segment import Segment
+from runnel.log.state import State
+from runnel.log.writer import Writer
+from runnel.model.ids import Offset
+from runnel.model.limits import KIB
+from runnel.model.seams import Buffer, Disk, File
+from runnel.model.topic_config import INT_MAX, TopicConfig
+from runnel.record.batch import read_header
+
+SLICE_BYTES = 256 * KIB  # about a millisecond of work
+
+
+class Cleaner:
+    """Compacts one log."""
+
+    __slots__ = ("_disk", "_files", "_reader", "_state", "_writer")
+
+    def __init__(self, disk: Disk, files: Files, state: State, writer: Writer, reader: Reader) -> None:
+        self._disk = disk
+        self._files = files
+        self._state = state
+        self._writer = writer
+        self._reader = reader
+
+    async def compact(self, config: TopicConfig, now_ms: int, upto: int) -> CompactionStats | None:
+        """One pass over what is below `upto`; None if it is not worth its while."""
+        sealed = self._cleanable(upto)
+        dirty = [segment for segment in sealed if self._state.end_of(segment) > self._state.cleaned_offset]
+        if not dirty or not await self._is_due(sealed, dirty, config, now_ms):
+            return None
+        stats = CompactionStats()
+        try:
+            latest = await self._map_keys(dirty, config, now_ms, upto)
+            for group in _groups(sealed, self._state, config, latest.end_offset):
+                await self._clean(group, latest, config, now_ms, stats)
+            await self._writer.beside(lambda: self._cleaned_up_to(Offset(latest.end_offset)))
+        except Unreadable as rot:
+            await self._reader.report_rot(rot.segment, rot.position, rot.offset)
+        return stats
+
+    def _cleanable(self, upto: int) -> list[Segment]:
+        bound = min(upto, self._writer.keeper.recovery_base)
+        state = self._state
+        return [segment for segment in state.segments[:-1] if state.end_of(segment) <= bound and not segment.holes]
+
+    async def _is_due(self, sealed: list[Segment], dirty: list[Segment], config: TopicConfig, now_ms: int) -> bool:
+        dirty_bytes = sum(segment.size for segment in dirty)
+        clean_bytes = sum(segment.size for segment in sealed) - dirty_bytes
+        since_ms = await self._disk.offload(lambda: _first_timestamp(self._disk, dirty[0], now_ms))
+        return is_due(
+            clean_bytes=clean_bytes, dirty_bytes=dirty_bytes, dirty_since_ms=since_ms, config=config, now_ms=now_ms
+        )
+
+    async def _map_keys(self, dirty: list[Segment], config: TopicConfig, now_ms: int, upto: int) -> KeyMap:
+        latest = KeyMap(max(self._state.cleaned_offset, self._state.start_offset))
+        lag_ms = config.min_compaction_lag_ms
+        young_ms = now_ms - lag_ms if lag_ms else TIMESTAMP_MAX
+        batches = _batches(self._disk, dirty)
+        while await self._disk.offload(lambda: _map_slice(latest, batches, upto, young_ms)):
+            pass
+        return latest
+
+    async def _clean(
+        self, group: list[Segment], latest: KeyMap, config: TopicConfig, now_ms: int, stats: CompactionStats
+    ) -> None:
+        """Write what stays of a group of segments into one, and exchange them."""
+        last_offsets = {p.producer_id: p.batches[-1].last_offset for p in self._state.producers if p.batches}
+        rewrite = _Rewrite(self._disk, group, self._state.end_of(group[-1]), config.index_interval_bytes)
+        kept = clean(
+            rewrite.batches(), latest, config=config, now_ms=now_ms, last_offsets=last_offsets, stats=stats
+        )  # fmt: skip
+        try:
+            while await self._disk.offload(lambda: rewrite.take(kept)):
+                pass
+            if not rewrite.is_unchanged():
+                await self._writer.beside(lambda: self._exchange(group, rewrite))
+        finally:
+            await self._disk.offload(rewrite.discard)
+
+    async def _exchange(self, group: list[Segment], rewrite: "_Rewrite") -> None:
+        """Let the new segment stand for the group, unless the log was truncated or trimmed meanwhile."""
+        state = self._state
+        if not set(group) <= set(state.segments[:-1]) or [s.size for s in group] != rewrite.sizes:
+            return
+        for segment in group:
+            self._files.forget(segment.log_path)
+            self._files.forget(segment.index_path)
+        made = await self._disk.offload(rewrite.exchange)
+        at = state.segments.index(group[0])
+        state.set_segments([*state.segments[:at], made, *state.segments[at + len(group) :]])
+        self._reader.forget()
+
+    async def _cleaned_up_to(self, offset: Offset) -> None:
+        state = self._state
+        if state.cleaned_offset < offset <= state.active.base_offset:
+            await self._writer.keeper.save_start(state.start_offset, offset)
+            state.cleaned_offset = offset
+
+
+class _Rewrite:
+    """One group of segments being written anew. All of it runs off the loop, a slice at a time."""
+
+    def __init__(self, disk: Disk, group: list[Segment], end_offset: Offset, interval_bytes: int) -> None:
+        self._disk = disk
+        self._group = group
+        self._base, self._end = group[0].base_offset, end_offset
+        self._folder = group[0].folder
+        self._interval_bytes = interval_bytes
+        self._file: File | None = None
+        self._position = 0
+        self._index = Index()
+        self._crc_read = self._crc_written = 0
+        self.sizes = [segment.size for segment in group]
+
+    def batches(self) -> Iterator[Buffer]:
+        for raw in _batches(self._disk, self._group):
+            self._crc_read = crc32c(raw, self._crc_read)
+            yield raw
+
+    def take(self, kept: Iterator[Buffer]) -> bool:
+        """Write the next few batches; whether there may be more."""
+        if self._file is None:
+            self._file = self._disk.open(self._path(CLEANED), create=True)
+            self._file.truncate(0)
+        begin, parts = self._position, []
+        for raw in kept:
+            header = read_header(raw)
+            self._index.note(
+                header.base_offset - self._base, self._position, header.max_timestamp, self._interval_bytes
+            )
+            self._crc_written = crc32c(raw, self._crc_written)
+            parts.append(raw)
+            self._position += len(raw)
+            if self._position - begin >= SLICE_BYTES:
+                break
+        self._file.write(parts, begin)
+        return bool(parts)
+
+    def is_unchanged(self) -> bool:
+        """Whether there was nothing to clean and nothing to join."""
+        return len(self._group) == 1 and (self._position, self._crc_written) == (self.sizes[0], self._crc_read)
+
+    def exchange(self) -> Segment:
+        assert self._file is not None
+        sync(self._file)
+        self._disk.rename(self._path(CLEANED), self._path(SWAP))
+        sync_dir(self._disk, self._folder)
+        finish_swap(self._disk, self._folder, self._base, self._end, [segment.base_offset for segment in self._group])
+        made = Segment(self._folder, self._base, self._position, self._group[0].created_ms, None)
+        self._index.gaps = True
+        with suppress(OSError):
+            index_file = self._disk.open(made.index_path, create=True)
+            try:
+                self._index.flush(index_file)
+                seal(index_file, self._index, made, self._end)
+            finally:
+                index_file.close()
+        return made
+
+    def discard(self) -> None:
+        """Remove what is left if it was not exchanged."""
+        if self._file is not None:
+            self._file.close()
+        if self._disk.exists(self._path(CLEANED)):
+            self._disk.remove(self._path(CLEANED))
+
+    def _path(self, suffix: str) -> str:
+        return f"{self._folder}/{ranged(self._base, self._end, suffix)}"
+
+
+def _groups(sealed: list[Segment], state: State, config: TopicConfig, end_offset: int) -> Iterator[list[Segment]]:
+    """Neighbours that fit into one segment together."""
+    group: list[Segment] = []
+    for segment in sealed:
+        if segment.base_offset >= end_offset:
+            break
+        together = sum(other.size for other in group) + segment.size
+        if group and (
+            together > config.segment_bytes
+            or state.end_of(segment) - group[0].base_offset > INT_MAX
+            or state.end_of(group[-1]) != segment.base_offset
+        ):
+            yield group
+            group = []
+        group.append(segment)
+    if group:
+        yield group
+
+
+def _batches(disk: Disk, segments: list[Segment]) -> Iterator[bytes]:
+    """All batches of some segments; a segment in which they can't be told apart ends it with Rot."""
+    for segment in segments:
+        file = disk.open(segment.log_path)
+        try:
+            position, due = 0, int(segment.base_offset)
+            for at, header in walk(file, 0, segment.size, check_crc=False):
+                if header.base_offset < due:
+                    break
+                yield file.read(header.size, at)
+                position, due = at + header.size, header.last_offset + 1
+            if position < segment.size:
+                raise Unreadable(segment, position, due)
+        finally:
+            file.close()
+
+
+def _map_slice(latest: KeyMap, batches: Iterator[bytes], upto: int, young_ms: int) -> bool:
+    """Map the keys of the next few batches; whether there may be more."""
+    size = 0
+    for raw in batches:
+        header = read_header(raw)
+        if header.last_offset >= upto or header.max_timestamp > young_ms or not latest.add(raw, header):
+            return False
+        size += len(raw)
+        if size >= SLICE_BYTES:
+            return True
+    return False
+
+
+def _first_timestamp(disk: Disk, segment: Segment, now_ms: int) -> int:
+    for raw in _batches(disk, [segment]):
+        return read_header(raw).base_timestamp
+    return now_ms
+
+
+class Unreadable(Exception):
+    """From here on the batches of a segment can't be told apart."""
+
+    def __init__(self, segment: Segment, position: int, offset: int) -> None:
+        super().__init__(segment.log_path, position, offset)
+        self.segment = segment
+        self.position = position
+        self.offset = offset

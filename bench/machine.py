@@ -12,27 +12,27 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """CPU time of a process and all its threads, in seconds."""
+    """CPU time of a process and all its threads, in seconds. The total is exact; its parts tick every 10 ms."""
 
     user_s: float
     system_s: float
-
-    @property
-    def total_s(self) -> float:
-        return self.user_s + self.system_s
+    total_s: float
 
     def __sub__(self, earlier: "Cpu") -> "Cpu":
-        return Cpu(self.user_s - earlier.user_s, self.system_s - earlier.system_s)
+        return Cpu(self.user_s - earlier.user_s, self.system_s - earlier.system_s, self.total_s - earlier.total_s)
 
 
 def cpu_of(pid: int) -> Cpu:
-    return parse_stat(Path(f"/proc/{pid}/stat").read_text())
+    process = Path(f"/proc/{pid}")
+    user_s, system_s = parse_stat((process / "stat").read_text())
+    on_cpu_ns = [int(file.read_text().split()[0]) for file in process.glob("task/*/schedstat")]
+    return Cpu(user_s, system_s, sum(on_cpu_ns) / 1e9)
 
 
-def parse_stat(text: str) -> Cpu:
-    """Fields 14 and 15 of proc(5); the name in field 2 may hold blanks and brackets."""
+def parse_stat(text: str) -> tuple[float, float]:
+    """User and system time: fields 14 and 15 of proc(5); the name in field 2 may hold blanks and brackets."""
     fields = text.rsplit(")", 1)[1].split()
-    return Cpu(int(fields[11]) / TICKS, int(fields[12]) / TICKS)
+    return int(fields[11]) / TICKS, int(fields[12]) / TICKS
 
 
 def resident_bytes(pid: int) -> int:

@@ -39,6 +39,7 @@ class Scale:
     partitions: tuple[int, ...]
     growth_requests: int
     backlog_bytes: tuple[int, ...]
+    start_rounds: int
     connections: int
 
 
@@ -53,6 +54,7 @@ SMOKE = Scale(
     partitions=(1, 20),
     growth_requests=20,
     backlog_bytes=(1 * MB, 4 * MB),
+    start_rounds=1,
     connections=20,
 )
 DEFAULT = Scale(
@@ -66,6 +68,7 @@ DEFAULT = Scale(
     partitions=(1, 100, 5_000),
     growth_requests=1_000,
     backlog_bytes=(100 * MB, 2_000 * MB),
+    start_rounds=3,
     connections=2_000,
 )
 FULL = Scale(
@@ -79,6 +82,7 @@ FULL = Scale(
     partitions=(1, 100, 5_000),
     growth_requests=5_000,
     backlog_bytes=(1_000 * MB, 20_000 * MB),
+    start_rounds=5,
     connections=2_000,
 )
 

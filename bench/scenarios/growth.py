@@ -14,7 +14,6 @@ from bench.load.kafka_wire import KafkaWire
 from bench.machine import cpu_of, free_bytes
 from bench.peers import Flush, Peer, Server
 from bench.scenarios import MB, SIZES, Run
-from bench.scenarios.throughput import BATCH_BYTES
 
 PARTITIONS = "partitions"
 BACKLOG = "backlog"
@@ -22,7 +21,8 @@ SIZE = SIZES["1 KB"]
 SEED = 1
 FILL_S_MAX = 600.0
 FREE_SHARE = 0.8  # of the free disk may be used
-DAMAGE = ("clean stop", "SIGKILL")
+CLEAN, KILLED = "clean stop", "SIGKILL"
+BATCH = 16  # messages: 16 KB, the batch size Java's producer comes with
 
 
 def partitions(run: Run) -> None:
@@ -70,30 +70,26 @@ def _backlog(run: Run, peer: Peer, data: Path, size: int) -> None:
     with peer.start(data, Flush.OS) as server:
         stream = _stream(run, server, 1)
         stream.create()
-        batch = BATCH_BYTES // (SIZE + 12)
-        run.workers[0].run(drive.publish, drive.Bulk(stream, size // SIZE, SIZE, batch, FILL_S_MAX))
+        run.workers[0].run(drive.publish, drive.Bulk(stream, size // SIZE, SIZE, BATCH, FILL_S_MAX))
         for number in run.rounds():
             _requests(run, BACKLOG, case, server, stream, 1, number, size // SIZE)
-    for damage in DAMAGE:
-        for number in range(1, run.scale.rounds + 1):
-            _start_up(run, peer, data, stream, f"{case}, start after {damage}", number, damage)
+    _start_ups(run, peer, data, stream.topic, case)
 
 
-def _start_up(run: Run, peer: Peer, data: Path, stream: KafkaWire, case: str, number: int, damage: str) -> None:
-    """Bring the folder into the state, then time the next start: until it listens, and until it serves the backlog."""
-    server = peer.start(data, Flush.OS)
-    moved = KafkaWire(server.address, stream.topic)
-    moved.await_ready()
-    _append(moved)
-    if damage == "SIGKILL":
-        server.kill()
-    else:
-        server.stop()
-    begun = time.perf_counter()
-    with peer.start(data, Flush.OS) as server:
-        _record(run, BACKLOG, case, "until it listens", "s", server, number, time.perf_counter() - begun)
-        KafkaWire(server.address, stream.topic).await_ready()
-        _record(run, BACKLOG, case, "until it serves", "s", server, number, time.perf_counter() - begun)
+def _start_ups(run: Run, peer: Peer, data: Path, topic: str, case: str) -> None:
+    """Each start is timed, until it listens and until it serves the backlog, after a clean stop and a kill in turn."""
+    for number in range(1, run.scale.start_rounds + 1):
+        for before, after in ((CLEAN, Server.kill), (KILLED, Server.stop)):
+            begun = time.perf_counter()
+            server = peer.start(data, Flush.OS)
+            stream = KafkaWire(server.address, topic)
+            listens = time.perf_counter() - begun
+            stream.await_ready()
+            serves = time.perf_counter() - begun
+            _append(stream)
+            after(server)
+            _record(run, BACKLOG, f"{case}, start after {before}", "until it listens", "s", server, number, listens)
+            _record(run, BACKLOG, f"{case}, start after {before}", "until it serves", "s", server, number, serves)
 
 
 def _requests(

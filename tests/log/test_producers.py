@@ -206,14 +206,14 @@ def run(headers: list[BatchHeader]) -> Partition:
     return partition
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(attempts())
 def test_the_state_is_a_function_of_the_log(headers: list[BatchHeader]) -> None:
     partition = run(headers)
     assert replayed(partition.log) == partition.producers
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(attempts(), st.data())
 def test_truncation_is_a_snapshot_and_a_replay(headers: list[BatchHeader], drawn: st.DataObject) -> None:
     partition = run(headers)
@@ -225,7 +225,7 @@ def test_truncation_is_a_snapshot_and_a_replay(headers: list[BatchHeader], drawn
     assert replayed(partition.log[snapshot_at:cut], loaded) == replayed(partition.log[:cut])
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(attempts(), attempts())
 def test_a_failed_write_leaves_no_trace(before: list[BatchHeader], failed: list[BatchHeader]) -> None:
     partition = run(before)
@@ -241,7 +241,7 @@ def test_a_failed_write_leaves_no_trace(before: list[BatchHeader], failed: list[
     assert partition.producers == replayed(partition.log)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(attempts())
 def test_each_sequence_of_an_epoch_is_appended_once_and_in_order(headers: list[BatchHeader]) -> None:
     last: dict[tuple[int, int], int] = {}

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
 from struct import Struct
-from struct import error as StructError
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -212,13 +211,10 @@ class Producers:
         if (magic, version, at) != (_MAGIC, _VERSION, offset) or crc32c(memoryview(data)[_CRC_STARTS:]) != crc:
             return None
         made = cls(producers_max=producers_max)
-        try:
-            end = made._load(data, producers, fences)
-        except StructError:
-            return None
-        return made if end == len(data) else None
+        made._load(data, producers, fences)
+        return made
 
-    def _load(self, data: bytes, producers: int, fences: int) -> int:
+    def _load(self, data: bytes, producers: int, fences: int) -> None:
         at = _HEAD.size
         for _ in range(producers):
             producer_id, epoch, batches, whole, last_timestamp, seen_ms, txn = _PRODUCER.unpack_from(data, at)
@@ -231,7 +227,6 @@ class Producers:
             producer_id, epoch = _FENCE.unpack_from(data, at)
             self._fences[producer_id] = epoch
             at += _FENCE.size
-        return at
 
 
 def _check_start(header: BatchHeader) -> None:

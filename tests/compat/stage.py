@@ -1,0 +1,135 @@
+"""What every compatibility test stands on: one broker, the agents of the foreign clients, and topics of one's own."""
+
+import itertools
+import os
+import shutil
+import sys
+import threading
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from tests.compat import setup_clients
+from tests.compat.agent import Agent, Message
+from tests.real_broker import wait_until
+
+PYTHON_AGENTS = {"confluent": "confluent", "aiokafka": "aio", "kafka-python": "kafka_python", "kcat": "kcat"}
+CLIENTS = ("confluent", "aiokafka", "kafka-python", "kcat", "kafkajs", "java-3.9", "java-4.3")
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+Command = list[str]
+
+
+def clients(*names: str) -> pytest.MarkDecorator:
+    """Run a test once for each of these clients (all, when none is named)."""
+    return pytest.mark.parametrize("client", names or CLIENTS)
+
+
+def clients_but(*names: str) -> pytest.MarkDecorator:
+    """Run a test once for each client that can do what it asks: all but these."""
+    return clients(*(name for name in CLIENTS if name not in names))
+
+
+def texts(prefix: str, count: int, *, partitions: int = 0) -> list[Message]:
+    """Distinct messages, over the partitions in turn (or wherever the client likes)."""
+    places: itertools.cycle[int | None] = itertools.cycle(list(range(partitions)) or [None])
+    return [Message(f"{prefix}-{number}".encode(), partition=next(places)) for number in range(count)]
+
+
+def values(messages: list[Message]) -> list[bytes | None]:
+    """What they carry, in order."""
+    return [message.value for message in messages]
+
+
+def settle(*members: Agent, counts: tuple[int, ...]) -> None:
+    """Wait until the members hold these numbers of partitions, in any order, and none twice."""
+
+    def settled() -> bool:
+        held = [place for member in members for place in member.assignment]
+        return sorted(len(member.assignment) for member in members) == sorted(counts) and len(set(held)) == len(held)
+
+    def shown() -> str:
+        return ", ".join(f"{member.name} {sorted(member.assignment)} {member.trouble()[-300:]}" for member in members)
+
+    try:
+        wait_until(settled, "", limit_s=90)
+    except TimeoutError:
+        raise TimeoutError(f"wanted {counts}: {shown()}") from None
+
+
+class Stage:
+    """One broker, and whoever talks to it. Used from several threads: scenarios of different clients run at once."""
+
+    def __init__(self, address: str, logs: Path, *, runnel: bool) -> None:
+        self.address = address
+        self.runnel = runnel  # false when the tests run against another broker, to prove that they tell the truth
+        self._logs = logs
+        self._lock = threading.Lock()
+        self._shared: dict[str, Agent] = {}
+        self._members: list[Agent] = []
+        self._admin = AdminClient({"bootstrap.servers": address})
+        self._agent_files_fresh = False
+
+    def agent(self, client: str) -> Agent:
+        """The one agent of a client for calls that need no process of their own."""
+        with self._lock:
+            if client not in self._shared:
+                self._shared[client] = self._start(client)
+            return self._shared[client]
+
+    def member(self, client: str, group: str = "", *topics: str, **options: Any) -> Agent:
+        """A new process, made a member of the group if one is named."""
+        member = self._start(client)
+        self._members.append(member)
+        if group:
+            member.join(group, *topics, **options)
+        return member
+
+    def topic(self, hint: str = "t", *, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
+        """A new topic that nobody else uses."""
+        name = self.name(hint)
+        wanted = NewTopic(name, partitions, 1, config=dict(config or {}))
+        self._admin.create_topics([wanted])[name].result(60)
+        return name
+
+    def name(self, hint: str = "t") -> str:
+        """A name that nothing has yet."""
+        return f"{hint}-{uuid.uuid4().hex[:8]}"
+
+    def _start(self, client: str) -> Agent:
+        require(client)
+        log = self._logs / f"{client}-{uuid.uuid4().hex[:8]}.log"
+        return Agent(client, [*self._command(client), self.address], cwd=setup_clients.ROOT, log=log)
+
+    def _command(self, client: str) -> Command:
+        if client in PYTHON_AGENTS:
+            return [sys.executable, "-m", f"tests.compat.agents.{PYTHON_AGENTS[client]}"]
+        if client == "kafkajs":
+            source, there = setup_clients.HERE / "agents" / "kafkajs", setup_clients.KAFKAJS
+            for name in ("agent.mjs", "codecs.mjs"):  # node looks for modules beside the file
+                shutil.copy(source / name, there / name)
+            return ["node", str(there / "agent.mjs")]
+        version = client.removeprefix("java-")
+        setup_clients.compile_java(version)
+        folder = setup_clients.java_folder(version)
+        quick = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-Xshare:auto"]
+        return ["java", *quick, "-cp", f"{folder}/classes:{folder}/*", "Agent"]
+
+    def close(self) -> None:
+        """End every process that was started here."""
+        for agent in [*self._members, *self._shared.values()]:
+            if agent.process.poll() is None:
+                agent.close()
+
+
+def require(client: str) -> None:
+    """Skip where a client is missing, with its reason; in CI that is a failure."""
+    reason = setup_clients.missing(client)
+    if reason is None:
+        return
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)

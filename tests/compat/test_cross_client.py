@@ -1,0 +1,43 @@
+"""What one client writes, every other reads, in every codec."""
+
+import pytest
+from tests.compat import setup_clients
+from tests.compat.agent import Message
+from tests.compat.stage import CLIENTS, CODECS, Stage, clients
+
+
+def messages_of(writer: str) -> list[Message]:
+    """A few messages that name their writer."""
+    name = writer.encode()
+    return [
+        Message(name + b" plain " * 50, key=name, partition=0),
+        Message(name + b" no key", partition=0),
+        Message(None, key=name + b" tombstone", partition=0),
+        Message(name + b" headers", key=name, headers=(("writer", name), ("lang", b"any")), partition=0),
+    ]
+
+
+@pytest.fixture(scope="module")
+def written(stage: Stage) -> dict[str, tuple[str, list[Message]]]:
+    """One topic for each codec, filled by every client that is there; what lies in it, in order."""
+    topics = {}
+    for codec in CODECS:
+        topic, sent = stage.topic(f"cross-{codec}"), []
+        for writer in CLIENTS:
+            if setup_clients.missing(writer) is None:
+                messages = messages_of(writer)
+                stage.agent(writer).produce(topic, messages, codec=codec)
+                sent += messages
+        topics[codec] = (topic, sent)
+    return topics
+
+
+@clients()
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_client_reads_what_all_wrote(
+    client: str, codec: str, stage: Stage, written: dict[str, tuple[str, list[Message]]]
+) -> None:
+    topic, sent = written[codec]
+    found = stage.agent(client).read(topic)
+    assert [Message(m.value, m.key, m.headers, m.partition) for m in found] == sent
+    assert [message.offset for message in found] == list(range(len(sent)))

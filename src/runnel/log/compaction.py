@@ -8,7 +8,7 @@ Rule 4: the last batch of each producer stays, empty if need be, for its sequenc
 Rule 5: what can't be read is kept as it is: compaction gives no damaged batch a fresh checksum.
 Rule 6: a record of a transaction supersedes none, as it may have been aborted. Markers stay.
 
-    latest = map_keys(batches from the first that was not compacted, ...)
+    latest = KeyMap(the first offset that was not compacted yet); map_keys(latest, batches from there on, ...)
     for each group of closed segments below latest.end_offset, in order of offsets (a tombstone must not be marked
     before the records it deletes are durably gone): write what clean(its batches, latest, ...) yields
 """
@@ -101,17 +101,21 @@ def is_due(*, clean_bytes: int, dirty_bytes: int, dirty_since_ms: int, config: T
 
 
 def map_keys(
-    batches: Iterable[Buffer], *, start: int, bound: int, config: TopicConfig, now_ms: int, keys_max: int = KEYS_MAX
-) -> KeyMap:
-    """Map the keys from `start` on, up to the first batch that reaches `bound` or is too young, or until it is full."""
-    latest = KeyMap(start, keys_max)
+    latest: KeyMap, batches: Iterator[Buffer], *, bound: int, config: TopicConfig, now_ms: int, bytes_max: int
+) -> bool:
+    """Map the keys of the next `bytes_max` of batches; False at the first that reaches `bound` or is too young, when
+    the map is full, and at the end. To be called again while it is True: a slice is what may run without a break."""
     lag_ms = config.min_compaction_lag_ms
+    young_ms = now_ms - lag_ms if lag_ms else TIMESTAMP_MAX  # without a lag, timestamps in the future are no matter
+    size = 0
     for raw in batches:
         header = read_header(raw)
-        too_young = lag_ms > 0 and header.max_timestamp > now_ms - lag_ms
-        if header.last_offset >= bound or too_young or not latest.add(raw, header):
-            break
-    return latest
+        if header.last_offset >= bound or header.max_timestamp > young_ms or not latest.add(raw, header):
+            return False
+        size += len(raw)
+        if size >= bytes_max:
+            return True
+    return False
 
 
 def clean(
@@ -122,14 +126,19 @@ def clean(
     now_ms: int,
     last_offsets: Mapping[int, int],
     stats: CompactionStats,
+    complete: bool = True,
 ) -> Iterator[Buffer]:
-    """The batches that stay, in order; `last_offsets` says where the last batch of each producer ends."""
-    horizon_ms = min(now_ms + config.delete_retention_ms, TIMESTAMP_MAX - 1)
+    """The batches that stay, in order; `last_offsets` says where the last batch of each producer ends.
+
+    `complete` says that every segment before these was cleaned too. If one was left out, or a batch could not be read,
+    it may hold records that a tombstone deletes, so all tombstones behind it stay.
+    """
+    horizon_ms = min(now_ms + config.delete_retention_ms, TIMESTAMP_MAX - 1) if complete else None
     for raw in batches:
         header = read_header(raw)
         stats.batches_read += 1
         stats.bytes_read += len(raw)
-        kept = _clean(raw, header, latest, now_ms, horizon_ms, stats)
+        kept = _clean(raw, header, latest, now_ms, None if stats.batches_unreadable else horizon_ms, stats)
         if kept is None and last_offsets.get(header.producer_id) == header.last_offset:
             kept = _emptied(header)
         if kept is not None:
@@ -139,7 +148,7 @@ def clean(
 
 
 def _clean(
-    raw: Buffer, header: BatchHeader, latest: KeyMap, now_ms: int, horizon_ms: int, stats: CompactionStats
+    raw: Buffer, header: BatchHeader, latest: KeyMap, now_ms: int, horizon_ms: int | None, stats: CompactionStats
 ) -> Buffer | None:
     """What stays of one batch; None if nothing does."""
     if header.control or header.base_offset >= latest.end_offset:
@@ -149,16 +158,16 @@ def _clean(
         stats.batches_unreadable += 1
         return raw
     data, spans = read
-    expires = header.delete_horizon_ms is not None and header.delete_horizon_ms <= now_ms
     kept = [span for span in spans if not latest.superseded(span)]
-    if expires:
+    marked_ms = header.delete_horizon_ms
+    if horizon_ms is not None and marked_ms is not None and marked_ms <= now_ms:
         live = [span for span in kept if not span.tombstone]
         stats.tombstones_dropped += len(kept) - len(live)
         kept = live
     stats.records_dropped += len(spans) - len(kept)
     if not kept:
         return None
-    if _wants_horizon(header, kept, latest):
+    if horizon_ms is not None and _wants_horizon(header, kept, latest):
         return _rewritten(header, data, kept, horizon_ms)
     return raw if len(kept) == len(spans) else _rewritten(header, data, kept, None)
 

@@ -84,6 +84,11 @@ def test_a_header_that_ends_early_is_malformed(head: bytes) -> None:
         codec.read_request_header(memoryview(head))
 
 
+def test_a_header_whose_tagged_field_is_longer_than_the_frame_is_malformed() -> None:
+    with pytest.raises(codec.Malformed, match="longer than the frame"):
+        codec.read_request_header(memoryview(struct.pack(">hhih", Api.PRODUCE, 9, 7, -1) + b"\x01\x05\x03ab"))
+
+
 def test_a_header_with_a_length_below_minus_one_or_without_utf8_is_malformed() -> None:
     for tail in (struct.pack(">h", -2), struct.pack(">h", 2) + b"\xff\xfe"):
         with pytest.raises(codec.Malformed):
@@ -240,22 +245,22 @@ def test_unknown_tagged_fields_are_skipped_between_known_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    "section",
+    ("section", "reason"),
     [
-        b"\xff\xff\xff\xff\x07",  # two thousand million tagged fields
-        b"\x01",  # one, and the frame ends
-        b"\x01\x05\x7f",  # longer than the frame
-        b"\x01\x05\xff\xff\xff\xff\x07",
-        b"\x01\x00\x03\x02c!",  # a known one, shorter than it says
-        b"\x01\x00\x01\x02c",  # a known one, longer than it says
-        b"\x01\xff\xff\xff\xff\xff\x01",  # a tag that is no varint
+        (b"\xff\xff\xff\xff\x07", "tagged fields has"),  # two thousand million of them
+        (b"\x01", "out of bounds"),  # one, and the frame ends
+        (b"\x01\x05\x7f", "a tagged field has the length 127"),
+        (b"\x01\x05\xff\xff\xff\xff\x07", "a tagged field has the length 2147483647"),
+        (b"\x01\x00\x03\x02c!", "cluster_id has another length"),
+        (b"\x01\x00\x01\x02c", "cluster_id has another length"),
+        (b"\x01\xff\xff\xff\xff\xff\x01", "varint"),
     ],
 )
-def test_tagged_fields_that_lie_about_their_size_are_malformed(section: bytes) -> None:
+def test_tagged_fields_that_lie_about_their_size_are_malformed(section: bytes, reason: str) -> None:
     for cluster_id in (None, "c"):
         frame, position = request_frame(Api.FETCH, 12, m.FetchRequest(cluster_id=cluster_id))
         cut = len(frame) - (1 if cluster_id is None else 5)
-        with pytest.raises(codec.Malformed):
+        with pytest.raises(codec.Malformed, match=reason):
             codec.decode_request(Api.FETCH, 12, memoryview(bytes(frame[:cut]) + section), position)
 
 
@@ -266,6 +271,11 @@ def test_a_count_beyond_the_bytes_left_is_refused_before_anything_is_made() -> N
     for version, body in ((3, legacy), (9, compact)):
         with pytest.raises(codec.Malformed, match=r"topic_data has \d+ elements"):
             codec.decode_request(Api.PRODUCE, version, memoryview(body), 0)
+    one_too_many = struct.pack(">i", 11) + bytes(2) * 10  # an empty string takes 2 bytes
+    with pytest.raises(codec.Malformed, match="topics has 11 elements"):
+        codec.decode_request(Api.METADATA, 0, memoryview(one_too_many), 0)
+    with pytest.raises(codec.Malformed, match="mechanisms has 2000000000 elements"):
+        codec.decode_response(Api.SASL_HANDSHAKE, 1, memoryview(struct.pack(">ihi", 7, 0, 2_000_000_000)))
 
 
 def test_a_count_below_null_is_refused() -> None:
@@ -273,6 +283,15 @@ def test_a_count_below_null_is_refused() -> None:
         codec.decode_request(Api.METADATA, 1, memoryview(struct.pack(">i", -2)), 0)
     with pytest.raises(codec.Malformed, match="topics has -1 elements"):  # null where it is not allowed
         codec.decode_request(Api.METADATA, 0, memoryview(struct.pack(">i", -1)), 0)
+
+
+def test_a_length_beyond_the_bytes_left_is_refused() -> None:
+    with pytest.raises(codec.Malformed, match="name has the length 3"):
+        codec.decode_request(Api.METADATA, 0, memoryview(struct.pack(">ih", 1, 3) + b"ab"), 0)
+    with pytest.raises(codec.Malformed, match="auth_bytes has the length 4"):
+        codec.decode_request(Api.SASL_AUTHENTICATE, 2, memoryview(b"\x04ab"), 0)
+    with pytest.raises(codec.Malformed, match="user_data has the length 3"):
+        codec.decode_versioned(m.ConsumerProtocolAssignment, struct.pack(">hii", 0, 0, 3) + b"ab")
 
 
 def test_a_null_string_where_none_is_allowed_is_malformed() -> None:

@@ -89,6 +89,8 @@ def test_what_cannot_be_a_batch() -> None:
     with pytest.raises(InvalidRecord):
         records.encode([Record(4, 0, None, None)], base_offset=5)
     with pytest.raises(InvalidRecord):
+        records.encode([Record(1, 0, None, None), Record(1, 0, None, None)])
+    with pytest.raises(InvalidRecord):
         records.encode([Record(0, 2**63, None, None)])
     with pytest.raises(InvalidRecord):
         records.encode([Record(0, 0, None, None), Record(2**31, 0, None, None)])

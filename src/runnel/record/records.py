@@ -299,8 +299,8 @@ def encode(
     control: bool = False,
 ) -> bytes:
     """One batch of these records; their offsets must rise from `base_offset` on."""
-    if not records or records[0].offset < base_offset:
-        raise InvalidRecord(f"a batch needs records, and none below its base offset {base_offset}")
+    if not records:
+        raise InvalidRecord("a batch needs records")
     base_time = records[0].timestamp
     flags = APPEND_TIME * append_time | TRANSACTIONAL * transactional | CONTROL * control
     section = b"".join(_encode(records, base_offset, base_time))
@@ -328,9 +328,13 @@ def encode(
 def _encode(records: Sequence[Record], base_offset: int, base_time: int) -> list[bytes]:
     small, bound, long = _VARINT, _VARINTS, varint
     out: list[bytes] = []
+    previous = -1
     for offset, timestamp, key, value, headers in records:
         age = timestamp - base_time
         delta = offset - base_offset
+        if delta <= previous:
+            raise InvalidRecord(f"offset {offset} does not follow {base_offset + previous} in a batch")
+        previous = delta
         parts = [b"\x00", small[age] if 0 <= age < bound else long(age), small[delta] if delta < bound else long(delta)]
         if key is None:
             parts.append(b"\x01")

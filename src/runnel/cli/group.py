@@ -57,7 +57,9 @@ def ls(as_json: bool, broker: str) -> None:
         for g in groups:
             print_json({"group": g.name, "state": g.state, "type": g.kind, "protocol": g.protocol})
         return
-    print_table(left("GROUP", "STATE", "TYPE"), [(g.name, g.state, g.kind) for g in groups])
+    print_table(
+        left("GROUP", "STATE", "TYPE"), [(g.name, g.state, g.kind) for g in groups], none="There are no groups."
+    )
 
 
 # --- describe

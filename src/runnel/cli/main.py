@@ -68,14 +68,21 @@ def main() -> NoReturn:
     except click.exceptions.Exit as end:
         sys.exit(end.exit_code)
     except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
+        _explain(error)
     except (KeyboardInterrupt, click.Abort):
         _end_quietly(INTERRUPTED)
     except BrokenPipeError:
         _end_quietly(READER_GONE)
     except (RunnelError, OSError) as error:
         _fail(error)
+
+
+def _explain(error: click.ClickException) -> NoReturn:
+    """Say what was wrong with the command, and where to read on."""
+    click.echo(f"runnel: {error.format_message()}", err=True)
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        click.echo(f"'{error.ctx.command_path} --help' shows how it is used.", err=True)
+    sys.exit(error.exit_code)
 
 
 def _fail(error: Exception) -> NoReturn:

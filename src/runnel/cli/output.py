@@ -33,13 +33,15 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
-def print_table(columns: Sequence[Column], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
+def print_table(columns: Sequence[Column], rows: Iterable[Sequence[object]], *, none: str | None = None) -> None:
+    """Rows under their titles; where there are none, `none` is said on stderr instead."""
     texts = [[_text(cell) for cell in row] for row in rows]
-    if sys.stdout.isatty():
-        _draw(columns, texts, title)
+    if not texts and none is not None:
+        note(none)
         return
-    if title:
-        click.echo(title)
+    if sys.stdout.isatty():
+        _draw(columns, texts)
+        return
     widths = [max([len(c.title), *(len(row[n]) for row in texts)]) for n, c in enumerate(columns)]
     for row in [[c.title for c in columns], *texts]:
         cells = [t.rjust(w) if c.right else t.ljust(w) for t, w, c in zip(row, widths, columns, strict=True)]
@@ -50,13 +52,13 @@ def _text(cell: object) -> str:
     return "-" if cell is None or cell == "" else str(cell)
 
 
-def _draw(columns: Sequence[Column], rows: list[list[str]], title: str | None) -> None:
+def _draw(columns: Sequence[Column], rows: list[list[str]]) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         table.add_column(column.title, justify="right" if column.right else "left", overflow="fold")
     for row in rows:
@@ -92,13 +94,13 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError("this needs a confirmation and stdin is no terminal: repeat it with --yes")
+        raise click.UsageError(f"{question} Nobody can be asked, since stdin is no terminal: repeat it with --yes.")
     if not click.confirm(f"{question} Go on?", err=True):
         note("Nothing was changed.")
         raise click.exceptions.Exit(1)
 
 
-def progress(unit: str = "messages") -> "Progress":
+def progress() -> "Progress":
     """A progress display on stderr; shows nothing where stderr is no terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn

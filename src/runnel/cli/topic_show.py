@@ -1,5 +1,6 @@
 """`runnel topic ls` and `describe`."""
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -38,6 +39,7 @@ def ls(internal: bool, as_json: bool, broker: str) -> None:
     print_table(
         columns,
         [(r["topic"], r["partitions"], r["replicas"], f"{r['messages']:,}", bytes_text(r["size_bytes"])) for r in rows],
+        none="There are no topics. Create one with 'runnel topic create NAME'.",
     )
 
 
@@ -47,8 +49,12 @@ async def _list(cluster: "Cluster", internal: bool) -> list[dict[str, Any]]:
     admin = Admin(cluster)
     view = await admin.view()
     topics = [t for name, t in sorted(view.topics.items()) if internal or not t.internal]
-    limits = await limits_of(cluster, topics)
-    sizes = await admin.sizes([t.name for t in topics]) if topics else {}
+    messages: Counter[str] = Counter()
+    for where, held in (await limits_of(cluster, topics)).items():
+        messages[where.topic] += held.end - held.start
+    sizes: Counter[str] = Counter()
+    for where, size in (await admin.sizes([t.name for t in topics]) if topics else {}).items():
+        sizes[where.topic] += size
     return [
         {
             "topic": t.name,
@@ -56,8 +62,8 @@ async def _list(cluster: "Cluster", internal: bool) -> list[dict[str, Any]]:
             "internal": t.internal,
             "partitions": len(t.partitions),
             "replicas": max((len(p.replicas) for p in t.partitions.values()), default=0),
-            "messages": sum(b.end - b.start for where, b in limits.items() if where.topic == t.name),
-            "size_bytes": sum(size for where, size in sizes.items() if where.topic == t.name),
+            "messages": messages[t.name],
+            "size_bytes": sizes[t.name],
         }
         for t in topics
     ]

@@ -7,7 +7,7 @@ Rule 3: every wait has a deadline.
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from runnel.client.errors import BrokerUnreachable, NotKafka
 from runnel.model.errors import RequestTimedOut, UnsupportedVersion
@@ -21,6 +21,7 @@ from runnel.wire.kafka.error_codes import ErrorCode
 R = TypeVar("R")
 
 SCRATCH_BYTES = 64 * KIB  # one read of the socket; a larger frame gets memory of its own
+WRITE_BUFFER_BYTES = 1024 * KIB  # unsent bytes at which `ask` begins to wait
 CLIENT_NAME = "runnel"
 
 
@@ -195,9 +196,8 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- the life of the connection
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=1024 * KIB)
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not instances of it
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
 
     def eof_received(self) -> bool:
         return False

@@ -33,16 +33,17 @@ def partition_of_key(key: bytes, count: int) -> int:
 class Sticky:
     """Messages without a key fill one batch, then turn to the next partition: few, large batches, evenly spread."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: int = 0) -> None:
+        self._first = first  # where to begin: short-lived producers should not all choose partition 0
         self._turn: dict[str, int] = {}
 
     def choose(self, topic: str, key: bytes | None, available: Sequence[int], count: int) -> int:
         if key is not None:
             return partition_of_key(key, count)
-        return available[self._turn.get(topic, 0) % len(available)]
+        return available[self._turn.get(topic, self._first) % len(available)]
 
     def batch_closed(self, topic: str) -> None:
-        self._turn[topic] = self._turn.get(topic, 0) + 1
+        self._turn[topic] = self._turn.get(topic, self._first) + 1
 
 
 class RoundRobin(Sticky):
@@ -51,7 +52,7 @@ class RoundRobin(Sticky):
     def choose(self, topic: str, key: bytes | None, available: Sequence[int], count: int) -> int:
         chosen = super().choose(topic, key, available, count)
         if key is None:
-            self._turn[topic] = self._turn.get(topic, 0) + 1
+            self._turn[topic] = self._turn.get(topic, self._first) + 1
         return chosen
 
     def batch_closed(self, topic: str) -> None:
@@ -61,7 +62,8 @@ class RoundRobin(Sticky):
 PARTITIONERS: dict[str, type[Sticky]] = {"sticky": Sticky, "round-robin": RoundRobin}
 
 
-def partitioner(name: str) -> Sticky:
+def partitioner(name: str, first: int = 0) -> Sticky:
+    """The partitioner of this name; `first` is a number, best drawn by lot, that says where it begins."""
     if name not in PARTITIONERS:
         raise InvalidConfig(f"partitioner can't be {name!r}: allowed are {', '.join(PARTITIONERS)}")
-    return PARTITIONERS[name]()
+    return PARTITIONERS[name](first)

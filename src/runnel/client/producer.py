@@ -8,7 +8,7 @@ awaited by whoever needs the offset. Order within a partition is kept, through r
 """
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 from runnel.client.cluster import Cluster
@@ -23,6 +23,8 @@ from runnel.record import batch as record_batch
 from runnel.record.records import Headers
 
 __all__ = ["ACKS_ALL", "Delivered", "Delivery", "Producer", "ProducerSettings"]
+
+FIRST_BOUND = 2**16  # enough to spread over any number of partitions
 
 
 class Delivered(NamedTuple):
@@ -48,6 +50,10 @@ class Delivery:
     def result(self) -> Delivered:
         return self._delivered(self._batch.done.result())
 
+    def add_done_callback(self, call: Callable[[], None]) -> None:
+        """Call when the broker has answered, or the message was given up."""
+        self._batch.done.add_done_callback(lambda _: call())
+
     def __await__(self) -> Generator[Any, None, Delivered]:
         return self._delivered((yield from asyncio.shield(self._batch.done).__await__()))
 
@@ -66,7 +72,8 @@ class Producer:
         check_settings(self.settings)
         self.delivered = 0  # messages
         self.failed = 0
-        self._partitioner = partitioner(self.settings.partitioner)
+        first = cluster.rng.below(FIRST_BOUND) if cluster.rng is not None else 0
+        self._partitioner = partitioner(self.settings.partitioner, first)
         self._sender = Sender(cluster, self.settings, urgent=self._urgent, on_settled=self._on_settled)
         self._unsettled_bytes = 0
         self._waiters: list[asyncio.Future[None]] = []

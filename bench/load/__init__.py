@@ -8,7 +8,7 @@ import io
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import BinaryIO, Protocol, TypeAlias
 
 RECEIVE_BYTES = 1 << 20
 REPLY_S_MAX = 60.0  # a server that says nothing for so long has failed
@@ -74,7 +74,7 @@ def connect(address: str) -> socket.socket:
     return made
 
 
-def stream_of(connection: socket.socket) -> io.BufferedReader:
+def stream_of(connection: socket.socket) -> BinaryIO:
     """To read lines and counted bytes from."""
     return io.BufferedReader(connection.makefile("rb", buffering=0), RECEIVE_BYTES)
 

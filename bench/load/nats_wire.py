@@ -1,11 +1,10 @@
 """NATS JetStream in the NATS text protocol: PUB with a reply subject for the acknowledgement, and a pull consumer."""
 
-import io
 import json
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, BinaryIO
 
 from bench.load import AckCounter, Refused, connect, stream_of
 
@@ -99,7 +98,7 @@ def _publish(connection: socket.socket, subject: str, body: dict[str, Any], answ
     connection.sendall(f"PUB {subject} {answer_to} {len(raw)}\r\n".encode() + raw + b"\r\n")
 
 
-def _message(stream: io.BufferedReader) -> bytes:
+def _message(stream: BinaryIO) -> bytes:
     """The next message; pings are answered by silence, the server allows two of them, two minutes apart."""
     while line := stream.readline():
         if line.startswith(b"MSG "):

@@ -1,10 +1,9 @@
 """Redis Streams in RESP: XADD, pipelined, and XREAD."""
 
-import io
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 from bench.load import AckCounter, Refused, connect, stream_of
 
@@ -77,7 +76,7 @@ def command(*words: str | bytes | int) -> bytes:
     return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
 
 
-def reply(stream: io.BufferedReader) -> Any:
+def reply(stream: BinaryIO) -> Any:
     """One RESP value; the client's half of the protocol in ten lines."""
     line = stream.readline()
     kind, rest = line[:1], line[1:-2]

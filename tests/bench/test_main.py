@@ -1,0 +1,37 @@
+"""Every scenario runs against a real broker and fills its table. Nothing is said about how long anything took."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from bench.__main__ import SCENARIOS, arguments_of, scale_of
+from bench.scenarios import DEFAULT, FULL, SMOKE
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_smoke_run_fills_every_table(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bench", "--smoke"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [result] = (tmp_path / "build" / "bench").glob("*.json")
+    assert {sample["scenario"] for sample in json.loads(result.read_text())["samples"]} == set(SCENARIOS)
+    assert "FAILED" not in done.stdout
+    assert [path for path in result.parent.iterdir() if path != result] == []  # no data is left behind
+
+
+def test_the_size_of_a_run_is_chosen_by_name() -> None:
+    assert scale_of(arguments_of([])) is DEFAULT
+    assert scale_of(arguments_of(["--full"])) is FULL
+    assert scale_of(arguments_of(["--smoke"])) is SMOKE
+    assert scale_of(arguments_of(["--rounds", "9"])).rounds == 9
+
+
+def test_an_unknown_scenario_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        arguments_of(["--only", "magic"])
+    assert "throughput" in capsys.readouterr().err

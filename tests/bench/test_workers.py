@@ -1,0 +1,15 @@
+from math import sqrt
+
+import pytest
+from bench.workers import JobFailed, Worker
+
+
+def test_a_worker_does_jobs_and_tells_what_went_wrong() -> None:
+    worker = Worker()
+    try:
+        assert worker.run(sqrt, 9.0) == 3.0
+        with pytest.raises(JobFailed, match="math domain error"):
+            worker.run(sqrt, -1.0)
+        assert worker.run(sqrt, 16.0) == 4.0
+    finally:
+        worker.close()

@@ -9,9 +9,12 @@ After every step:
 In the end, when the living go on, all partitions have exactly one reader.
 """
 
+import random
 import uuid
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -499,6 +502,37 @@ class ClassicWorld(World):
 
 
 TestMixed = World.TestCase
-TestMixed.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestMixed.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
 TestClassic = ClassicWorld.TestCase
-TestClassic.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+TestClassic.settings = settings(max_examples=15, stateful_step_count=30, deadline=None)
+
+WEIGHTS = {
+    "come": 6, "act": 40, "go_on": 14, "die": 2, "leave": 2, "commit": 12, "pass_time": 6, "grow": 1, "crash": 3
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [World, ClassicWorld])
+@pytest.mark.parametrize("seed", range(10))
+def test_a_long_life(seed: int, kind: type[World]) -> None:
+    """Longer than Hypothesis likes, and mostly healthy, as lives are."""
+    chance = random.Random(seed)
+    world = kind()
+    world.begin(cooperative=chance.random() < 0.5)
+    draws: dict[str, Callable[[], dict[str, Any]]] = {
+        "come": lambda: {"modern": chance.random() < 0.5, "static": chance.random() < 0.3},
+        "act": lambda: {"number": draw(6), "prompt": chance.random() < 0.6, "lossy": chance.random() < 0.15},
+        "go_on": lambda: {"rounds": draw(4) + 1},
+        "die": lambda: {"number": draw(6)},
+        "leave": lambda: {"number": draw(6)},
+        "commit": lambda: {"number": draw(11), "partition": draw(4)},
+        "pass_time": lambda: {"span": chance.choice([100, 3_000, 9_000, 30_000])},
+    }
+    draw = chance.randrange
+    for event in chance.choices(list(WEIGHTS), list(WEIGHTS.values()), k=100):
+        getattr(world, event)(**draws.get(event, dict)())
+        world.nobody_holds_what_another_holds()
+        world.no_two_read_the_same()
+        world.what_was_acknowledged_is_there()
+        world.a_replay_gives_the_same()
+        world.whatever_can_time_out_has_a_deadline()
+    world.teardown()

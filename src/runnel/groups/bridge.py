@@ -68,7 +68,9 @@ class ClassicSeats(Consumers):
             return self.members[request.member_id]
         if any(numbers for _, numbers in subscription.owned):
             # It was removed without noticing, and still reads what may be another's by now.
-            raise UnknownMember(f"{request.member_id!r} is no member of the group (any more): join anew, owning nothing")
+            raise UnknownMember(
+                f"{request.member_id!r} is no member of the group (any more): join anew, owning nothing"
+            )
         member_id = request.member_id or f"{request.instance_id or request.client_id}-{turn.rng.token(16).hex()}"
         if holder is not None:
             return self._succeed(self.members[holder], member_id, turn)

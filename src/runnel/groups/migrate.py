@@ -49,6 +49,7 @@ def upgraded(classic: ClassicGroup, turn: Turn) -> ConsumerGroup:
     answer = RebalanceInProgress(f"group {classic.group_id!r} has moved to the consumer protocol: join again")
     completing = classic.state is GroupState.COMPLETING_REBALANCE
     classic.disband(answer, turn)
+    classic.forget_gone(turn)
     group = ConsumerGroup(classic.group_id)
     group.epoch = group.assignment_epoch = classic.generation
     taken: Partitions = frozenset()

@@ -189,14 +189,17 @@ class Rebalance:
         self.persist(turn)
 
     def persist(self, turn: Turn) -> None:
-        members = self.roster.members
-        stored = turn.store.groups.get(self.group_id)
-        for member_id in [each for each in (stored.members if stored else ()) if each not in members]:
-            turn.store.drop(Key(Kind.MEMBER, self.group_id, member_id))
-        for member in members.values():
+        self.forget_gone(turn)
+        for member in self.roster.members.values():
             turn.store.put(Key(Kind.MEMBER, self.group_id, member.member_id), member.record())
         record = ClassicGroupRecord(
             self.protocol_type, self.generation, self.protocol, self.roster.leader,
             self.state is GroupState.STABLE, self.since_ms,
         )  # fmt: skip
         turn.store.put(Key(Kind.GROUP, self.group_id), record)
+
+    def forget_gone(self, turn: Turn) -> None:
+        """Members that left while a rebalance was under way are still in the log: take them out."""
+        stored = turn.store.groups.get(self.group_id)
+        for member_id in [each for each in (stored.members if stored else ()) if each not in self.roster.members]:
+            turn.store.drop(Key(Kind.MEMBER, self.group_id, member_id))

@@ -121,6 +121,8 @@ class _Recovery:
                 self._drop([segment for segment, _ in rest if segment not in self.segments])
                 break
         self._keep_offsets_unique(start)
+        for segment in self.segments[:-1]:
+            segment.index = None  # sealed: its file is checked when it is needed
         return Recovered(
             self.segments, max(start, self.segments[0].base_offset), self.end,
             Offset(known.cleaned_offset if known else 0),
@@ -176,11 +178,10 @@ class _Recovery:
         """Scan the rest of one segment; whether the log ends there, with a torn tail that was cut off."""
         self.segments.append(segment)
         self.end = max(self.end, segment.base_offset)
+        index = segment.index = segment.index or Index()
         if position == segment.size:
-            segment.index = (segment.index or Index()) if is_last else None
             return False
         self.scanned = True
-        index = segment.index = segment.index or Index()
         file = self.disk.open(segment.log_path)
         writer = IndexWriter(self.disk, segment.index_path, segment.base_offset, index)
         try:
@@ -226,17 +227,19 @@ class _Recovery:
         return higher[0] if higher else max(self.synced, self.end + 2**31)
 
     def _keep_offsets_unique(self, start: Offset) -> None:
-        """If synced batches are missing at the end, go on after them: an offset means one message for ever."""
-        if self.segments and self.end >= self.synced:
+        """If the end is not where it was, go on after it: an offset means one message for ever."""
+        due = max(self.synced, start)
+        if self.segments and self.end >= due:
             return
-        if self.segments or self.synced > start:
-            path = self.segments[-1].log_path if self.segments else self.folder
-            what = f"offsets {self.end} to {self.synced - 1} were synced and are missing"
-            self.damage.append(Corruption(what, path=path, position=self.segments[-1].size if self.segments else 0))
+        missing = self.synced > max(self.end, start) if self.segments else self.synced > start
+        if missing:
+            path, position = (self.segments[-1].log_path, self.segments[-1].size) if self.segments else (self.folder, 0)
+            what = f"offsets {self.end if self.segments else start} to {self.synced - 1} were synced and are missing"
+            self.damage.append(Corruption(what, path=path, position=position))
         if self.segments:
             last = self.segments[-1]
-            last.holes += (Hole(last.size, last.size, self.end, self.synced),)
-        self.end = max(self.end, self.synced)
+            last.holes += (Hole(last.size, last.size, self.end, due),)
+        self.end = max(self.end, due)
         segment, file = create_segment(self.disk, self.folder, self.end, self.now_ms)
         file.close()
         self.segments.append(segment)

@@ -56,6 +56,8 @@ class Trimmer:
             raise OffsetOutOfRange(
                 f"can't delete up to offset {offset}: {self._state.folder} is replicated only up to {upto}"
             )
+        if offset > self._state.synced_offset:
+            await self._writer.alone(self._writer.sync_active)  # else a power loss could leave an end before the start
         await self._writer.beside(lambda: self._advance_start(offset))
 
     async def _advance_start(self, offset: int) -> int:
@@ -126,6 +128,8 @@ class Trimmer:
         cut = await self._disk.offload(
             lambda: _locate_cut(self._disk, segment, index, next_base, offset, interval_bytes)
         )
+        if cut.end_offset < state.start_offset:
+            return await self._restart_at(state.start_offset, now_ms)
         await self._writer.keeper.lower_recovery_point(segment, cut.end_offset)
         kept = state.segments[: state.segments.index(segment) + 1]
         dropped = state.segments[len(kept) :]

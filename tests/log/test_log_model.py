@@ -1,0 +1,374 @@
+"""A log against a model of it: random appends, rolls, truncations, trims, crashes and reopenings.
+
+The promise: what was synced survives a power cut, what was written survives the death of the process, an offset
+always means the same message, and whatever was not acknowledged disappears as a whole tail or not at all.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from runnel.log.log import Appended, Log
+from runnel.log.producers import Producers
+from runnel.model.errors import OffsetOutOfRange, OutOfOrderSequence
+from runnel.model.topic_config import FlushMode, TopicConfig
+from runnel.record import batch, records
+from runnel.record.records import Record
+from runnel.testing.clock import ManualClock, SeededRng
+from runnel.testing.disk import Fault, PowerCut, SimDisk
+
+T = TypeVar("T")
+FOLDER = "partitions/p-0"
+KEYS = [b"a", b"b", b"c", b"d", b"a longer key than sixteen bytes"]
+
+
+class LogMachine(RuleBasedStateMachine):
+    """Everything but compaction."""
+
+    compacted = False
+
+    @initialize(seed=st.integers(0, 2**32), mode=st.sampled_from(FlushMode), size=st.sampled_from([700, 3000, 10**6]))
+    def begin(self, seed: int, mode: FlushMode, size: int) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.loop.set_exception_handler(lambda loop, context: None)  # zombies die with PowerCut, unheard
+        self.clock = ManualClock()
+        self.disk = SimDisk(SeededRng(seed))
+        policy = frozenset({"compact"}) if self.compacted else frozenset({"delete"})
+        self.config = TopicConfig(
+            flush_mode=mode, segment_bytes=size, index_interval_bytes=200, retention_bytes=-1, retention_ms=-1,
+            min_cleanable_dirty_ratio=0.0, cleanup_policy=policy,
+        )  # fmt: skip
+        self.batches: list[bytes] = []  # as they are in the log
+        self.start = 0
+        self.epoch = 0
+        self.synced = 0  # nothing below may ever get lost
+        self.sequences: dict[int, int] = {}
+        self.compacted_upto = 0
+        self.log: Log = self.run(self.open)
+
+    def teardown(self) -> None:
+        if hasattr(self, "loop"):
+            try:
+                self.bury()
+            finally:
+                self.loop.close()
+
+    # --- running it
+
+    def run(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Run until it is done or the power is cut."""
+
+        async def wrapped() -> T:
+            return await work()
+
+        task = self.loop.create_task(wrapped())
+        while not task.done():
+            if self.disk.dead:
+                raise PowerCut
+            self.loop.run_until_complete(asyncio.sleep(0))
+        return task.result()
+
+    async def open(self) -> Log:
+        return await Log.open(self.disk, FOLDER, self.config, clock=self.clock)
+
+    def bury(self) -> None:
+        """End whatever the dead process still had under way."""
+        self.disk.dead = True
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+        while asyncio.all_tasks(self.loop):
+            self.loop.run_until_complete(asyncio.sleep(0))
+
+    def attempt(self, work: Callable[[], Awaitable[Any]], cut_at: int | None) -> bool:
+        """Whether it was done before the power was cut, at the so-many-th call of the disk from now."""
+        if cut_at is not None:
+            self.disk.inject(Fault(call="", nth=cut_at, power_cut=True))
+        try:
+            self.run(work)
+        except PowerCut:
+            assert cut_at is not None
+            self.recover(power=True)
+            return False
+        self.disk.heal()
+        return True
+
+    # --- what is done to it
+
+    def make(self, count: int, size: int, key: int, producer: int | None) -> bytearray:
+        self.clock.advance(1)
+        now = self.clock.wall_ms()
+        made = [Record(i, now, KEYS[(key + i) % len(KEYS)], bytes([key]) * size, ()) for i in range(count)]
+        if producer is None:
+            return bytearray(records.encode(made))
+        sequence = self.sequences.get(producer, 0)
+        self.sequences[producer] = sequence + count
+        return bytearray(records.encode(made, producer_id=producer, producer_epoch=0, base_sequence=sequence))
+
+    async def send(self, batches: list[bytearray]) -> list[Appended]:
+        pending = [self.log.append(b, batch.check_produced(b), leader_epoch=self.epoch) for b in batches]
+        return [p if isinstance(p, Appended) else await p for p in pending]
+
+    @rule(
+        specs=st.lists(
+            st.tuples(st.integers(1, 3), st.integers(0, 300), st.integers(0, 4), st.sampled_from([None, None, 7, 8])),
+            min_size=1, max_size=6,
+        ),
+        cut_at=st.one_of(st.none(), st.none(), st.integers(1, 12)),
+    )  # fmt: skip
+    def append(self, specs: list[tuple[int, int, int, int | None]], cut_at: int | None) -> None:
+        made = [self.make(*spec) for spec in specs]
+        results: list[Appended] = []
+
+        async def work() -> None:
+            results.extend(await self.send(made))
+
+        before = self.end
+        self.pending = [bytes(b) for b in made]
+        if self.attempt(work, cut_at):
+            due = before
+            for buffer, appended in zip(made, results, strict=True):
+                assert not appended.duplicate
+                assert appended.base_offset == due
+                due = appended.last_offset + 1
+                self.batches.append(bytes(buffer))
+            assert self.log.end_offset == due
+        self.pending = []
+
+    @rule(producer=st.sampled_from([7, 8]))
+    def retry(self, producer: int) -> None:
+        """The last batch of a producer, sent again, is answered with its first offset."""
+        known = [b for b in self.batches if batch.read_header(b).producer_id == producer]
+        if not known or self.compacted:
+            return
+        header = batch.read_header(known[-1])
+        again = bytearray(known[-1])
+        end = self.log.end_offset
+        (appended,) = self.run(lambda: self.send([again]))
+        assert appended.duplicate
+        assert (appended.base_offset, appended.last_offset) == (header.base_offset, header.last_offset)
+        assert self.log.end_offset == end
+
+    @rule()
+    def out_of_order(self) -> None:
+        """A sequence that skips one is refused, and leaves nothing behind."""
+        if 7 not in {batch.read_header(b).producer_id for b in self.batches}:
+            return
+        made = records.encode(
+            [Record(0, 1, b"a", b"", ())], producer_id=7, producer_epoch=0, base_sequence=self.sequences[7] + 1
+        )
+        with pytest.raises(OutOfOrderSequence):
+            self.run(lambda: self.send([bytearray(made)]))
+
+    @rule()
+    def new_leader(self) -> None:
+        self.epoch += 1
+
+    @rule(cut_at=st.one_of(st.none(), st.integers(1, 6)))
+    def sync(self, cut_at: int | None) -> None:
+        if self.attempt(self.log.sync, cut_at):
+            assert self.log.synced_offset == self.log.end_offset
+
+    @precondition(lambda self: not self.compacted)
+    @rule(back=st.integers(0, 12), cut_at=st.one_of(st.none(), st.integers(1, 15)))
+    def truncate(self, back: int, cut_at: int | None) -> None:
+        target = max(self.end - back, self.start)
+        kept = [b for b in self.batches if batch.read_header(b).last_offset < target]
+        new_end = max(batch.read_header(kept[-1]).last_offset + 1 if kept else 0, self.start)
+        self.synced = min(self.synced, new_end)  # it may be gone, whether the cut was finished or not
+        if self.attempt(lambda: self.log.truncate(target), cut_at):
+            self.batches = kept
+            self.forget_sequences()
+
+    @rule(part=st.integers(0, 10), cut_at=st.one_of(st.none(), st.integers(1, 10)))
+    def advance_start(self, part: int, cut_at: int | None) -> None:
+        target = self.start + (self.log.held_offset - self.start) * part // 10
+        self.start_goal = target
+        if self.attempt(lambda: self.log.advance_start(target), cut_at):
+            self.start = max(self.start, target)
+        self.start_goal = 0
+
+    @precondition(lambda self: not self.compacted)
+    @rule(keep=st.integers(0, 4000), cut_at=st.one_of(st.none(), st.integers(1, 12)))
+    def retention(self, keep: int, cut_at: int | None) -> None:
+        settings = {f: getattr(self.config, f) for f in self.config.__slots__}
+        self.log.reconfigure(TopicConfig(**{**settings, "retention_bytes": keep}))
+        bound = self.log.held_offset
+        self.start_goal = bound
+        if self.attempt(self.log.enforce_retention, cut_at):
+            assert self.start <= self.log.start_offset <= bound
+            self.start = self.log.start_offset
+            self.log.reconfigure(self.config)
+        self.start_goal = 0
+
+    @precondition(lambda self: self.compacted)
+    @rule(cut_at=st.one_of(st.none(), st.integers(1, 40)))
+    def compact(self, cut_at: int | None) -> None:
+        upto = self.log.held_offset
+        self.compacted_upto = max(self.compacted_upto, upto)
+        self.attempt(self.log.compact, cut_at)
+
+    @rule()
+    def reopen(self) -> None:
+        self.run(self.log.close)
+        scanned_before = len(self.disk.calls)
+        self.log = self.run(self.open)
+        touched = {path for call, path in self.disk.calls[scanned_before:] if call == "read" and path.endswith(".log")}
+        assert not touched, "after a clean stop nothing is scanned"
+        assert self.log.end_offset == self.end
+
+    @rule()
+    def kill(self) -> None:
+        self.recover(power=False)
+
+    @rule()
+    def crash(self) -> None:
+        self.recover(power=True)
+
+    def recover(self, *, power: bool) -> None:
+        old = self.log if hasattr(self, "log") else None
+        synced = max(self.synced, 0)
+        self.bury()
+        self.disk = self.disk.crash() if power else self.disk.kill()
+        self.log = self.run(self.open)
+        end = self.log.end_offset
+        assert end >= synced, "what was synced is there"
+        if not power and old is not None and not self.pending_now():
+            assert end == self.end, "what was written survives the death of the process"
+        self.adopt(end)
+
+    def pending_now(self) -> list[bytes]:
+        return getattr(self, "pending", [])
+
+    def adopt(self, end: int) -> None:
+        """The log has what it has: the model follows, if that is what was sent, up to some batch."""
+        goal = getattr(self, "start_goal", 0)
+        if goal and self.log.start_offset != self.start:
+            assert self.start <= self.log.start_offset <= goal
+            self.start = self.log.start_offset
+        assert self.log.start_offset >= self.start
+        for pending in self.pending_now():
+            if self.end < end:
+                made = bytearray(pending)
+                header = batch.read_header(made)
+                batch.patch(made, self.end, self.epoch)
+                assert self.end + header.last_offset_delta < end, "a batch is there as a whole or not at all"
+                self.batches.append(bytes(made))
+        self.pending = []
+        while self.batches and self.end > end:
+            self.batches.pop()
+        assert self.end == end or not self.batches or self.compacted
+        self.forget_sequences()
+
+    def forget_sequences(self) -> None:
+        self.sequences = {}
+        for b in self.batches:
+            header = batch.read_header(b)
+            if header.producer_id >= 0:
+                self.sequences[header.producer_id] = header.base_sequence + header.count
+
+    # --- what must hold
+
+    @property
+    def end(self) -> int:
+        last = batch.read_header(self.batches[-1]).last_offset + 1 if self.batches else 0
+        return max(last, self.start)
+
+    @invariant()
+    def offsets_agree(self) -> None:
+        if not hasattr(self, "log"):
+            return
+        self.synced = max(self.synced, self.log.synced_offset)
+        if self.disk.dead:  # the power was cut after the answer was given
+            self.recover(power=True)
+        assert self.log.start_offset == self.start
+        assert self.log.start_offset <= self.log.synced_offset <= self.log.end_offset == self.end
+        assert not self.log.damage
+
+    @rule(part=st.integers(0, 20), bytes_max=st.sampled_from([1, 400, 10**6]))
+    def read(self, part: int, bytes_max: int) -> None:
+        offset = self.start + (self.end - self.start) * part // 20
+        data = self.run(lambda: self.log.read(offset, bytes_max, self.end))
+        if self.compacted:
+            return
+        whole = [b for b in self.batches if batch.read_header(b).last_offset >= offset]
+        joined = b"".join(whole)
+        assert bytes(data) == joined[: len(data)]
+        assert bool(data) == bool(whole)
+
+    @rule()
+    def read_all(self) -> None:
+        found = self.run(self.everything)
+        expected = [b for b in self.batches if batch.read_header(b).last_offset >= self.start]
+        if not self.compacted:
+            assert found == expected
+            return
+        sent = {r.offset: r for b in expected for r in records.decode(b)}
+        kept = {r.offset: r for b in found for r in records.decode(b)}
+        assert kept.items() <= sent.items()
+        latest = {r.key: r for r in sent.values()}
+        for offset, record in sent.items():
+            if offset >= max(self.compacted_upto, self.start) or latest[record.key] == record:
+                assert kept.get(offset) == record
+
+    async def everything(self) -> list[bytes]:
+        found, offset = [], self.log.start_offset
+        while data := await self.log.read(offset, 1000, self.log.end_offset):
+            for at, header in batch.headers(data):
+                found.append(bytes(data[at : at + header.size]))
+                offset = header.last_offset + 1
+        return found
+
+    @rule(part=st.integers(0, 20))
+    def find_by_time(self, part: int) -> None:
+        if self.compacted:
+            return
+        all_records = [r for b in self.batches for r in records.decode(b) if r.offset >= self.start]
+        if not all_records:
+            assert self.run(lambda: self.log.offset_by_time(0)) is None
+            return
+        wanted = all_records[(len(all_records) - 1) * part // 20].timestamp
+        first = next(r for r in all_records if r.timestamp >= wanted)
+        found = self.run(lambda: self.log.offset_by_time(wanted))
+        assert found is not None
+        assert found[:2] == (first.offset, first.timestamp)
+
+    @rule()
+    def state_is_a_function_of_the_log(self) -> None:
+        if self.compacted:
+            return
+        replayed = Producers()
+        for b in self.batches:
+            replayed.replay(batch.read_header(b), 0)
+        assert {p.producer_id: p.batches for p in self.log.producers} == {p.producer_id: p.batches for p in replayed}
+        for b in self.batches:
+            header = batch.read_header(b)
+            if header.last_offset >= self.start:
+                assert self.log.epochs.epoch_of(max(header.base_offset, self.start)) == header.leader_epoch
+
+    @rule()
+    def out_of_range(self) -> None:
+        for offset in (self.start - 1, self.end + 1):
+            with contextlib.suppress(OffsetOutOfRange):
+                self.run(lambda offset=offset: self.log.read(offset, 100, self.end))  # type: ignore[misc]
+                raise AssertionError(f"offset {offset} was read")
+
+
+class CompactedLogMachine(LogMachine):
+    """With compaction, without truncation."""
+
+    compacted = True
+
+
+MODEST = settings(
+    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+)
+TestLog = LogMachine.TestCase
+TestLog.settings = MODEST
+TestCompactedLog = CompactedLogMachine.TestCase
+TestCompactedLog.settings = MODEST

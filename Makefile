@@ -19,6 +19,7 @@ prerequisites:
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/run.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m compileall -q src  # so that the first start is as quick as the second
 	@touch $@
 
 .venv/dev.done: .venv/run.done requirements/dev.txt

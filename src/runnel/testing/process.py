@@ -1,6 +1,7 @@
 """A broker of one's own, as a process: for tests that want the real thing."""
 
 import os
+import re
 import select
 import signal
 import subprocess
@@ -21,7 +22,7 @@ class BrokerProcess:
         self._options: Sequence[str] = options
         self._environment = {**os.environ, **(environment or {})}
         self._port = port
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self.kafka = ""
 
     def start(self) -> None:
@@ -31,20 +32,19 @@ class BrokerProcess:
         errors = (self.data.parent / f"{self.data.name}.stderr").open("a")
         with errors:
             self._process = subprocess.Popen(
-                [*command, *self._options], stdout=subprocess.PIPE, stderr=errors, text=True, env=self._environment
+                [*command, *self._options], stdout=subprocess.PIPE, stderr=errors, env=self._environment
             )
         self.kafka = self._address()
 
     def _address(self) -> str:
-        process = self.process
-        assert process.stdout is not None
-        while select.select([process.stdout], [], [], READY_S)[0]:
-            line = process.stdout.readline()
-            if not line:
-                break
-            words = line.split()
-            if words[:1] == ["kafka"]:
-                return words[1]
+        """Where clients are let in, out of what the broker prints when it is ready."""
+        output = self.process.stdout
+        assert output is not None
+        printed = b""
+        while select.select([output], [], [], READY_S)[0] and (piece := os.read(output.fileno(), 4096)):
+            printed += piece
+            if found := re.search(rb"^ +kafka +(\S+) .*\n", printed, re.MULTILINE):
+                return found[1].decode()
         raise RuntimeError(f"the broker did not become ready:\n{self.errors()}")
 
     def errors(self) -> str:
@@ -52,7 +52,7 @@ class BrokerProcess:
         return (self.data.parent / f"{self.data.name}.stderr").read_text()
 
     @property
-    def process(self) -> "subprocess.Popen[str]":
+    def process(self) -> "subprocess.Popen[bytes]":
         assert self._process is not None, "the broker was not started"
         return self._process
 

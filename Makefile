@@ -4,7 +4,10 @@ BIN := .venv/bin
 DATA ?= data
 
 .DEFAULT_GOAL := help
-.PHONY: help prerequisites setup setup-dev run test check format lock clean
+BENCH ?= short
+LOCK := $(BIN)/pip-compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-emit-trusted-host \
+	--no-emit-find-links --allow-unsafe --strip-extras --no-annotate --no-header
+.PHONY: help prerequisites setup setup-dev setup-compat run test check compat fuzz bench format lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -34,8 +37,20 @@ setup-dev: .venv/dev.done ## the same, with what checks and tests need
 run: setup ## start a broker on loopback (data in ./data, or make run DATA=DIR)
 	@exec $(BIN)/runnel serve --data $(DATA)
 
-test: setup-dev ## all the tests
+setup-compat: setup-dev ## fetch the foreign clients that the tests use, into build/compat
+	@$(BIN)/python tests/compat/setup_clients.py
+
+test: setup-compat ## all the tests
 	$(BIN)/pytest
+
+compat: setup-compat ## the tests with foreign Kafka clients alone
+	$(BIN)/pytest tests/compat
+
+fuzz: setup-dev ## hostile frames against a real broker, for longer than make test does
+	RUNNEL_FUZZ_FRAMES=200000 $(BIN)/pytest tests/fuzz tests/wire
+
+bench: setup-dev ## Runnel beside its peers and the disk's limit (BENCH=full: all of it, an hour)
+	$(BIN)/python -m bench $(if $(filter full,$(BENCH)),--full)
 
 check: setup-dev ## lint, types, and which way the imports point
 	$(BIN)/ruff check .
@@ -48,8 +63,9 @@ format: setup-dev ## let ruff put the code in order
 	$(BIN)/ruff format .
 
 lock: setup-dev ## choose the newest dependencies and pin them anew
-	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --allow-unsafe --strip-extras --no-annotate --no-header -o requirements/run.txt pyproject.toml requirements/build.in
-	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --allow-unsafe --strip-extras --no-annotate --no-header -o requirements/dev.txt requirements/dev.in
+	$(LOCK) -o requirements/run.txt pyproject.toml requirements/build.in
+	$(LOCK) -o requirements/dev.txt requirements/dev.in
+	$(LOCK) -o requirements/compat.txt requirements/compat.in
 
 clean: ## remove what make made (not your data)
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build

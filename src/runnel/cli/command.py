@@ -29,7 +29,7 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """A group with examples, shown first."""
+    """A group with examples, shown first, that guesses what a wrong command was meant to be."""
 
     command_class = Command
 
@@ -40,6 +40,18 @@ class Group(click.Group):
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         _write_examples(self.examples, formatter)
         super().format_help(ctx, formatter)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from difflib import get_close_matches
+
+            close = get_close_matches(args[0], self.list_commands(ctx), n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(self.list_commands(ctx))}."
+            raise click.UsageError(f"{ctx.command_path!r} has no command {args[0]!r}: {hint}", ctx) from error
 
 
 class LazyGroup(Group):

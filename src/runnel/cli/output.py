@@ -89,12 +89,18 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+class Refusal(click.ClickException):
+    """The command was right, but not here and now."""
+
+    exit_code = 2
+
+
 def confirm(question: str, *, yes: bool) -> None:
     """Ask before harm. Where nobody can answer, refuse."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{question} Nobody can be asked, since stdin is no terminal: repeat it with --yes.")
+        raise Refusal(f"{question} Nobody can be asked, since stdin is no terminal: repeat it with --yes.")
     if not click.confirm(f"{question} Go on?", err=True):
         note("Nothing was changed.")
         raise click.exceptions.Exit(1)

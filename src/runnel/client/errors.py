@@ -173,10 +173,10 @@ def remedy_of(code: int) -> Remedy:
 
 
 def error_of(code: int, *, action: str, broker: str, message: str | None = None) -> e.RunnelError:
-    """The error for one code: `can't ACTION: broker B answered NAME: MESSAGE; ADVICE`."""
+    """The error for one code, in the broker's own words if it has some, else with our advice."""
     meaning = MEANINGS.get(code, _OTHER)
-    said = f"{name_of(code)}: {message.rstrip('.')}" if message else name_of(code)
-    text = f"can't {action}: broker {broker} answered {said}; {meaning.advice}"
+    said = f": {message.rstrip('.')}" if message else f"; {meaning.advice}"
+    text = f"can't {action}: broker {broker} answered {name_of(code)}{said}"
     if meaning.error is Refused:
         return Refused(text, code=code)
     return meaning.error(text)

@@ -32,6 +32,7 @@ from runnel.model.errors import (
     IllegalGeneration,
     InvalidRequest,
     StaleMemberEpoch,
+    UnknownMember,
     UnreleasedInstance,
     UnsupportedAssignor,
 )
@@ -134,6 +135,8 @@ class ConsumerGroup(ClassicSeats):
         turn.store.put(Key(Kind.CURRENT, self.group_id, member.member_id), current.record())
         self._keep_target(member, turn)
         self._heard(member, turn)
+        if current.state is MemberState.UNREVOKED:
+            self._time_revocation(member, turn)
 
     @property
     def only_classic(self) -> bool:
@@ -150,6 +153,8 @@ class ConsumerGroup(ClassicSeats):
     def check_commit(self, request: CommitOffsets, turn: Turn) -> None:
         if request.generation < 0 and not self.members:
             return
+        if request.generation < 0 and not request.member_id:
+            raise UnknownMember(f"group {self.group_id!r} has members: stop them before committing from outside")
         self._check_epoch(self._find(request.member_id, request.instance_id), request.generation)
 
     def check_fetch(self, request: FetchOffsets) -> None:

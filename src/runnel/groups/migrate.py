@@ -20,8 +20,9 @@ from runnel.groups.subscription import (
     write_assignment,
 )
 from runnel.groups.turn import Turn
-from runnel.groups.values import GroupState, OfferedProtocol
+from runnel.groups.values import OfferedProtocol
 from runnel.model.errors import GroupFull, GroupNotFound, InconsistentGroupProtocol, RebalanceInProgress
+from runnel.model.ids import PartitionKey
 
 
 def emptied_to_consumer(classic: ClassicGroup, turn: Turn) -> ConsumerGroup:
@@ -47,21 +48,42 @@ def upgraded(classic: ClassicGroup, turn: Turn) -> ConsumerGroup:
     """The same members in a group of KIP-848; raises if they can't be taken over."""
     subscriptions = _check_upgrade(classic, turn)
     answer = RebalanceInProgress(f"group {classic.group_id!r} has moved to the consumer protocol: join again")
-    completing = classic.state is GroupState.COMPLETING_REBALANCE
     classic.disband(answer, turn)
     classic.forget_gone(turn)
     group = ConsumerGroup(classic.group_id)
     group.epoch = group.assignment_epoch = classic.generation
-    taken: Partitions = frozenset()
-    for member in classic.roster.members.values():
-        subscription = subscriptions[member.member_id]
-        # While a rebalance completes, members hold what they brought along, else what they were given.
-        held = subscription.owned if completing else read_assignment(member.assignment)
-        has = partitions_of(held, turn) - taken
-        taken |= has
-        group.take_over(_consumer(member, subscription, has, classic.generation), turn)
     group.since_ms = turn.wall_ms
+    members = classic.roster.members.values()
+    holdings = _holdings([(each, subscriptions[each.member_id]) for each in members], classic.generation, turn)
+    for member, current in zip(members, holdings, strict=True):
+        group.take_over(_consumer(member, subscriptions[member.member_id], current), turn)
     return group
+
+
+def _holdings(subscriptions: list[tuple[Member, Subscription]], epoch: int, turn: Turn) -> list[Current]:
+    """What each member may be reading: what it was given, and what it brought along and may not have given up yet.
+
+    Before the leader has assigned, all of it was brought along.
+    """
+    claimed = [partitions_of(subscription.owned, turn) for _, subscription in subscriptions]
+    given = [
+        partitions_of(read_assignment(member.assignment), turn) if member.assignment else claims
+        for (member, _), claims in zip(subscriptions, claimed, strict=True)
+    ]
+    taken: set[PartitionKey] = set()
+    assigned = [_unless_taken(partitions, taken) for partitions in given]
+    revoking = [_unless_taken(partitions, taken) for partitions in claimed]
+    return [
+        Current(epoch, epoch, MemberState.UNREVOKED if surplus else MemberState.STABLE, has, surplus)
+        for has, surplus in zip(assigned, revoking, strict=True)
+    ]
+
+
+def _unless_taken(partitions: Partitions, taken: set[PartitionKey]) -> Partitions:
+    """A partition that two claim stays with the first: nobody may have it twice."""
+    free = partitions - taken
+    taken |= free
+    return free
 
 
 def _check_upgrade(classic: ClassicGroup, turn: Turn) -> dict[str, Subscription]:
@@ -82,13 +104,13 @@ def _check_upgrade(classic: ClassicGroup, turn: Turn) -> dict[str, Subscription]
     raise InconsistentGroupProtocol(f"group {classic.group_id!r} is no group of consumers: it can't be upgraded")
 
 
-def _consumer(member: Member, subscription: Subscription, has: Partitions, epoch: int) -> Consumer:
+def _consumer(member: Member, subscription: Subscription, current: Current) -> Consumer:
     protocols = tuple((each.name, each.metadata) for each in member.protocols)
     record = ConsumerMemberRecord(
         member.instance_id, subscription.rack_id, member.client_id, member.client_host, member.rebalance_timeout_ms,
         tuple(sorted(set(subscription.topics))), "", "", ClassicTerms(member.session_timeout_ms, protocols),
     )  # fmt: skip
-    return Consumer(member.member_id, record, has, Current(epoch, epoch, MemberState.STABLE, has))
+    return Consumer(member.member_id, record, current.assigned, current)
 
 
 def downgraded(consumer: ConsumerGroup, turn: Turn) -> ClassicGroup:

@@ -99,8 +99,7 @@ class GroupShard:
         return self._run(self._join, request, ticket, self._turn(topics, now_ms, wall_ms))
 
     def _join(self, request: Join, ticket: object, turn: Turn) -> None:
-        if not request.group_id:
-            raise InvalidGroupId("a group needs a name: set group.id")
+        _check_name(request.group_id)
         group = self._groups.get(request.group_id)
         if group is None:
             if request.member_id:
@@ -140,8 +139,7 @@ class GroupShard:
         return self._run(self._consumer_heartbeat, request, ticket, self._turn(topics, now_ms, wall_ms))
 
     def _consumer_heartbeat(self, request: ConsumerHeartbeat, ticket: object, turn: Turn) -> None:
-        if not request.group_id:
-            raise InvalidGroupId("a group needs a name: set group.id")
+        _check_name(request.group_id)
         check_heartbeat(request, turn)
         self._consumer_group(request, turn).consumer_heartbeat(request, ticket, turn)
 
@@ -275,6 +273,7 @@ class GroupShard:
         return group
 
     def _group_of_member(self, group_id: str) -> Group:
+        _check_name(group_id)
         group = self._groups.get(group_id)
         if group is None:
             raise UnknownMember(f"there is no group {group_id!r} (any more): join again")
@@ -293,3 +292,9 @@ class GroupShard:
             group.keep(turn)
         elif group is not None and group.idle and group_id not in self._store.groups:
             del self._groups[group_id]
+
+
+def _check_name(group_id: str) -> None:
+    """Members need a group with a name; offsets of consumers that assign themselves may have none, as in Kafka."""
+    if not group_id:
+        raise InvalidGroupId("a group needs a name: set group.id")

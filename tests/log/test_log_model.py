@@ -317,7 +317,7 @@ class LogMachine(RuleBasedStateMachine):
                 assert kept.get(offset) == record
 
     async def everything(self) -> list[bytes]:
-        found, offset = [], self.log.start_offset
+        found, offset = [], int(self.log.start_offset)
         while data := await self.log.read(offset, 1000, self.log.end_offset):
             for at, header in batch.headers(data):
                 found.append(bytes(data[at : at + header.size]))

@@ -108,7 +108,12 @@ class Cleaner:
         for segment in group:
             self._files.forget(segment.log_path)
             self._files.forget(segment.index_path)
-        made = await self._disk.offload(rewrite.exchange)
+        try:
+            made = await self._disk.offload(rewrite.exchange)
+        except OSError:
+            await self._writer.reload()
+            self._reader.forget()
+            raise
         at = state.segments.index(group[0])
         state.set_segments([*state.segments[:at], made, *state.segments[at + len(group) :]])
         self._reader.forget()

@@ -23,6 +23,10 @@ class Epochs:
     def latest(self) -> Epoch:
         return Epoch(self._entries[-1][0]) if self._entries else NO_EPOCH
 
+    def copy(self) -> "Epochs":
+        """The same for work off the loop, while this one grows."""
+        return Epochs(self._log_end, self.entries())
+
     def entries(self) -> list[tuple[int, int]]:
         """(epoch, first offset), oldest first."""
         return list(self._entries)
@@ -36,6 +40,10 @@ class Epochs:
         """The epoch that wrote `offset`."""
         at = bisect_right(self._entries, offset, key=lambda entry: entry[1])
         return Epoch(self._entries[at - 1][0]) if at else NO_EPOCH
+
+    def may_have(self, epoch: int, offset: int) -> bool:
+        """Whether a batch that has `offset` can be of this epoch; of offsets that were trimmed nothing is known."""
+        return not self._entries or self.epoch_of(offset) in (epoch, NO_EPOCH)
 
     def end_offset(self, epoch: int) -> tuple[Epoch, Offset]:
         """The largest epoch not above `epoch`, and the first offset after it.

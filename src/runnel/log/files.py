@@ -5,7 +5,7 @@ Rule 2: a file that is forgotten (removed, replaced) stays open for those who ar
 """
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from weakref import WeakKeyDictionary
 
@@ -21,6 +21,12 @@ class _Open:
         self.file = file
         self.users = 0
         self.forgotten = False
+
+
+def _unpin(found: _Open) -> None:
+    found.users -= 1
+    if found.forgotten and not found.users:
+        found.file.close()
 
 
 class Files:
@@ -62,9 +68,13 @@ class Files:
         try:
             yield found.file
         finally:
-            found.users -= 1
-            if found.forgotten and not found.users:
-                found.file.close()
+            _unpin(found)
+
+    def hold(self, path: str) -> Callable[[], None]:
+        """Keep an open file open until what is returned is called: its sync must not miss an error of its writes."""
+        found = self._open[path]
+        found.users += 1
+        return lambda: _unpin(found)
 
     def forget(self, path: str) -> None:
         """The path is gone, or names another file from now on."""

@@ -19,7 +19,7 @@ from runnel.log.state import State
 from runnel.log.timing import Timed, TimeReader
 from runnel.log.trimming import Trimmer
 from runnel.log.writer import Appended, Writer
-from runnel.model.errors import Corruption, Fatal
+from runnel.model.errors import Corruption, Fatal, StorageFailed
 from runnel.model.ids import Offset
 from runnel.model.seams import Buffer, Clock, Disk
 from runnel.model.topic_config import TopicConfig
@@ -67,7 +67,10 @@ class Log:
         `on_progress` is called whenever the end or the held offset moved; `on_fatal` when the broker must end.
         """
         now_ms = clock.wall_ms()
-        found = await disk.offload(lambda: recover(disk, folder, config.index_interval_bytes, now_ms))
+        try:
+            found = await disk.offload(lambda: recover(disk, folder, config.index_interval_bytes, now_ms))
+        except OSError as error:
+            raise StorageFailed(f"could not open {folder}: {error}. Check the disk, then try again") from error
         files = files or files_of(disk)
         state = State(folder, found)
         writer = Writer(disk, files, state, config, clock, on_progress, on_fatal)

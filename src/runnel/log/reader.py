@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from runnel.log.epochs import Epochs
 from runnel.log.files import Files
 from runnel.log.index import NO_TIMESTAMP, Index, NotCached, Read, entries_intact, sealed_latest
 from runnel.log.indexing import build, load_or_build
@@ -20,7 +21,7 @@ from runnel.log.scan import find_hole, walk
 from runnel.log.segment import Hole, Segment
 from runnel.log.state import State
 from runnel.log.writer import Writer
-from runnel.model.errors import Corruption, OffsetOutOfRange
+from runnel.model.errors import Corruption, OffsetOutOfRange, StorageFailed
 from runnel.model.seams import Disk, File
 from runnel.record.batch import CRC_STARTS, FRAMING_BYTES, HEADER_BYTES, MAGIC
 
@@ -93,14 +94,22 @@ class Reader:
             if file is None or position >= segment.size:
                 self._cursors.pop(offset, None)
                 return None
-            found = _gather(segment, segment.size, file.read_cached, position, due, bytes_max, upto)
-        except (NotCached, Rot):
-            return None
+            found = _gather(segment, segment.size, state.epochs, file.read_cached, position, due, bytes_max, upto)
+        except (NotCached, Rot, OSError):
+            return None  # `read` finds out more
         self._remember(segment, found)
         return found.data
 
     async def read(self, offset: int, bytes_max: int, upto: int) -> bytes | memoryview:
         """Whole batches from the one with `offset` on, at least one, and all below `upto`."""
+        try:
+            return await self._read(offset, bytes_max, upto)
+        except OSError as error:
+            raise StorageFailed(
+                f"could not read offset {offset} of {self._state.folder}: {error.strerror}. Check the disk"
+            ) from error
+
+    async def _read(self, offset: int, bytes_max: int, upto: int) -> bytes | memoryview:
         while (data := self.read_cached(offset, bytes_max, upto)) is None:
             segment = self._state.segment_of(offset)
             generation = self._generation
@@ -150,7 +159,7 @@ class Reader:
             cursors[found.next_offset] = (segment, found.next_position, found.next_offset)
 
     async def _fetch(self, segment: Segment, index: Index, offset: int, bytes_max: int, upto: int) -> _Found | None:
-        size, frozen = segment.size, index.frozen()
+        size, frozen, epochs = segment.size, index.frozen(), self._state.epochs.copy()
         async with (
             self._files.pinned(segment.log_path) as log_file,
             self._files.pinned(segment.index_path, create=True) as index_file,
@@ -160,7 +169,7 @@ class Reader:
                 place = _seek(segment, size, frozen, log_file.read, index_file.read, offset)
                 if place is None:
                     return None
-                return _gather(segment, size, log_file.read, *place, bytes_max, upto)
+                return _gather(segment, size, epochs, log_file.read, *place, bytes_max, upto)
 
             return await self._disk.offload(work)
 
@@ -225,13 +234,14 @@ class Reader:
 
     async def _locate_rot(self, segment: Segment, index: Index, rot: Rot) -> None:
         """Find out exactly what is rotten, so that all the rest can be read."""
-        size, frozen, next_base = segment.size, index.frozen(), self._state.end_of(segment)
+        size, frozen, epochs = segment.size, index.frozen(), self._state.epochs.copy()
+        next_base = self._state.end_of(segment)
         async with (
             self._files.pinned(segment.log_path) as log_file,
             self._files.pinned(segment.index_path, create=True) as index_file,
         ):
             hole = await self._disk.offload(
-                lambda: _locate_rot(segment, size, frozen, log_file, index_file, rot, next_base)
+                lambda: _locate_rot(segment, size, frozen, epochs, log_file, index_file, rot, next_base)
             )
         if hole is None or hole in segment.holes:
             raise Corruption(f"offset {rot.offset} can't be read", path=segment.log_path, position=rot.position)
@@ -285,7 +295,9 @@ def _seek(
     return None
 
 
-def _gather(segment: Segment, end: int, read: Read, position: int, due: int, bytes_max: int, upto: int) -> _Found:
+def _gather(
+    segment: Segment, end: int, epochs: Epochs, read: Read, position: int, due: int, bytes_max: int, upto: int
+) -> _Found:
     """Whole good batches from `position` on, none if the first is not wholly below `upto`."""
     data = read(max(HEADER_BYTES, min(bytes_max, end - position)), position)
     if data is None:
@@ -299,8 +311,9 @@ def _gather(segment: Segment, end: int, read: Read, position: int, due: int, byt
             raise NotCached
     view, at, limit = memoryview(data), 0, len(data)
     gaps = segment.index is None or segment.index.gaps
+    epoch = None  # the one seen last: most batches have the same
     while limit - at >= HEADER_BYTES:
-        base, length, _, magic, crc, _, delta = _unpack(data, at)
+        base, length, leader_epoch, magic, crc, _, delta = _unpack(data, at)
         size = length + FRAMING_BYTES
         sound = magic == MAGIC and size >= HEADER_BYTES and delta >= 0 and (base == due or (gaps and base > due))
         if sound and at + size > limit:
@@ -311,6 +324,12 @@ def _gather(segment: Segment, end: int, read: Read, position: int, due: int, byt
             if at:
                 break
             raise Rot(position, due)
+        if leader_epoch != epoch:
+            if not epochs.may_have(leader_epoch, base + delta):
+                if at:
+                    break
+                raise Rot(position, due)
+            epoch = leader_epoch
         if base + delta >= upto:
             break
         at += size
@@ -319,13 +338,14 @@ def _gather(segment: Segment, end: int, read: Read, position: int, due: int, byt
 
 
 def _locate_rot(
-    segment: Segment, end: int, index: Index, log_file: File, index_file: File, rot: Rot, next_base: int
+    segment: Segment, end: int, index: Index, epochs: Epochs, log_file: File, index_file: File, rot: Rot, next_base: int
 ) -> Hole | None:
     """The first bad batch at or before the place where reading stumbled: a wrong length leads astray."""
     relative, position = index.position_of(max(0, rot.offset - segment.base_offset), index_file.read)
     due = segment.base_offset + relative
     for at, header in walk(log_file, position, end):
         is_due = header.base_offset == due or (index.gaps and header.base_offset > due)
+        is_due = is_due and epochs.may_have(header.leader_epoch, header.last_offset)
         if not is_due or header.last_offset >= next_base:
             break
         position, due = at + header.size, header.last_offset + 1

@@ -212,8 +212,10 @@ class _Recovery:
             if position == segment.size or self.trusted:
                 return position
             hole = find_hole(file, position, segment.size, self.end, self._bound(segment))
-            if hole.end_position == segment.size and is_last and self.end >= self.synced:
-                return position
+            if hole.end_position == segment.size and is_last:
+                if self.end >= self.synced:
+                    return position
+                hole = hole._replace(next_offset=self.synced)
             segment.holes += (hole,)
             self.damage.append(rotten(segment, hole))
             position = hole.end_position

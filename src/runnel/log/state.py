@@ -18,6 +18,10 @@ class State:
 
     def __init__(self, folder: str, found: Recovered) -> None:
         self.folder = folder
+        self.take(found)
+
+    def take(self, found: Recovered) -> None:
+        """Become what was found on the disk."""
         self.start_offset = found.start_offset
         self.end_offset = found.end_offset
         self.synced_offset = found.end_offset

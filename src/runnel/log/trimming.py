@@ -119,6 +119,13 @@ class Trimmer:
             await self._writer.alone(lambda: self._truncate(offset, now_ms))
 
     async def _truncate(self, offset: int, now_ms: int) -> None:
+        try:
+            await self._cut_at(offset, now_ms)
+        except OSError:
+            await self._writer.reload()
+            raise
+
+    async def _cut_at(self, offset: int, now_ms: int) -> None:
         state = self._state
         if offset < state.start_offset:
             return await self._restart_at(Offset(offset), now_ms)

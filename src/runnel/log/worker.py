@@ -2,26 +2,32 @@
 
 Rule 1: two steps of one log never overlap: neither needs to think of the other.
 Rule 2: a step is not stopped because the one who asked for it gave up.
-Rule 3: after a Fatal error nothing is done any more.
+Rule 3: after a Fatal error nothing is done any more. After any other error of the disk those who wait are told, and
+        what is due is tried again: at once when somebody asks for something, else after a while.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar, cast
 
-from runnel.model.errors import Fatal, RunnelError
+from runnel.model.errors import Fatal, RunnelError, StorageFailed
 
 T = TypeVar("T")
 Step = Callable[[], Awaitable[None]]
+
+RETRY_S = 1.0
 
 
 class Worker:
     """A task that exists while there is something to do."""
 
-    __slots__ = ("_due", "_jobs", "_on_fatal", "_task", "fatal")
+    __slots__ = ("_due", "_jobs", "_on_fatal", "_on_refusal", "_task", "fatal")
 
-    def __init__(self, due: Callable[[], Step | None], on_fatal: Callable[[Fatal], None]) -> None:
+    def __init__(
+        self, due: Callable[[], Step | None], on_refusal: Callable[[OSError], None], on_fatal: Callable[[Fatal], None]
+    ) -> None:
         self._due = due
+        self._on_refusal = on_refusal
         self._on_fatal = on_fatal
         self._jobs: list[tuple[Callable[[], Awaitable[object]], asyncio.Future[object]]] = []
         self._task: asyncio.Task[None] | None = None
@@ -51,12 +57,24 @@ class Worker:
                 await step()
         except Fatal as error:
             self.fatal = error
-            for _, future in self._jobs:
-                future.set_exception(error)
-            self._jobs.clear()
+            self._fail_jobs(error)
             self._on_fatal(error)
+        except OSError as error:
+            self._fail_jobs(_refusal(error))
+            self._on_refusal(error)
+            asyncio.get_running_loop().call_later(RETRY_S, self._retry)
         finally:
             self._task = None
+
+    def _retry(self) -> None:
+        if self._due() is not None:
+            self.kick()
+
+    def _fail_jobs(self, error: RunnelError) -> None:
+        jobs, self._jobs = self._jobs, []
+        for _, future in jobs:
+            future.set_exception(error)
+            future.exception()  # seen: whoever asked may be gone
 
     async def _do_job(self) -> None:
         job, future = self._jobs.pop(0)
@@ -66,7 +84,13 @@ class Worker:
             future.set_exception(error)
             future.exception()  # seen: whoever asked may be gone, and the broker ends anyway
             raise
-        except (RunnelError, OSError) as error:
+        except RunnelError as error:
             future.set_exception(error)
+        except OSError as error:
+            future.set_exception(_refusal(error))
         else:
             future.set_result(result)
+
+
+def _refusal(error: OSError) -> StorageFailed:
+    return StorageFailed(f"could not work on {error.filename}: {error.strerror}. Check the disk, then try again")

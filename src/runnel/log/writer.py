@@ -24,11 +24,11 @@ from runnel.log.files import Files
 from runnel.log.index import TAIL_BYTES_MAX
 from runnel.log.indexing import seal
 from runnel.log.keeper import EMPTY_MARK, Keeper
-from runnel.log.recovery import create_segment
+from runnel.log.recovery import create_segment, recover
 from runnel.log.segment import Segment
 from runnel.log.state import State
 from runnel.log.worker import Step, Worker
-from runnel.model.errors import CorruptBatch, Fatal, RunnelError, StorageFailed
+from runnel.model.errors import CorruptBatch, Fatal, FencedEpoch, RunnelError, StorageFailed
 from runnel.model.ids import Epoch, Offset
 from runnel.model.seams import Buffer, Clock, Disk, File
 from runnel.model.topic_config import INT_MAX, FlushMode, TimestampType, TopicConfig
@@ -74,8 +74,9 @@ class Writer:
     """The end of one log."""
 
     __slots__ = (
-        "_clock", "_config", "_cut_due", "_disk", "_files", "_line", "_on_fatal", "_on_progress", "_stamps", "_state",
-        "_step_under_way", "_sync_due", "_timer", "_unsealed", "_unsynced_messages", "_worker", "closed", "keeper",
+        "_clock", "_config", "_cut_due", "_disk", "_files", "_line", "_on_fatal", "_on_progress", "_release_file",
+        "_stamps", "_state", "_step_under_way", "_sync_due", "_timer", "_unsealed", "_unsynced_messages", "_worker",
+        "closed", "keeper",
     )  # fmt: skip
 
     def __init__(
@@ -92,8 +93,9 @@ class Writer:
         self.closed = False
         self.reconfigure(config)
         self._line: list[_Waiting] = []
-        self._unsealed: list[tuple[Segment, Offset, bytes]] = []
-        self._worker = Worker(self._due, self._die)
+        self._unsealed: list[tuple[Segment, Offset, bytes, Callable[[], None] | None]] = []
+        self._worker = Worker(self._due, self._refused, self._die)
+        self._release_file: Callable[[], None] | None = None  # it has bytes that are to be synced
         self._timer: asyncio.TimerHandle | None = None
         self._step_under_way = False
         self._sync_due = False
@@ -181,6 +183,10 @@ class Writer:
 
     def _place(self, buffer: Buffer, header: BatchHeader, leader_epoch: int, base: int, now_ms: int) -> Appended:
         """Give a batch its offsets, in its buffer and in the producer state; neither is written yet."""
+        if leader_epoch < self._state.epochs.latest:
+            raise FencedEpoch(
+                f"{self._state.folder} has batches of leader epoch {self._state.epochs.latest}, {leader_epoch} is over"
+            )
         if header.producer_id >= 0:
             known = self._state.producers.check(header)
             if known is not None:
@@ -230,11 +236,14 @@ class Writer:
         if index is not None and len(index.tail) >= TAIL_BYTES_MAX:
             self.keeper.flush_index(self._state.active)
         mode = self._config.flush_mode
-        if mode is FlushMode.COMMIT:
-            self._sync_due = True
-            self._worker.kick()
-        elif mode is FlushMode.INTERVAL:
-            self._sync_in_time()
+        if mode is not FlushMode.OS:
+            if self._release_file is None:
+                self._release_file = self._files.hold(self._state.active.log_path)
+            if mode is FlushMode.COMMIT:
+                self._sync_due = True
+                self._worker.kick()
+            else:
+                self._sync_in_time()
         self._on_progress()
 
     def _sync_in_time(self) -> None:
@@ -260,7 +269,7 @@ class Writer:
         self._state.producers.rollback()
         self._cut_due = True
         self._cut(file)
-        return _refusal(file.path, error)
+        return refusal(file.path, error)
 
     def _cut(self, file: File) -> bool:
         """Cut the file to the last good byte, if that is due; whether it may be written to."""
@@ -287,16 +296,14 @@ class Writer:
         end, position = self._state.end_offset, self._state.active.size
         placed: list[tuple[_Waiting, Appended]] = []
         for number, waiting in enumerate(line):
-            size = len(waiting.buffer)
-            last = waiting.given[-1].last_offset if waiting.given else end + waiting.header.last_offset_delta
-            if self._is_full(position, size, last, now_ms):
+            if self._is_full_for(waiting, end, position):
                 self._line = line[number:]
                 break
             appended = self._try_to_place(waiting, end, now_ms)
             if appended is not None:
                 placed.append((waiting, appended))
                 if not appended.duplicate:
-                    end, position = Offset(appended.last_offset + 1), position + size
+                    end, position = Offset(appended.last_offset + 1), position + len(waiting.buffer)
         self._write_placed(file, placed)
 
     def _try_to_place(self, waiting: _Waiting, end: int, now_ms: int) -> Appended | None:
@@ -367,6 +374,10 @@ class Writer:
         self._step_under_way = True
         try:
             yield
+        except Fatal as error:
+            self.closed = True
+            self._fail_line(_dead(self._state.folder, error))
+            raise
         finally:
             self._step_under_way = False
             if self.closed:
@@ -381,10 +392,14 @@ class Writer:
                 path = self._state.active.log_path
                 if self._files.get(path) is None:
                     self._files.put(path, await self._disk.offload(lambda: self._disk.open(path)))
-                else:
+                elif self._line and self._is_full_for(self._line[0], self._state.end_offset, self._state.active.size):
                     await self.roll()
             except OSError as error:
-                self._fail_line(_refusal(self._state.folder, error))
+                self._fail_line(refusal(self._state.folder, error))
+
+    def _is_full_for(self, waiting: _Waiting, end: int, position: int) -> bool:
+        last = waiting.given[-1].last_offset if waiting.given else end + waiting.header.last_offset_delta
+        return self._is_full(position, len(waiting.buffer), last, self._clock.wall_ms())
 
     async def roll(self) -> None:
         """Begin a new segment. Only while appends wait."""
@@ -392,19 +407,26 @@ class Writer:
         old, end, now_ms = state.active, state.end_offset, self._clock.wall_ms()
         if not old.size:
             return
+        if self._cut_due:
+            async with self._files.pinned(old.log_path) as old_file:
+                old_file.truncate(old.size)
+            self._cut_due = False
         segment, file = await self._disk.offload(lambda: create_segment(self._disk, state.folder, end, now_ms))
         self._files.put(segment.log_path, file)
         state.set_segments([*state.segments, segment])
-        self._unsealed.append((old, end, state.producers.to_bytes(end)))
+        self._unsealed.append((old, end, state.producers.to_bytes(end), self._release_file))
+        self._release_file = None
 
     async def _seal(self) -> None:
         """Make a segment that was rolled durable. Appends go on: they are in another file."""
         state = self._state
-        segment, next_base, snapshot = self._unsealed[0]
+        segment, next_base, snapshot, release = self._unsealed[0]
         self.keeper.flush_index(segment)
         async with self._files.pinned(segment.log_path) as file:
             await self._disk.offload(lambda: _seal(self._disk, file, segment, next_base))
         self._unsealed.pop(0)
+        if release is not None:
+            release()
         state.synced_offset = max(state.synced_offset, next_base)
         self._on_progress()
         successor = state.segment_of(next_base)
@@ -432,12 +454,36 @@ class Writer:
                 await self._disk.offload(lambda: sync(file))
             state.synced_offset = state.end_offset
             self._unsynced_messages = 0
+            self._release()
+
+    async def reload(self) -> None:
+        """An exchange of files failed half-way: take the log as it is on the disk, or stop if that fails too."""
+        now_ms, interval_bytes = self._clock.wall_ms(), self._config.index_interval_bytes
+        self._release()
+        for segment in self._state.segments:
+            self._files.forget(segment.log_path)
+            self._files.forget(segment.index_path)
+        try:
+            found = await self._disk.offload(lambda: recover(self._disk, self._state.folder, interval_bytes, now_ms))
+        except OSError:
+            self.abandon()
+            raise
+        self._state.take(found)
+        self._cut_due = False
+        await self.keeper.opened(changed=True)
+        self.moved()
 
     def moved(self) -> None:
         """The log was truncated."""
         self._sync_due = False
         self._unsynced_messages = 0
+        self._release()
         self._on_progress()
+
+    def _release(self) -> None:
+        if self._release_file is not None:
+            self._release_file()
+            self._release_file = None
 
     # --- the end
 
@@ -452,9 +498,14 @@ class Writer:
         """Stop, leaving the disk as it is."""
         self.closed = True
         self._stop_timer()
+        self._release()
         for segment in self._state.segments:
             self._files.forget(segment.log_path)
             self._files.forget(segment.index_path)
+
+    def _refused(self, error: OSError) -> None:
+        """A step failed, and those in line with it."""
+        self._fail_line(refusal(self._state.folder, error))
 
     def _die(self, error: Fatal) -> None:
         self.abandon()
@@ -473,7 +524,7 @@ def _seal(disk: Disk, file: File, segment: Segment, next_base: Offset) -> None:
             index_file.close()
 
 
-def _refusal(path: str, error: OSError) -> StorageFailed:
+def refusal(path: str, error: OSError) -> StorageFailed:
     advice = {
         errno.ENOSPC: "make room on its file system; appends go on as soon as there is some",
         errno.EDQUOT: "raise the quota or make room; appends go on as soon as there is some",

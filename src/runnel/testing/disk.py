@@ -322,6 +322,10 @@ class SimDisk:
         self.called("free_bytes", "")
         return self._free_bytes
 
+    def total_bytes(self) -> int:
+        self.called("total_bytes", "")
+        return self._free_bytes
+
     async def offload(self, work: Callable[[], T]) -> T:
         """The loop turns before the work and after it, as often as chance wants: others get in between."""
         for _ in range(1 + self._rng.below(3)):

@@ -1,0 +1,535 @@
+"""The storage rules (47 to 53): each test fails when its rule is switched off."""
+
+import asyncio
+import contextlib
+import errno
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from runnel.log import index as indexes
+from runnel.log import recovery
+from runnel.log.log import Appended, Log
+from runnel.model.errors import CorruptBatch, Corruption, Fatal, StorageFailed
+from runnel.model.topic_config import FlushMode, TopicConfig
+from runnel.record import batch, records
+from runnel.record.records import Record
+from runnel.testing.clock import ManualClock, SeededRng
+from runnel.testing.disk import Fault, SimDisk
+
+FOLDER = "partitions/p-0"
+FIRST = f"{FOLDER}/{0:020}.log"
+CLOCK = ManualClock()
+
+
+def config(mode: str = "os", segment_bytes: int = 10**6, **others: Any) -> TopicConfig:
+    return TopicConfig(flush_mode=FlushMode(mode), segment_bytes=segment_bytes, index_interval_bytes=200, **others)
+
+
+def made(count: int = 1, size: int = 100, **others: Any) -> bytearray:
+    return bytearray(records.encode([Record(i, 1000 + i, b"k", b"v" * size, ()) for i in range(count)], **others))
+
+
+async def put(log: Log, count: int = 1, **others: Any) -> list[Appended]:
+    pending = []
+    for _ in range(count):
+        one = made(**others)
+        pending.append(log.append(one, batch.check_produced(one), leader_epoch=0))
+    return [p if isinstance(p, Appended) else await p for p in pending]
+
+
+async def opened(disk: SimDisk, settings: TopicConfig | None = None, **others: Any) -> Log:
+    return await Log.open(disk, FOLDER, settings or config(), clock=CLOCK, **others)
+
+
+async def offsets(log: Log, start: int | None = None) -> list[int]:
+    found, offset = [], log.start_offset if start is None else start
+    while data := await log.read(offset, 1000, log.end_offset):
+        for _, header in batch.headers(data):
+            found.append(header.base_offset)
+            offset = header.last_offset + 1
+    return found
+
+
+def run(test: Callable[[SimDisk], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await test(SimDisk(SeededRng(1)))
+
+    asyncio.run(main())
+
+
+# --- 47: the checksum is looked at on the read path, on recovery and on a follower's append
+
+
+@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize("at", [8, 16, 17, 30, 100, 150])  # length, magic, checksum, timestamp, the records
+def test_a_rotten_batch_is_reported_with_its_place_and_not_served(at: int, cached: bool) -> None:
+    async def test(disk: SimDisk) -> None:
+        log = await opened(disk)
+        size = len(made())
+        await put(log, 10)
+        await log.close()
+        disk.rot(FIRST, 4 * size + at)
+        disk.chill(lambda path: not cached)
+        log = await opened(disk)
+        assert await offsets_until(log, 0) == [0, 1, 2, 3]
+        with pytest.raises(Corruption) as caught:
+            await log.read(4, 1000, log.end_offset)
+        assert caught.value.path == FIRST
+        assert caught.value.position == 4 * size
+        assert await offsets(log, 5) == [5, 6, 7, 8, 9]
+        assert await offsets_until(log, 2) == [2, 3]
+        assert len(log.damage) == 1
+
+    run(test)
+
+
+async def offsets_until(log: Log, start: int) -> list[int]:
+    """What one read gives: it stops before what is rotten."""
+    return [header.base_offset for _, header in batch.headers(await log.read(start, 10**6, log.end_offset))]
+
+
+@pytest.mark.parametrize("at", [0, 7])
+def test_a_batch_with_another_offset_than_is_due_is_rotten(at: int) -> None:
+    """Base offset and leader epoch lie outside the checksum."""
+
+    async def test(disk: SimDisk) -> None:
+        log = await opened(disk)
+        await put(log, 10)
+        await log.close()
+        disk.rot(FIRST, 4 * len(made()) + at, 1)
+        log = await opened(disk)
+        assert await offsets_until(log, 0) == [0, 1, 2, 3]
+        with pytest.raises(Corruption):
+            await log.read(4, 1000, log.end_offset)
+        assert await offsets(log, 5) == [5, 6, 7, 8, 9]
+
+    run(test)
+
+
+def test_a_batch_with_another_epoch_than_its_offset_has_is_rotten() -> None:
+    async def test(disk: SimDisk) -> None:
+        log = await opened(disk)
+        await put(log, 10)
+        await log.close()
+        disk.rot(FIRST, 4 * len(made()) + 15, 1)
+        log = await opened(disk)
+        with pytest.raises(Corruption):
+            await log.read(4, 1000, log.end_offset)
+        assert await offsets(log, 5) == [5, 6, 7, 8, 9]
+
+    run(test)
+
+
+def test_a_follower_takes_no_damaged_batch() -> None:
+    async def test(disk: SimDisk) -> None:
+        log = await opened(disk)
+        good = made()
+        batch.patch(good, 0, 3)
+        bad = bytearray(good)
+        bad[80] ^= 1
+        with pytest.raises(CorruptBatch):
+            log.append_as_follower(bad)
+        appended = log.append_as_follower(good)
+        assert (appended if isinstance(appended, Appended) else await appended).last_offset == 0
+        assert log.epochs.entries() == [(3, 0)]
+
+    run(test)
+
+
+def test_rot_in_the_tail_that_was_not_synced_is_cut_off() -> None:
+    async def test(disk: SimDisk) -> None:
+        log = await opened(disk)
+        await put(log, 5)
+        await log.sync()
+        await put(log, 5)
+        disk.rot(FIRST, 7 * len(made()) + 90)
+        log = await opened(disk.kill())
+        assert await offsets(log) == [0, 1, 2, 3, 4, 5, 6]
+        assert not log.damage
+
+    run(test)
+
+
+# --- 48: recovery cuts the torn tail, nothing that was synced
+
+
+@pytest.mark.parametrize("cut", range(1, 172, 10))
+def test_exactly_the_torn_batch_is_cut_off(cut: int) -> None:
+    async def test(disk: SimDisk) -> None:
+        log = await opened(disk)
+        await put(log, 5)
+        whole = disk.content(FIRST)
+        size = len(made())
+        disk.damage(FIRST, whole[: 4 * size + cut % size])
+        disk = disk.kill()
+        log = await opened(disk)
+        assert log.end_offset == 4
+        assert disk.content(FIRST) == whole[: 4 * size]
+        assert [a.base_offset for a in await put(log)] == [4]
+
+    run(test)
+
+
+def test_a_hole_below_the_recovery_point_is_kept_and_not_truncated() -> None:
+    async def test(disk: SimDisk) -> None:
+        log = await opened(disk)
+        await put(log, 5)
+        await log.close()
+        log = await opened(disk)
+        await put(log, 5)
+        disk.rot(FIRST, 2 * len(made()) + 100)
+        disk = disk.kill()
+        log = await opened(disk)
+        assert log.end_offset == 10
+        assert await offsets(log, 3) == [3, 4, 5, 6, 7, 8, 9]
+        with pytest.raises(Corruption):
+            await log.read(2, 100, 10)
+
+    run(test)
+
+
+def test_synced_bytes_that_are_gone_are_reported_and_their_offsets_not_used_again() -> None:
+    async def test(disk: SimDisk) -> None:
+        log = await opened(disk)
+        await put(log, 10)
+        await log.close()
+        disk.damage(FIRST, disk.content(FIRST)[: 5 * len(made()) + 30])
+        log = await opened(disk)
+        assert log.end_offset == 10
+        assert "5 to 9" in str(log.damage[-1])
+        assert await offsets_until(log, 0) == [0, 1, 2, 3, 4]
+        with pytest.raises(Corruption):
+            await log.read(7, 1000, 10)
+        assert [a.base_offset for a in await put(log)] == [10]
+
+    run(test)
+
+
+def test_without_a_checkpoint_only_what_nothing_good_follows_is_cut_off() -> None:
+    async def test(disk: SimDisk) -> None:
+        log = await opened(disk)
+        await put(log, 10)
+        size = len(made())
+        disk.rot(FIRST, 3 * size + 100)
+        disk.damage(FIRST, disk.content(FIRST)[: 9 * size + 10])
+        disk.remove(f"{FOLDER}/checkpoint")
+        log = await opened(disk.kill())
+        assert log.end_offset == 9
+        assert len(log.damage) == 1
+        assert await offsets(log, 4) == [4, 5, 6, 7, 8]
+        with pytest.raises(Corruption):
+            await log.read(3, 1000, 9)
+
+    run(test)
+
+
+def test_what_led_up_to_a_segment_was_lost_so_it_goes_too() -> None:
+    async def test(disk: SimDisk) -> None:
+        log = await opened(disk, config(segment_bytes=700))
+        disk.inject(Fault("sync", power_cut=True, path=f"{0:020}.log"))  # the roll is done, sealing is not
+        await put_until_dead(log)
+        names = [name for name in disk.crash().list(FOLDER) if name.endswith(".log")]
+        assert len(names) >= 1
+        survivor = disk.crash()
+        survivor.damage(FIRST, b"")
+        log = await opened(survivor, config(segment_bytes=700))
+        assert log.end_offset == 0
+        assert [name for name in survivor.list(FOLDER) if name.endswith(".log")] == [f"{0:020}.log"]
+
+    run(test)
+
+
+async def put_until_dead(log: Log) -> None:
+    for _ in range(10):
+        one = made()
+        log.append(one, batch.check_produced(one), leader_epoch=0)
+        await asyncio.sleep(0)
+
+
+# --- 49: what can be rebuilt is never trusted
+
+
+AUXILIARY = [".index", ".producers", "checkpoint"]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("how", ["removed", "empty", "cut", "garbage", "flipped"])
+@pytest.mark.parametrize("suffix", AUXILIARY)
+def test_every_auxiliary_file_may_be_lost(suffix: str, how: str, clean: bool) -> None:
+    async def test(disk: SimDisk) -> None:
+        settings = config("commit", segment_bytes=2000)
+        log = await opened(disk, settings)
+        for number in range(40):
+            await put(log, producer_id=7, producer_epoch=0, base_sequence=number)
+        await (log.close() if clean else log.sync())
+        disk = disk.kill()
+        names = [name for name in disk.list(FOLDER) if name.endswith(suffix)]
+        assert names
+        for name in names:
+            spoil(disk, f"{FOLDER}/{name}", how)
+        log = await opened(disk, settings)
+        assert (log.start_offset, log.end_offset) == (0, 40)
+        assert await offsets(log) == list(range(40))
+        for offset in range(40):
+            first = batch.read_header(await log.read(offset, 1, 40))
+            assert first.base_offset == offset
+            found = await log.offset_by_time(1000)
+            assert found is not None
+            assert found.offset == 0
+        (producer,) = log.producers
+        assert [b.base_offset for b in producer.batches] == [35, 36, 37, 38, 39]
+        assert log.epochs.entries() == [(0, 0)]
+        assert not log.damage
+
+    run(test)
+
+
+def spoil(disk: SimDisk, path: str, how: str) -> None:
+    content = disk.content(path)
+    match how:
+        case "removed":
+            disk.remove(path)
+        case "empty":
+            disk.damage(path, b"")
+        case "cut":
+            disk.damage(path, content[: len(content) // 2])
+        case "garbage":
+            disk.damage(path, bytes(range(256)) * (len(content) // 256 + 1))
+        case "flipped":
+            for at in range(0, len(content), 7):
+                disk.rot(path, at, 0x55)
+
+
+def test_files_that_are_not_ours_are_left_alone() -> None:
+    async def test(disk: SimDisk) -> None:
+        log = await opened(disk)
+        await put(log, 3)
+        await log.close()
+        for name in ("notes.txt", "0.log", f"{5:020}.log.bak", "backup.tmp"):
+            disk.open(f"{FOLDER}/{name}", create=True)
+        disk.make_dir(f"{FOLDER}/old")
+        log = await opened(disk)
+        assert await offsets(log) == [0, 1, 2]
+        await log.truncate(0)
+        await log.close()
+        assert {"notes.txt", "0.log", f"{5:020}.log.bak", "backup.tmp", "old"} <= set(disk.list(FOLDER))
+
+    run(test)
+
+
+# --- 50: creating and replacing files survives a power cut at any point
+
+
+def test_a_new_segment_and_a_checkpoint_are_synced_with_their_folder_before_they_count() -> None:
+    async def test(disk: SimDisk) -> None:
+        settings = config("commit", segment_bytes=700)
+        log = await opened(disk, settings)
+        disk.calls.clear()
+        await put(log, 6)
+        await log.sync()
+        second = next(path for call, path in disk.calls if call == "open" and path != FIRST and path.endswith(".log"))
+        mine = [call for call, path in disk.calls if path in (second, FOLDER)]
+        assert mine[: mine.index("write")].count("sync") == 1
+        assert "sync_dir" in mine[mine.index("sync") : mine.index("write")]
+        tmp = f"{FOLDER}/checkpoint.tmp"
+        about = [call for call, path in disk.calls if path in (tmp, FOLDER) and call != "sync_dir"]
+        assert about[-4:] == ["truncate", "write", "sync", "rename"]
+        calls = [(call, path) for call, path in disk.calls]
+        assert ("sync_dir", FOLDER) in calls[calls.index(("rename", tmp)) :]
+
+    run(test)
+
+
+# --- 51: a failed fsync ends the broker; a failed write fails its appends alone
+
+
+@pytest.mark.parametrize("mode", ["commit", "interval", "os"])
+def test_a_failed_fsync_is_fatal_never_retried_and_nothing_is_acknowledged(mode: str) -> None:
+    async def test(disk: SimDisk) -> None:
+        fatal: list[Fatal] = []
+        log = await opened(disk, config(mode), on_fatal=fatal.append)
+        await put(log, 3)
+        await log.sync()
+        disk.inject(Fault("sync", errno.EIO))
+        one = made()
+        log.append(one, batch.check_produced(one), leader_epoch=0)
+        with pytest.raises(Fatal):
+            await log.sync()
+        assert len(fatal) == 1
+        assert log.synced_offset == 3
+        with pytest.raises(StorageFailed):
+            await put(log)
+        syncs = sum(1 for call, _ in disk.calls if call == "sync")
+        with pytest.raises(Fatal):
+            await log.sync()
+        await log.close()
+        assert sum(1 for call, _ in disk.calls if call == "sync") == syncs
+
+    run(test)
+
+
+def test_those_in_line_behind_a_failed_fsync_get_an_error() -> None:
+    async def test(disk: SimDisk) -> None:
+        fatal: list[Fatal] = []
+        log = await opened(disk, config("commit"), on_fatal=fatal.append)
+        await put(log)
+        await log.sync()
+        disk.inject(Fault("sync", errno.EIO))
+        results = [log.append(b := made(), batch.check_produced(b), leader_epoch=0)]
+        await asyncio.sleep(0)
+        results += [log.append(b := made(), batch.check_produced(b), leader_epoch=0) for _ in range(3)]
+        waiting = [result for result in results if not isinstance(result, Appended)]
+        assert len(waiting) == 3
+        for future in waiting:
+            with pytest.raises(StorageFailed):
+                await future
+        assert log.held_offset == 1
+
+    run(test)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG])
+@pytest.mark.parametrize("short", [None, 0, 40])
+@pytest.mark.parametrize("together", [1, 4])
+def test_a_failed_write_fails_its_appends_alone_and_heals(number: int, short: int | None, together: int) -> None:
+    async def test(disk: SimDisk) -> None:
+        log = await opened(disk, config("commit"))
+        await put(log, 2)
+        await log.sync()
+        before = disk.content(FIRST)
+        disk.inject(Fault("write", number, path=FIRST, short_bytes=short, times=100))
+        results = await asyncio.gather(*(attempt(log) for _ in range(together)))
+        assert all(isinstance(result, StorageFailed) for result in results)
+        assert disk.content(FIRST) == before
+        assert log.end_offset == 2
+        assert await offsets(log) == [0, 1]
+        disk.heal()
+        assert [a.base_offset for a in await put(log)] == [2]
+        await log.close()
+        assert await offsets(await opened(disk)) == [0, 1, 2]
+
+    run(test)
+
+
+async def attempt(log: Log, **others: Any) -> Appended | StorageFailed:
+    one = made(**others)
+    try:
+        result = log.append(one, batch.check_produced(one), leader_epoch=0)
+        return result if isinstance(result, Appended) else await result
+    except StorageFailed as error:
+        return error
+
+
+def test_a_failed_write_takes_the_sequence_back() -> None:
+    async def test(disk: SimDisk) -> None:
+        log = await opened(disk)
+        one = {"producer_id": 7, "producer_epoch": 0}
+        assert isinstance(await attempt(log, base_sequence=0, **one), Appended)
+        disk.inject(Fault("write", errno.ENOSPC, path=FIRST))
+        assert isinstance(await attempt(log, base_sequence=1, **one), StorageFailed)
+        again = await attempt(log, base_sequence=1, **one)
+        assert isinstance(again, Appended)
+        assert not again.duplicate
+
+    run(test)
+
+
+def test_if_the_rest_of_a_failed_write_can_not_be_cut_off_appends_wait_until_it_can() -> None:
+    async def test(disk: SimDisk) -> None:
+        log = await opened(disk)
+        await put(log, 2)
+        disk.inject(Fault("write", errno.EIO, path=FIRST, short_bytes=50))
+        disk.inject(Fault("truncate", errno.EIO, path=FIRST, times=2))
+        assert isinstance(await attempt(log), StorageFailed)
+        assert isinstance(await attempt(log), StorageFailed)
+        assert await offsets(log) == [0, 1]
+        assert isinstance(await attempt(log), Appended)
+        assert await offsets(await opened(disk.kill())) == [0, 1, 2]
+
+    run(test)
+
+
+def test_a_roll_that_finds_no_room_fails_its_appends_and_heals() -> None:
+    async def test(disk: SimDisk) -> None:
+        log = await opened(disk, config(segment_bytes=400))
+        await put(log, 2)
+        disk.inject(Fault("open", errno.ENOSPC))
+        failed = await attempt(log)
+        assert isinstance(failed, StorageFailed)
+        assert "make room" in str(failed)
+        assert isinstance(await attempt(log), Appended)
+        assert await offsets(log) == [0, 1, 2]
+
+    run(test)
+
+
+# --- 53: nothing is mapped, and every write says where
+
+
+def test_no_written_file_is_mapped() -> None:
+    """A mapped file dies of SIGBUS where a written one gets ENOSPC."""
+    from pathlib import Path
+
+    import runnel
+
+    root = Path(next(iter(runnel.__path__)))
+    sources = [*(root / "log").glob("*.py"), root / "shell" / "disk.py"]
+    assert sources
+    for source in sources:
+        code = source.read_text()
+        assert "import mmap" not in code
+        assert "O_APPEND" not in code
+
+
+# --- the errno matrix: every call of the disk, every error
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT, errno.EMFILE])
+@pytest.mark.parametrize(
+    "call",
+    ["open", "exists", "list", "make_dir", "rename", "remove", "sync_dir", "size", "write", "read", "truncate", "sync"],
+)
+def test_whatever_call_fails_nothing_acknowledged_is_lost(call: str, number: int) -> None:
+    async def test(disk: SimDisk) -> None:
+        settings = config("commit", segment_bytes=1000)
+        for nth in (1, 2, 3, 5, 8):
+            synced = await trouble(disk, settings, Fault(call, number, nth=nth, times=3))
+            disk = disk.crash()
+            log = await opened(disk, settings)
+            assert log.synced_offset >= synced
+            assert await offsets(log) == list(range(log.start_offset, log.end_offset))
+            assert not log.damage
+            await log.close()
+
+    run(test)
+
+
+async def trouble(disk: SimDisk, settings: TopicConfig, fault: Fault) -> int:
+    """Use a log while something fails; what it said was synced."""
+    disk.inject(fault)
+    held = 0
+    try:
+        log = await opened(disk, settings, on_fatal=lambda error: None)
+    except (StorageFailed, Fatal):
+        return 0
+    with_errors: list[Callable[[], Awaitable[Any]]] = [
+        lambda: attempt(log), lambda: attempt(log), log.sync, lambda: attempt(log), lambda: attempt(log),
+        lambda: log.read(log.start_offset, 1, log.end_offset), lambda: log.truncate(log.end_offset - 1),
+        lambda: attempt(log), log.sync, lambda: log.advance_start(log.start_offset + 1), log.enforce_retention,
+        log.close,
+    ]  # fmt: skip
+    for step in with_errors:
+        with contextlib.suppress(OSError, StorageFailed, Fatal):
+            await step()
+        held = log.synced_offset
+    return held
+
+
+def test_the_rules_have_teeth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Switch the footer's checksum and the scan's off: the tests above are not vacuous."""
+    monkeypatch.setattr(recovery, "walk", lambda file, position, end: iter(()))
+    monkeypatch.setattr(indexes, "crc32c", lambda data, crc=0: 0)
+    with pytest.raises(AssertionError):
+        test_rot_in_the_tail_that_was_not_synced_is_cut_off()

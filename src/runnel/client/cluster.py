@@ -144,6 +144,7 @@ class Cluster:
         if not self._bootstrap:
             raise InvalidConfig("no broker was named: give at least one HOST:PORT")
         self._nodes: dict[tuple[int, str], Node] = {}
+        self._lanes = 0
         self._brokers: dict[int, BrokerAddress] = {}
         self._topics: dict[str, Topic] = {}
         self._topic_names: dict[UUID, str] = {}
@@ -186,6 +187,15 @@ class Cluster:
                 node.close()
             node = self._nodes[address.id, lane] = Node(address, self.settings)
         return node
+
+    def new_lane(self, kind: str) -> str:
+        """A lane that nobody else uses; give it back with `close_lane`."""
+        self._lanes += 1
+        return f"{kind}-{self._lanes}"
+
+    def close_lane(self, lane: str) -> None:
+        for key in [key for key in self._nodes if key[1] == lane]:
+            self._nodes.pop(key).close()
 
     def broker(self, broker_id: int, lane: str = "main") -> Node:
         address = self._brokers.get(broker_id)

@@ -6,6 +6,8 @@ Rule 3: every wait has a deadline.
 """
 
 import asyncio
+import os
+import socket
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -251,5 +253,7 @@ async def connect(host: str, port: int, *, client_id: str | None = CLIENT_NAME, 
 
 
 def _reason_of(error: OSError) -> str:
-    """Short: a connection refused on two addresses of one name is said once."""
-    return (error.strerror or str(error)).lower() if not str(error).startswith("Multiple") else "connection refused"
+    """The system's word for it; a name that is refused on two addresses has no number, only words."""
+    if isinstance(error, socket.gaierror):
+        return f"{error.strerror}".lower()
+    return os.strerror(error.errno).lower() if error.errno else "connection refused"

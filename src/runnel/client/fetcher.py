@@ -82,6 +82,7 @@ class Fetcher:
         self._timer: asyncio.TimerHandle | None = None
         self._failure: RunnelError | None = None
         self._versions = 0
+        self._lane = cluster.new_lane("fetch")
         self._closed = False
 
     # --- what to read
@@ -136,6 +137,7 @@ class Fetcher:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.cluster.close_lane(self._lane)
 
     # --- fetching
     def _fetch(self) -> None:
@@ -228,7 +230,7 @@ class Fetcher:
     async def _poll(self, broker: int, readings: list[Reading]) -> None:
         """One long poll, and what follows from its answer."""
         try:
-            node = self.cluster.broker(broker, "fetch")
+            node = self.cluster.broker(broker, self._lane)
             asked = {r.where: (r, r.version, r.fetch_offset) for r in readings}
             answer = await self._ask(node, readings)
             if answer.error_code:

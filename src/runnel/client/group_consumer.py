@@ -140,9 +140,5 @@ class GroupConsumer:
             if commit and self.settings.commit_ms is not None and self.membership.joined:
                 await self.commit()
         finally:
-            try:
-                await self.membership.leave()
-            except RetriableError:
-                pass  # the session ends by itself
-            finally:
-                await self.consumer.close()
+            await self.membership.close()
+            await self.consumer.close()

@@ -24,7 +24,6 @@ from runnel.client.errors import check
 from runnel.client.metadata import TopicPartition
 from runnel.client.offsets import Generation
 from runnel.model.errors import (
-    FencedInstance,
     IllegalGeneration,
     InvalidConfig,
     RebalanceInProgress,
@@ -35,8 +34,6 @@ from runnel.model.errors import (
 from runnel.wire.kafka import messages as m
 from runnel.wire.kafka.apis import Api
 from runnel.wire.kafka.error_codes import ErrorCode
-
-LANE = "group"  # JoinGroup waits for the others: nothing else may wait behind it
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +62,7 @@ class Membership:
         self.joined = False
         self.failure: RunnelError | None = None
         self._heartbeat: asyncio.Task[None] | None = None
+        self._lane = cluster.new_lane("group")  # JoinGroup waits for the others: nothing may wait behind it
 
     # --- joining
     async def join(self) -> list[TopicPartition]:
@@ -89,7 +87,7 @@ class Membership:
         self.generation = Generation(-1, "", self.settings.instance_id)
 
     async def _join_once(self) -> list[TopicPartition]:
-        node = await self.cluster.coordinator(self.group, lane=LANE)
+        node = await self.cluster.coordinator(self.group, lane=self._lane)
         answer = await self._ask_join(node)
         if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             self.generation = self.generation._replace(member_id=answer.member_id)
@@ -175,7 +173,7 @@ class Membership:
                 return
 
     async def _beat_once(self) -> None:
-        node = await self.cluster.coordinator(self.group, lane=LANE)
+        node = await self.cluster.coordinator(self.group, lane=self._lane)
         request = m.HeartbeatRequest(
             group_id=self.group,
             generation_id=self.generation.id,
@@ -203,7 +201,7 @@ class Membership:
         member_id, self.joined = self.generation.member_id, False
         if not member_id or self.settings.instance_id is not None:
             return
-        node = await self.cluster.coordinator(self.group, lane=LANE)
+        node = await self.cluster.coordinator(self.group, lane=self._lane)
         request = m.LeaveGroupRequest(
             group_id=self.group, member_id=member_id, members=[m.LeaveGroupRequest.MemberIdentity(member_id=member_id)]
         )
@@ -213,6 +211,11 @@ class Membership:
         if answer.error_code not in gone:
             check(answer.error_code, action=f"leave group {self.group!r}", broker=str(node))
 
-    @property
-    def fenced(self) -> bool:
-        return isinstance(self.failure, FencedInstance)
+    async def close(self) -> None:
+        """Leave, and let the connection go."""
+        try:
+            await self.leave()
+        except RetriableError:
+            return  # the session ends by itself
+        finally:
+            self.cluster.close_lane(self._lane)

@@ -14,8 +14,8 @@ This page is written by `tools/settings_reference.py`.
 
 ## Of a broker
 
-By flag (`runnel serve --help` shows which), in the environment, or in the TOML file of `--config`. They hold from start to
-stop; DescribeConfigs shows them under Kafka's names.
+By flag (`runnel serve --help` shows which), in the environment, or in the TOML file of `--config`. They hold from start
+to stop; DescribeConfigs shows them under Kafka's names.
 
 | key | environment | default | allowed | what it does |
 |---|---|---|---|---|
@@ -24,8 +24,8 @@ stop; DescribeConfigs shows them under Kafka's names.
 TOPIC_HEAD = """
 ## Of a topic
 
-By `runnel topic create NAME -c key=value`, `runnel topic alter`, or any Kafka admin client; defaults for all topics stand in
-the `[topic]` table of the file. Changes hold at once.
+By `runnel topic create NAME -c key=value`, `runnel topic alter`, or any Kafka admin client; defaults for all topics
+stand in the `[topic]` table of the file. Changes hold at once.
 
 | key | default | allowed | what it does |
 |---|---|---|---|

@@ -340,10 +340,16 @@ def test_a_string_above_the_most_is_refused_both_ways() -> None:
         codec.decode_request(Api.METADATA, 12, memoryview(body), 0)
 
 
-def test_bytes_behind_the_message_are_malformed() -> None:
-    frame, position = request_frame(Api.HEARTBEAT, 4, m.HeartbeatRequest())
-    with pytest.raises(codec.Malformed, match="2 bytes follow the end of Heartbeat v4"):
-        codec.decode_request(Api.HEARTBEAT, 4, memoryview(bytes(frame) + b"xx"), position)
+def test_bytes_behind_a_request_are_ignored_because_librdkafka_sends_some() -> None:
+    frame, position = request_frame(Api.HEARTBEAT, 4, m.HeartbeatRequest(group_id="g"))
+    request = codec.decode_request(Api.HEARTBEAT, 4, memoryview(bytes(frame) + b"xxx"), position)
+    assert request == m.HeartbeatRequest(group_id="g")
+
+
+def test_bytes_behind_a_response_are_malformed() -> None:
+    frame = b"".join(codec.encode_response(Api.HEARTBEAT, 4, 7, m.HeartbeatResponse()))[4:]
+    with pytest.raises(codec.Malformed, match="2 bytes follow the end of the answer to Heartbeat v4"):
+        codec.decode_response(Api.HEARTBEAT, 4, memoryview(frame + b"xx"))
 
 
 def test_text_that_is_not_utf8_is_malformed() -> None:

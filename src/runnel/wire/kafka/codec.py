@@ -83,8 +83,11 @@ def read_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
 
 
 def decode_request(api_key: int, version: int, frame: memoryview, position: int) -> Any:
-    """Read the body of a request, which must fill the rest of the frame."""
-    return _decode(_request_decoders[api_key, version], frame, position, api_key, version)
+    """Read the body of a request. What follows it in the frame is ignored, as Kafka does it.
+
+    librdkafka 2.16 sends three bytes too many with Metadata v13.
+    """
+    return _decode(_request_decoders[api_key, version], frame, position, api_key, version)[0]
 
 
 def encode_response(api_key: int, version: int, correlation_id: int, message: Any) -> list[Buffer]:
@@ -121,7 +124,10 @@ def decode_response(api_key: int, version: int, frame: memoryview) -> tuple[int,
         position = skip_tags(frame, 5, frame[4]) if _flexible_header(api_key, version) else 4
     except _READ_ERRORS as error:
         raise Malformed(f"the response header can't be read: {error}") from None
-    return correlation_id, _decode(_response_decoders[api_key, version], frame, position, api_key, version)
+    message, end = _decode(_response_decoders[api_key, version], frame, position, api_key, version)
+    if end != len(frame):
+        raise Malformed(f"{len(frame) - end} bytes follow the end of the answer to {API[api_key].name} v{version}")
+    return correlation_id, message
 
 
 # --- data inside of other messages
@@ -197,14 +203,14 @@ _request_encoders = _PerVersion(lambda key, version: _encoder(_message_name(key,
 _response_encoders = _PerVersion(_response_encoder)
 
 
-def _decode(decode: Callable[..., Any], frame: memoryview, position: int, api_key: int, version: int) -> Any:
+def _decode(
+    decode: Callable[..., tuple[Any, int]], frame: memoryview, position: int, api_key: int, version: int
+) -> tuple[Any, int]:
+    """The message, and where it ends."""
     try:
-        message, position = decode(frame, position)
+        return decode(frame, position)
     except _READ_ERRORS as error:
         raise Malformed(f"{API[api_key].name} v{version} can't be read: {error}") from None
-    if position != len(frame):
-        raise Malformed(f"{len(frame) - position} bytes follow the end of {API[api_key].name} v{version}")
-    return message
 
 
 def _encode(encode: Callable[..., list[Buffer]], message: Any, api_key: int, version: int) -> list[Buffer]:

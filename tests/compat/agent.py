@@ -2,8 +2,8 @@
 
 Every client is wrapped in a small program (`agents/`) that speaks one language, so that one test serves them all and a
 member of a group can really die. A request is {"id", "do", ...}; its answer {"id", "ok"} or {"id", "error", "message"},
-where `error` is Kafka's error code (or null when the client itself refused). A member of a group also reports on its own:
-{"event": "assigned", "partitions"} and {"event": "record", "record"}.
+where `error` is Kafka's error code (or null when the client itself refused). A member of a group also reports on its
+own: {"event": "assigned", "partitions"} and {"event": "record", "record"}.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.real_broker import wait_until
+from tests.compat.waiting import wait_until
 
 REPLY_S_MAX = 120.0  # generous: only a client that hangs reaches it
 
@@ -77,6 +77,7 @@ class Agent:
         self.records: list[Message] = []
         self.assignment: frozenset[tuple[str, int]] = frozenset()
         self.assignments: list[frozenset[tuple[str, int]]] = []
+        self.on_leave: Callable[[Agent], None] = lambda _: None
         self._log = log
         self._replies: dict[int, dict[str, Any]] = {}
         self._ids = itertools.count(1)
@@ -153,6 +154,14 @@ class Agent:
         """SIGKILL: it says no goodbye to its group."""
         self.process.kill()
         self._end()
+
+    def leave(self) -> None:
+        """Leave the group; the process lives on, for the next test that needs a member."""
+        self.call("leave")
+        self.records.clear()
+        self.assignments.clear()
+        self.assignment = frozenset()
+        self.on_leave(self)
 
     def close(self) -> None:
         """Close its input: the program leaves its group and ends."""

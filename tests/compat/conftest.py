@@ -1,7 +1,7 @@
 """Real clients against a real broker.
 
 pytest tests/compat                              starts one Runnel for the whole run
-pytest tests/compat --bootstrap HOST:PORT        uses the broker that listens there; the tests hold for Apache Kafka too
+pytest tests/compat --bootstrap HOST:PORT        uses the broker that listens there: the tests hold for Kafka too
 """
 
 import sys
@@ -13,12 +13,11 @@ from typing import ClassVar
 
 import pytest
 
-sys.path.insert(
-    0, str(Path(__file__).resolve().parents[2])
-)  # the agents and helpers import each other as tests.compat.*
+from runnel.testing.process import BrokerProcess
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # what the suite shares is imported as tests.compat.*
 
 from tests.compat.stage import Stage
-from tests.real_broker import RealBroker
 
 PARALLEL = 8  # tests at once: they mostly wait
 
@@ -37,14 +36,16 @@ def pytest_configure(config: pytest.Config) -> None:
 def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """The broker and the agents, for the whole run."""
     folder = tmp_path_factory.mktemp("compat")
-    given = request.config.getoption("--bootstrap")
-    broker = None if given else RealBroker(folder / "data")
-    stage = Stage(given or broker.address, folder, runnel=broker is not None)  # type: ignore[union-attr]
-    yield stage
-    stage.close()
-    if broker is not None:
-        assert broker.alive, f"the broker ended on its own:\n{broker.output.read_text()[-4000:]}"
-        assert broker.stop() == 0
+    if given := request.config.getoption("--bootstrap"):
+        stage = Stage(given, folder)
+        yield stage
+        stage.close()
+        return
+    with BrokerProcess(folder / "data") as broker:
+        stage = Stage(broker.kafka, folder)
+        yield stage
+        stage.close()
+        assert broker.stop() == 0, f"the broker ended on its own:\n{broker.errors()[-4000:]}"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -65,7 +66,7 @@ _running = _Running()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Start all tests marked `side_by_side` of a module when its first one comes; each answers for itself in its turn."""
+    """Start all tests of a module marked `side_by_side` when its first one comes; each answers for itself."""
     if pyfuncitem.get_closest_marker("side_by_side") is None:
         return None
     if pyfuncitem.nodeid not in _running.tests:

@@ -1,7 +1,7 @@
 """Fetch the foreign clients for the compatibility tests into build/compat. `make setup-compat` runs this.
 
-Each step says what it does, is done once, and is done again when its pins change. What can't be had is named at the end,
-and its tests are then skipped with that reason (with CI=true in the environment they fail instead).
+Each step says what it does, is done once, and is done again when its pins change. What can't be had is named, and its
+tests are then skipped with that reason (with CI=true in the environment they fail instead).
 
     kafkajs        from npm, as package-lock.json pins it; needs node and npm
     kcat           Debian's package; needs root on Debian, or an installed kcat

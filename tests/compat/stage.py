@@ -10,15 +10,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka.admin
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 from tests.compat import setup_clients
 from tests.compat.agent import Agent, Message
-from tests.real_broker import wait_until
+from tests.compat.waiting import wait_until
 
 PYTHON_AGENTS = {"confluent": "confluent", "aiokafka": "aio", "kafka-python": "kafka_python", "kcat": "kcat"}
 CLIENTS = ("confluent", "aiokafka", "kafka-python", "kcat", "kafkajs", "java-3.9", "java-4.3")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+kinds: Any = confluent_kafka.admin  # its names are not typed as exported
 
 Command = list[str]
 
@@ -63,15 +65,14 @@ def settle(*members: Agent, counts: tuple[int, ...]) -> None:
 class Stage:
     """One broker, and whoever talks to it. Used from several threads: scenarios of different clients run at once."""
 
-    def __init__(self, address: str, logs: Path, *, runnel: bool) -> None:
+    def __init__(self, address: str, logs: Path) -> None:
         self.address = address
-        self.runnel = runnel  # false when the tests run against another broker, to prove that they tell the truth
         self._logs = logs
         self._lock = threading.Lock()
         self._shared: dict[str, Agent] = {}
         self._members: list[Agent] = []
-        self._admin = AdminClient({"bootstrap.servers": address})
-        self._agent_files_fresh = False
+        self._idle: list[Agent] = []  # starting a process costs more than most tests
+        self._admin = kinds.AdminClient({"bootstrap.servers": address})
 
     def agent(self, client: str) -> Agent:
         """The one agent of a client for calls that need no process of their own."""
@@ -80,18 +81,27 @@ class Stage:
                 self._shared[client] = self._start(client)
             return self._shared[client]
 
-    def member(self, client: str, group: str = "", *topics: str, **options: Any) -> Agent:
-        """A new process, made a member of the group if one is named."""
+    def member(self, client: str, group: str, *topics: str, **options: Any) -> Agent:
+        """A process of its own that is a member of the group."""
+        member = self._idle_or_new(client)
+        member.join(group, *topics, **options)
+        return member
+
+    def _idle_or_new(self, client: str) -> Agent:
+        with self._lock:
+            for member in self._idle:
+                if member.name == client:
+                    self._idle.remove(member)
+                    return member
         member = self._start(client)
+        member.on_leave = self._idle.append
         self._members.append(member)
-        if group:
-            member.join(group, *topics, **options)
         return member
 
     def topic(self, hint: str = "t", *, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
         """A new topic that nobody else uses."""
         name = self.name(hint)
-        wanted = NewTopic(name, partitions, 1, config=dict(config or {}))
+        wanted = kinds.NewTopic(name, partitions, 1, config=dict(config or {}))
         self._admin.create_topics([wanted])[name].result(60)
         return name
 

@@ -3,7 +3,7 @@
 import pytest
 from tests.compat.agent import Refused
 from tests.compat.stage import Stage, clients, clients_but, texts, values
-from tests.real_broker import wait_until
+from tests.compat.waiting import wait_until
 
 UNKNOWN_TOPIC, INVALID_TOPIC, EXISTS, INVALID_PARTITIONS, INVALID_CONFIG = 3, 17, 36, 37, 40
 OFFSET_OUT_OF_RANGE, NOT_EMPTY, GROUP_NOT_FOUND, SUBSCRIBED = 1, 68, 69, 86
@@ -131,7 +131,7 @@ def committed_group(stage: Stage, topic: str) -> str:
     member = stage.member("confluent", group, topic)
     member.wait(lambda: len(member.records) == 5, "five messages")
     member.call("commit")
-    member.close()
+    member.leave()
     return group
 
 
@@ -149,7 +149,7 @@ def test_groups_are_listed_described_and_their_offsets_read(client: str, stage: 
     assert (described["state"], len(described["members"])) == ("STABLE", 1)
     if client in ("confluent", "kafkajs", "java-3.9", "java-4.3"):
         assert described["members"] == [[[topic, 0]]]
-    member.close()
+    member.leave()
 
 
 @clients("confluent", "kafka-python", "kafkajs", "java-3.9", "java-4.3")
@@ -163,7 +163,7 @@ def test_offsets_of_a_group_are_moved_and_the_group_deleted(client: str, stage: 
     member.wait(lambda: len(member.records) == 3, "three messages")
     assert values(member.records) == [b"g-2", b"g-3", b"g-4"]
     assert refusal(stage, client, "delete_group", group=group) == NOT_EMPTY
-    member.close()
+    member.leave()
     admin.call("delete_group", group=group)
     wait_until(lambda: group not in admin.call("list_groups"), "the group gone")
 
@@ -181,7 +181,7 @@ def test_offsets_of_a_group_are_forgotten(client: str, stage: Stage) -> None:
     member.wait_assigned(1)
     forget = {"group": group, "topic": topic, "partition": 0}
     assert refusal(stage, client, "delete_group_offset", **forget) == SUBSCRIBED
-    member.close()
+    member.leave()
     stage.agent(client).call("delete_group_offset", **forget)
     assert stage.agent("confluent").call("group_offsets", group=group) in ({}, {f"{topic}/0": -1001})
 

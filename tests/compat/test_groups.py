@@ -2,7 +2,7 @@
 
 import pytest
 from tests.compat.stage import CLIENTS, Stage, clients, clients_but, settle, texts, values
-from tests.real_broker import wait_until
+from tests.compat.waiting import wait_until
 
 
 @pytest.mark.side_by_side
@@ -14,16 +14,17 @@ def test_one_joins_later_and_leaves(client: str, stage: Stage) -> None:
     first.wait_values(b"early-%d" % number for number in range(40))
     second = stage.member(client, group, topic)
     settle(first, second, counts=(2, 2))
-    first.records.clear(), second.records.clear()
+    first.records.clear()
+    second.records.clear()
     stage.agent("confluent").produce(topic, texts("late", 40, partitions=4))
     wanted = {b"late-%d" % number for number in range(40)}
     wait_until(lambda: wanted <= {*values(first.records), *values(second.records)}, "every late message")
     late = [set(values(member.records)) & wanted for member in (first, second)]
     assert all(late), "both must have got some"
     assert not late[0] & late[1], "no message goes to both"
-    second.close()
+    second.leave()
     first.wait_assigned(4)
-    first.close()
+    first.leave()
 
 
 @pytest.mark.side_by_side
@@ -43,7 +44,7 @@ def test_one_dies_and_is_replaced_at_its_committed_offset(client: str, stage: St
     heir.wait_assigned(2)
     heir.wait_values(b"open-%d" % number for number in range(20))
     assert set(values(heir.records)) == {b"open-%d" % number for number in range(20)}, "only what was not committed"
-    heir.close()
+    heir.leave()
 
 
 @pytest.mark.side_by_side
@@ -53,11 +54,11 @@ def test_more_members_than_partitions_stand_by(client: str, stage: Stage) -> Non
     members = [stage.member(client, group, topic) for _ in range(3)]
     settle(*members, counts=(0, 1, 1))
     owner = next(member for member in members if member.assignment)
-    owner.close()
+    owner.leave()
     rest = [member for member in members if member is not owner]
     settle(*rest, counts=(1, 1))
     for member in rest:
-        member.close()
+        member.leave()
 
 
 @pytest.mark.side_by_side
@@ -77,8 +78,8 @@ def test_a_static_member_returns_to_its_partitions(client: str, stage: Stage) ->
     stage.agent("confluent").produce(topic, texts("static", 20, partitions=2))
     wait_until(lambda: len(again.records) == len(second.records) == 10, "ten messages for each")
     assert len(second.assignments) == seen, "nobody else was disturbed"
-    again.close()
-    second.close()
+    again.leave()
+    second.leave()
 
 
 @pytest.mark.side_by_side
@@ -94,9 +95,9 @@ def test_cooperative_rebalances_move_only_what_must_move(client: str, stage: Sta
     assert all(len(held) >= 2 for held in first.assignments[seen:]), "what it keeps it never lets go"
     stage.agent("confluent").produce(topic, texts("c", 40, partitions=4))
     wait_until(lambda: len(first.records) + len(second.records) == 40, "every message once")
-    second.close()
+    second.leave()
     first.wait_assigned(4)
-    first.close()
+    first.leave()
 
 
 @pytest.mark.side_by_side
@@ -111,7 +112,7 @@ def test_a_pattern_finds_topics_that_come_later(client: str, stage: Stage) -> No
     if client not in ("kafkajs", "kafka-python"):  # these look for matching topics only once
         admin.call("create_topic", topic=other, partitions=2, config={})
         member.wait_assigned(3)
-    member.close()
+    member.leave()
 
 
 @pytest.mark.side_by_side
@@ -124,8 +125,8 @@ def test_different_clients_share_one_group(client: str, stage: Stage) -> None:
     stage.agent("confluent").produce(topic, texts("m", 40, partitions=4))
     wait_until(lambda: len(first.records) + len(second.records) >= 40, "every message")
     assert {*values(first.records), *values(second.records)} == {b"m-%d" % number for number in range(40)}
-    first.close()
-    second.close()
+    first.leave()
+    second.leave()
 
 
 @clients("java-3.9", "java-4.3")
@@ -146,4 +147,4 @@ def test_other_strategies(client: str, strategy: str, stage: Stage) -> None:
     members = [stage.member(client, group, topic, strategy=strategy) for _ in range(2)]
     settle(*members, counts=(2, 2))
     for member in members:
-        member.close()
+        member.leave()

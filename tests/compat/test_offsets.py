@@ -45,12 +45,12 @@ def test_a_group_resumes_where_it_committed(client: str, stage: Stage) -> None:
     first.call("commit")
     if client != "kafkajs":  # it has no such call for a consumer
         assert first.call("committed", topic=topic, partition=0) == 10
-    first.close()
+    first.leave()
     stage.agent("confluent").produce(topic, texts("b", 5, partitions=1))
     second = stage.member(client, group, topic)
     second.wait(lambda: len(second.records) == 5, "the other five")
     assert values(second.records) == [b"b-%d" % number for number in range(5)]
-    second.close()
+    second.leave()
 
 
 @pytest.mark.side_by_side
@@ -63,7 +63,7 @@ def test_seek(client: str, stage: Stage) -> None:
     member.call("seek", topic=topic, partition=0, offset=7)
     member.wait(lambda: len(member.records) == 13, "the last three again")
     assert values(member.records)[10:] == [b"s-7", b"s-8", b"s-9"]
-    member.close()
+    member.leave()
 
 
 @pytest.mark.side_by_side
@@ -83,7 +83,7 @@ def test_latest_starts_at_the_end(client: str, stage: Stage) -> None:
 
     member.wait(something_arrived, "a message sent after the start")
     assert all(value is not None and value.startswith(b"after-") for value in values(member.records))
-    member.close()
+    member.leave()
 
 
 @pytest.mark.side_by_side
@@ -96,4 +96,4 @@ def test_an_offset_that_is_gone_falls_back_to_the_earliest(client: str, stage: S
     member = stage.member(client, group, topic)
     member.wait(lambda: len(member.records) == 4, "what is left")
     assert values(member.records) == [b"r-6", b"r-7", b"r-8", b"r-9"]
-    member.close()
+    member.leave()

@@ -3,7 +3,7 @@
 import pytest
 from tests.compat.agent import Agent
 from tests.compat.stage import Stage, clients, settle, texts, values
-from tests.real_broker import wait_until
+from tests.compat.waiting import wait_until
 
 NEW = {"protocol": "consumer"}
 ABLE = ("confluent", "java-3.9", "java-4.3")
@@ -27,9 +27,9 @@ def test_join_commit_leave(client: str, stage: Stage) -> None:
     described = stage.agent("confluent").call("describe_group", group=group)
     assert (described["state"], len(described["members"])) == ("STABLE", 2)
     first.call("commit")
-    first.close()
+    first.leave()
     second.wait_assigned(4)
-    second.close()
+    second.leave()
 
 
 @pytest.mark.side_by_side
@@ -41,12 +41,12 @@ def test_a_static_member_returns_to_its_partitions(client: str, stage: Stage) ->
     second = stage.member(client, group, topic, instance="two", **NEW)
     settle(first, second, counts=(1, 1))
     before = first.assignment
-    first.close()
+    first.leave()
     again = stage.member(client, group, topic, instance="one", **NEW)
     again.wait_assigned(1)
     assert again.assignment == before, "it gets what it had"
-    again.close()
-    second.close()
+    again.leave()
+    second.leave()
 
 
 @pytest.mark.side_by_side
@@ -56,7 +56,7 @@ def test_more_members_than_partitions_stand_by(client: str, stage: Stage) -> Non
     members = [stage.member(client, group, topic, **NEW) for _ in range(3)]
     settle(*members, counts=(0, 1, 1))
     for member in members:
-        member.close()
+        member.leave()
 
 
 PATTERN_OPTION = {"confluent": "pattern", "java-4.3": "broker_pattern"}  # the option that hands it to the broker
@@ -73,7 +73,7 @@ def test_the_broker_follows_a_pattern(client: str, stage: Stage) -> None:
     member.wait_assigned(1)
     admin.call("create_topic", topic=f"{prefix}-two", partitions=2, config={})
     member.wait_assigned(3)
-    member.close()
+    member.leave()
 
 
 @pytest.mark.side_by_side
@@ -90,7 +90,7 @@ def test_a_member_names_the_assignor(client: str, assignor: str, stage: Stage) -
             frozenset({2, 3}),
         }
     for member in members:
-        member.close()
+        member.leave()
 
 
 @pytest.mark.side_by_side
@@ -114,14 +114,14 @@ def test_a_group_moves_to_the_new_protocol_and_back_while_it_works(client: str, 
     new = stage.member(client, group, topic, **NEW)
     settle(old, new, counts=(2, 2))
     round_of("up", old, new)
-    old.close()
+    old.leave()
     new.wait_assigned(4)
     round_of("consumer", new)
     back = stage.member(client, group, topic, session_ms=10_000)
     settle(new, back, counts=(2, 2))
     round_of("down", new, back)
-    new.close()
+    new.leave()
     back.wait_assigned(4)
     round_of("classic-again", back)
-    back.close()
+    back.leave()
     assert len(got) == len(set(got)) == 100, "nothing lost, nothing twice"

@@ -4,33 +4,24 @@ import sys
 import uuid
 from typing import Any
 
+import confluent_kafka.admin
 from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
     ConsumerGroupTopicPartitions,
     KafkaError,
     KafkaException,
-    Message,
     Producer,
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewPartitions,
-    NewTopic,
-    OffsetSpec,
-    ResourceType,
-)
 from tests.compat.agents.loop import Driver, Json, Partition, Refusal, record, serve, unhex
 
 WAIT_S = 60
+kinds: Any = confluent_kafka.admin  # its names are not typed as exported
 
 
-def _json(message: Message) -> Json:
+def _json(message: Any) -> Json:
     return record(
         message.partition(), message.offset(), message.timestamp()[1], message.key(), message.value(), message.headers()
     )
@@ -54,7 +45,7 @@ class Confluent(Driver):
     @property
     def admin(self) -> Any:
         if self.closed_admin is None:
-            self.closed_admin = AdminClient({"bootstrap.servers": self.bootstrap})
+            self.closed_admin = kinds.AdminClient({"bootstrap.servers": self.bootstrap})
         return self.closed_admin
 
     def produce(self, topic: str, records: list[Json], codec: str, acks: int, options: Json) -> list[list[int]]:
@@ -72,7 +63,7 @@ class Confluent(Driver):
         failed: list[KafkaError] = []
         for number, item in enumerate(records):
 
-            def done(error: KafkaError | None, message: Message, number: int = number) -> None:
+            def done(error: KafkaError | None, message: Any, number: int = number) -> None:
                 if error is not None:
                     failed.append(error)
                 else:
@@ -123,7 +114,7 @@ class Confluent(Driver):
         earliest, latest = consumer.get_watermark_offsets(TopicPartition(topic, partition), WAIT_S)
         at = consumer.offsets_for_times([TopicPartition(topic, partition, timestamp)], WAIT_S)[0].offset
         consumer.close()
-        largest = self.admin.list_offsets({TopicPartition(topic, partition): OffsetSpec.max_timestamp()})
+        largest = self.admin.list_offsets({TopicPartition(topic, partition): kinds.OffsetSpec.max_timestamp()})
         by_time = next(iter(largest.values())).result(WAIT_S).offset
         return {"earliest": earliest, "latest": latest, "at": at if at >= 0 else None, "largest": by_time}
 
@@ -171,13 +162,13 @@ class Confluent(Driver):
 
     # --- administration
     def create_topic(self, topic: str, partitions: int, config: dict[str, str]) -> None:
-        self._one(self.admin.create_topics([NewTopic(topic, partitions, 1, config=config)]))
+        self._one(self.admin.create_topics([kinds.NewTopic(topic, partitions, 1, config=config)]))
 
     def delete_topic(self, topic: str) -> None:
         self._one(self.admin.delete_topics([topic]))
 
     def create_partitions(self, topic: str, total: int) -> None:
-        self._one(self.admin.create_partitions([NewPartitions(topic, total)]))
+        self._one(self.admin.create_partitions([kinds.NewPartitions(topic, total)]))
 
     def list_topics(self) -> list[str]:
         return sorted(self.admin.list_topics(timeout=WAIT_S).topics)
@@ -188,17 +179,17 @@ class Confluent(Driver):
         return {"partitions": len(described.partitions), "leaders": leaders, "id": str(described.topic_id)}
 
     def describe_config(self, topic: str) -> dict[str, str]:
-        found = self._one(self.admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]))
+        found = self._one(self.admin.describe_configs([kinds.ConfigResource(kinds.ResourceType.TOPIC, topic)]))
         return {name: entry.value for name, entry in found.items()}
 
     def alter_config(self, topic: str, name: str, value: str | None) -> None:
-        operation = AlterConfigOpType.SET if value is not None else AlterConfigOpType.DELETE
-        entry = ConfigEntry(name, value, incremental_operation=operation)
-        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+        operation = kinds.AlterConfigOpType.SET if value is not None else kinds.AlterConfigOpType.DELETE
+        entry = kinds.ConfigEntry(name, value, incremental_operation=operation)
+        resource = kinds.ConfigResource(kinds.ResourceType.TOPIC, topic, incremental_configs=[entry])
         self._one(self.admin.incremental_alter_configs([resource]))
 
     def replace_config(self, topic: str, config: dict[str, str]) -> None:
-        self._one(self.admin.alter_configs([ConfigResource(ResourceType.TOPIC, topic, set_config=config)]))
+        self._one(self.admin.alter_configs([kinds.ConfigResource(kinds.ResourceType.TOPIC, topic, set_config=config)]))
 
     def delete_records(self, topic: str, partition: int, offset: int) -> int:
         return int(self._one(self.admin.delete_records([TopicPartition(topic, partition, offset)])).low_watermark)

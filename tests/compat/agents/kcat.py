@@ -121,6 +121,8 @@ class Kcat(Driver):
         os.kill(self.member.pid, signal.SIGTERM)
         self.member.wait(30)
         self.joined = False
+        self.held = set()
+        self.found = queue.Queue()
 
     # --- administration
     def list_topics(self) -> list[str]:

@@ -101,5 +101,6 @@ def serve(driver: Driver) -> None:
         if line is None:
             break
         _answer(driver, json.loads(line))
+        held = held if driver.joined else set()
     if driver.joined:
         driver.leave()

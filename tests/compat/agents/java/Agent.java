@@ -318,6 +318,7 @@ public final class Agent {
     private Object leave() {
         member.close();
         member = null;
+        held = Set.of();
         return null;
     }
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -17,23 +17,9 @@ from runnel.record import records
 from runnel.record.batch import check_produced
 from runnel.replica.partition import Partition
 from runnel.shell.clock import SystemClock
-from runnel.shell.disk import RealDisk
+from runnel.testing.gated_disk import GatedDisk
 
-T = TypeVar("T")
 LONG_S = 60.0
-
-
-class GatedDisk(RealDisk):
-    """Work off the loop waits at a gate, once a test has shut it."""
-
-    def __init__(self, root: str) -> None:
-        super().__init__(root)
-        self.gate = asyncio.Event()
-        self.gate.set()
-
-    async def offload(self, work: Callable[[], T]) -> T:
-        await self.gate.wait()
-        return await super().offload(work)
 
 
 def batch_of(*values: bytes) -> memoryview:

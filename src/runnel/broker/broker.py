@@ -6,7 +6,8 @@ The parts are handed in; this class follows the cluster's image with them, in or
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from runnel.broker.config import BrokerConfig
 from runnel.broker.fetch import Fetching
@@ -29,6 +30,7 @@ from runnel.model.limits import topic_name_problem
 from runnel.model.seams import Clock, Disk, Rng
 
 logger = logging.getLogger("runnel.broker")
+R = TypeVar("R")
 
 
 class Broker:
@@ -154,32 +156,55 @@ class Broker:
     async def create_topics(
         self, specs: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[Topic | RunnelError]:
-        created = await self.metadata.create_topics(specs, validate_only=validate_only)
-        await self._caught_up()
-        return created
-
-    async def create_missing_topics(self, names: Sequence[str]) -> None:
-        """Create the topics that are not there yet, if they can be; who asks for them learns the rest."""
-        missing = [
-            name for name in dict.fromkeys(names) if name not in self.image.names and not topic_name_problem(name)
-        ]
-        if missing:
-            specs = [self._groups_topic() if self.is_internal(name) else NewTopic(name) for name in missing]
-            for name, result in zip(missing, await self.create_topics(specs), strict=True):
-                if isinstance(result, RunnelError) and not isinstance(result, TopicAlreadyExists):
-                    logger.warning("topic %r could not be created automatically: %s", name, result)
+        """For each topic: what it became, or why not. It is open for clients when this returns."""
+        return await self._change_topics(
+            specs, lambda spec: spec.name, lambda some: self.metadata.create_topics(some, validate_only=validate_only)
+        )
 
     async def create_partitions(
         self, specs: Sequence[NewPartitions], *, validate_only: bool = False
     ) -> list[Topic | RunnelError]:
-        grown = await self.metadata.create_partitions(specs, validate_only=validate_only)
-        await self._caught_up()
-        return grown
+        return await self._change_topics(
+            specs,
+            lambda spec: spec.name,
+            lambda some: self.metadata.create_partitions(some, validate_only=validate_only),
+        )
 
     async def delete_topics(self, topics: Sequence[str | TopicId]) -> list[Topic | RunnelError]:
-        deleted = await self.metadata.delete_topics(topics)
+        return await self._change_topics(topics, self._name_of, self.metadata.delete_topics)
+
+    def _name_of(self, topic: str | TopicId) -> str:
+        if isinstance(topic, str):
+            return topic
+        known = self.image.topics.get(topic)
+        return known.name if known else ""
+
+    async def _change_topics(
+        self,
+        requests: Sequence[R],
+        name_of: Callable[[R], str],
+        change: Callable[[list[R]], Awaitable[list[Topic | RunnelError]]],
+    ) -> list[Topic | RunnelError]:
+        """Change what is not internal, and wait until this broker has followed; one result for each request."""
+        allowed = [request for request in requests if not self.is_internal(name_of(request))]
+        changed = iter(await change(allowed))
         await self._caught_up()
-        return deleted
+        return [
+            InvalidTopicName(f"topic {name_of(request)!r} is internal: only the broker itself changes it")
+            if self.is_internal(name_of(request))
+            else next(changed)
+            for request in requests
+        ]
+
+    async def create_missing_topics(self, names: Sequence[str]) -> None:
+        """Create the topics that are not there yet, if they can be; who asks for them learns the rest."""
+        missing = [
+            NewTopic(name)
+            for name in dict.fromkeys(names)
+            if name not in self.image.names and not topic_name_problem(name) and not self.is_internal(name)
+        ]
+        if missing:
+            _report_failures(missing, await self.create_topics(missing))
 
     async def alter_configs(
         self,
@@ -197,14 +222,20 @@ class Broker:
     async def find_coordinator(self, group_id: str) -> BrokerImage:
         """The broker that keeps a group; the first to ask makes the topic that groups live in."""
         if GROUPS_TOPIC not in self.image.names:
-            await self.create_missing_topics([GROUPS_TOPIC])
+            topic = NewTopic(GROUPS_TOPIC, partitions=self.config.group_partitions, config=GROUPS_CONFIG)
+            _report_failures([topic], await self.metadata.create_topics([topic]))
+            await self._caught_up()
         return self.groups.coordinator_of(group_id)
-
-    def _groups_topic(self) -> NewTopic:
-        return NewTopic(GROUPS_TOPIC, partitions=self.config.group_partitions, config=GROUPS_CONFIG)
 
     async def new_producer_id(self) -> ProducerId:
         """A number that no other producer has had or will have."""
         while not self._producer_ids:
             self._producer_ids.extend(await self.metadata.next_producer_ids())
         return ProducerId(self._producer_ids.popleft())
+
+
+def _report_failures(specs: Sequence[NewTopic], results: Sequence[Topic | RunnelError]) -> None:
+    """Nobody asked for these topics by name, so nobody else would hear why they are not there."""
+    for spec, result in zip(specs, results, strict=True):
+        if isinstance(result, RunnelError) and not isinstance(result, TopicAlreadyExists):
+            logger.warning("topic %r could not be created automatically: %s", spec.name, result)

@@ -41,7 +41,7 @@ class Shard:
         self._machine = new_machine()
         self._topics = topics
         self._clock = clock
-        self._loaded = False
+        self.loaded = False
         self._closed = False
         self._steps: deque[Step] = deque()
         self._asked: set[asyncio.Future[Any]] = set()
@@ -62,12 +62,12 @@ class Shard:
                 offset = Offset(header.last_offset + 1)
                 data = data[header.size :]
         self._machine = machine
-        self._loaded = True
+        self.loaded = True
         self._take(machine.wake(self._topics(), self._clock.monotonic_ms(), self._clock.wall_ms()))
 
     def close(self) -> None:
         self._closed = True
-        self._loaded = False
+        self.loaded = False
         if self._timer is not None:
             self._timer.cancel()
         if self._worker is not None:
@@ -76,7 +76,7 @@ class Shard:
 
     async def ask(self, verb: str, request: Any) -> Any:
         """Put a request to the state machine, and return its answer or raise its error."""
-        if not self._loaded:
+        if not self.loaded:
             raise CoordinatorLoading(f"the coordinator {self.partition.name} is reading its log: try again")
         ticket: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._asked.add(ticket)
@@ -87,7 +87,7 @@ class Shard:
 
     def topic_deleted(self, topic_id: TopicId) -> None:
         """Forget the offsets of a topic that is gone."""
-        if self._loaded:
+        if self.loaded:
             now, wall = self._clock.monotonic_ms(), self._clock.wall_ms()
             self._take(self._machine.topic_deleted(topic_id, self._topics(), now, wall))
 
@@ -140,7 +140,7 @@ class Shard:
     async def _start_over(self, error: RunnelError) -> None:
         """What is in memory is not in the log: forget it. Clients find the coordinator again and retry."""
         logger.error("%s: could not keep a decision, reading the log again: %s", self.partition.name, error)
-        self._loaded = False
+        self.loaded = False
         self._steps.clear()
         self._fail_all(NotCoordinator(f"the coordinator {self.partition.name} could not write: {error}"))
         await self.load()

@@ -4,9 +4,10 @@
 from runnel.broker.produce import Append, Produced
 from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.errors import code_of, text_of
-from runnel.model.errors import InvalidRequest, RunnelError, UnsupportedCompression
+from runnel.model.errors import InvalidRequest, InvalidTopicName, RunnelError, UnsupportedCompression
 from runnel.model.ids import TopicId
 from runnel.record.compression import Compression
+from runnel.replica.partition import Partition
 from runnel.wire.kafka import messages as m
 
 ZSTD_SINCE = 7
@@ -41,6 +42,8 @@ def _append_of(
         partition = call.partition_by_id(TopicId(topic.topic_id), data.index)
     else:
         partition = call.partition(topic.name, data.index)
+    if isinstance(partition, Partition) and call.broker.is_internal(partition.topic):
+        partition = InvalidTopicName(f"topic {partition.topic!r} is internal: only the broker itself writes it")
     batch = data.records
     assert batch is None or isinstance(batch, memoryview)
     if call.version < ZSTD_SINCE and batch is not None and _is_zstd(batch):

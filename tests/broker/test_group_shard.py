@@ -1,0 +1,161 @@
+"""Answers of groups wait for their log, and a log that refuses makes the shard start over."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from runnel.broker.group_shard import Shard
+from runnel.broker.groups import ImageTopics
+from runnel.cluster.image import Image, Partition, Topic
+from runnel.groups.shard import GroupShard
+from runnel.groups.values import CommitOffsets, FetchOffsets, GroupConfig, OffsetToCommit
+from runnel.model.errors import NotCoordinator, StorageFailed
+from runnel.model.ids import BrokerId, Epoch, Offset, PartitionKey, TopicId
+from runnel.model.topic_config import TopicConfig
+from runnel.record.batch import headers
+from runnel.replica.partition import Partition as Replica
+from runnel.shell.clock import SystemClock
+from runnel.testing.clock import SeededRng
+from runnel.testing.gated_disk import GatedDisk
+
+TOPIC = TopicId(UUID(int=7))
+KEY = PartitionKey(TOPIC, 0)
+ME = BrokerId(1)
+PLACED = Partition(ME, Epoch(0), Epoch(0), (ME,), (ME,))
+IMAGE = Image("cluster", topics={TOPIC: Topic(TOPIC, "t", (PLACED,))}, names={"t": TOPIC})
+
+
+class Rig:
+    def __init__(self, disk: GatedDisk) -> None:
+        self.disk = disk
+        self.replica: Replica
+        self.shard: Shard
+
+    async def open(self) -> None:
+        self.replica = await Replica.open(
+            "groups", PartitionKey(TopicId(UUID(int=1)), 0), "p", TopicConfig(),
+            me=ME, leader_epoch=Epoch(0), disk=self.disk, clock=SystemClock(), on_fatal=self._fail,
+        )  # fmt: skip
+        self.shard = Shard(
+            self.replica, lambda: GroupShard(GroupConfig(), SeededRng(1)), lambda: ImageTopics(IMAGE), SystemClock()
+        )
+        await self.shard.load()
+
+    async def close(self) -> None:
+        self.disk.gate.set()
+        self.shard.close()
+        await self.replica.close()
+
+    def _fail(self, error: BaseException) -> None:
+        raise AssertionError(error)
+
+    def commit(self, offset: int) -> "asyncio.Task[Any]":
+        request = CommitOffsets("g", "", -1, (OffsetToCommit(KEY, Offset(offset)),))
+        return asyncio.get_running_loop().create_task(self.shard.ask("commit_offsets", request))
+
+    def fetch(self) -> "asyncio.Task[Any]":
+        return asyncio.get_running_loop().create_task(self.shard.ask("fetch_offsets", FetchOffsets("g", (KEY,))))
+
+
+def run(folder: Path, scenario: Callable[[Rig], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        disk = GatedDisk(str(folder))
+        rig = Rig(disk)
+        try:
+            await rig.open()
+            await scenario(rig)
+            await rig.close()
+        finally:
+            disk.close()
+
+    asyncio.run(main())
+
+
+async def a_few_turns() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def offset_of(fetched: Any) -> int:
+    offset: int = fetched.offsets[0].offset
+    return offset
+
+
+def test_neither_a_commit_nor_a_question_is_answered_before_the_disk_has_it(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.commit(1)
+        rig.disk.gate.clear()
+        commit, question = rig.commit(5), rig.fetch()
+        await a_few_turns()
+        assert not commit.done()
+        assert not question.done()  # it would show what a power loss could still take back
+        rig.disk.gate.set()
+        assert (await commit).errors == (None,)
+        assert offset_of(await question) == 5
+
+    run(tmp_path, scenario)
+
+
+def test_decisions_that_meet_a_sync_are_appended_together(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.commit(0)
+        rig.disk.gate.clear()
+        commits = [rig.commit(number) for number in range(1, 10)]
+        await a_few_turns()
+        rig.disk.gate.set()
+        await asyncio.gather(*commits)
+        data = await rig.replica.read(Offset(0), 1 << 20)
+        counts = [header.count for _, header in headers(data)]
+        assert sum(counts) == 10
+        assert len(counts) < 10
+        assert offset_of(await rig.fetch()) == 9
+
+    run(tmp_path, scenario)
+
+
+def test_state_is_read_from_the_log_at_the_next_start(tmp_path: Path) -> None:
+    async def first(rig: Rig) -> None:
+        await rig.commit(42)
+
+    async def second(rig: Rig) -> None:
+        assert offset_of(await rig.fetch()) == 42
+
+    run(tmp_path, first)
+    run(tmp_path, second)
+
+
+def test_when_an_append_fails_the_state_is_what_the_log_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.commit(1)
+
+        def refuse(*_: object) -> None:
+            raise StorageFailed("the disk is full")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(rig.replica, "append", refuse)
+            with pytest.raises(NotCoordinator, match="the disk is full"):
+                await rig.commit(2)
+        while not rig.shard.loaded:
+            await asyncio.sleep(0)
+        assert offset_of(await rig.fetch()) == 1
+        await rig.commit(3)
+        assert offset_of(await rig.fetch()) == 3
+
+    run(tmp_path, scenario)
+
+
+def test_closing_tells_those_who_wait(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.commit(1)
+        rig.disk.gate.clear()
+        commit = rig.commit(2)
+        await a_few_turns()
+        rig.shard.close()
+        with pytest.raises(NotCoordinator, match="closing"):
+            await commit
+
+    run(tmp_path, scenario)

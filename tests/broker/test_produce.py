@@ -1,0 +1,162 @@
+"""Produce: what each acknowledgement level waits for, and what one bad batch costs."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from runnel.broker.produce import Append, Produced, Producing
+from runnel.model import errors as e
+from runnel.model.ids import Offset
+from runnel.model.topic_config import FlushMode, TimestampType
+from runnel.record import records
+from runnel.replica.partition import Partition
+from runnel.testing.clock import ManualClock
+from runnel.testing.gated_disk import GatedDisk
+
+NOW = 1_700_000_000_000
+Run = Callable[[Any], None]
+
+
+def batch(*values: bytes, key: bytes | None = None, timestamp: int = NOW, **fields: Any) -> memoryview:
+    rows = [records.Record(Offset(i), timestamp, key, value, ()) for i, value in enumerate(values)]
+    return memoryview(bytearray(records.encode(rows, **fields)))
+
+
+async def produce(
+    *appends: tuple[Partition | e.RunnelError, memoryview | None], acks: int = -1, timeout_ms: int = 60_000
+) -> list[Produced | e.RunnelError]:
+    verb = Producing(ManualClock(wall_ms=NOW))
+    return await verb.produce([Append(*each) for each in appends], acks, timeout_ms, lambda: None)
+
+
+def test_batches_of_one_request_go_to_their_partitions(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        one, two = await open_partition(0), await open_partition(1)
+        results = await produce((one, batch(b"a", b"b")), (two, batch(b"c")), (one, batch(b"d")))
+        assert [result.base_offset for result in results if isinstance(result, Produced)] == [0, 0, 2]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+def test_only_acks_all_waits_for_the_disk(run: Run, acks: int) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition(flush_mode=FlushMode.COMMIT)
+        await produce((partition, batch(b"warm")))
+        disk.gate.clear()
+        [written] = await produce((partition, batch(b"a")), acks=acks)
+        assert isinstance(written, Produced)
+        assert partition.high_watermark == 1
+        waiting = asyncio.ensure_future(produce((partition, batch(b"b"))))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        disk.gate.set()
+        [committed] = await waiting
+        assert isinstance(committed, Produced)
+        assert partition.high_watermark == 3
+
+    run(scenario)
+
+
+def test_the_next_request_may_start_once_all_batches_have_their_place(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition(flush_mode=FlushMode.COMMIT)
+        await produce((partition, batch(b"warm")))
+        disk.gate.clear()
+        passed: list[int] = []
+        verb = Producing(ManualClock(wall_ms=NOW))
+        appends = [Append(partition, batch(b"a")), Append(partition, batch(b"b"))]
+        waiting = asyncio.ensure_future(verb.produce(appends, -1, 60_000, lambda: passed.append(1)))
+        await asyncio.sleep(0)
+        assert passed == [1]
+        assert not waiting.done()
+        disk.gate.set()
+        await waiting
+
+    run(scenario)
+
+
+def test_a_commit_that_takes_too_long_times_out_and_the_message_stays(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition(flush_mode=FlushMode.COMMIT)
+        await produce((partition, batch(b"warm")))
+        disk.gate.clear()
+        [result] = await produce((partition, batch(b"a")), timeout_ms=10)
+        assert isinstance(result, e.RequestTimedOut)
+        disk.gate.set()
+        [after] = await produce((partition, batch(b"b")))
+        assert isinstance(after, Produced)
+        assert after.base_offset == 2
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("bad", "settings", "acks", "error"),
+    [
+        (None, {}, 1, e.InvalidRecord),
+        (batch(b"x")[:-1], {}, 1, e.CorruptBatch),
+        (batch(b"x" * 2000), {"max_message_bytes": 1000}, 1, e.BatchTooLarge),
+        (batch(b"x"), {"min_insync_replicas": 2}, -1, e.NotEnoughReplicas),
+        (batch(b"x"), {}, 7, e.InvalidAcks),
+        (batch(b"x", transactional=True, producer_id=1, producer_epoch=0, base_sequence=0), {}, 1,
+         e.InvalidTransactionState),
+        (batch(b"x"), {"cleanup_policy": frozenset({"compact"})}, 1, e.InvalidRecord),
+        (batch(b"x", timestamp=NOW + 3_600_001), {}, 1, e.InvalidTimestamp),
+        (batch(b"x", timestamp=NOW - 11), {"message_timestamp_before_max_ms": 10}, 1, e.InvalidTimestamp),
+    ],
+)  # fmt: skip
+def test_a_bad_batch_is_refused_and_the_good_one_beside_it_is_kept(
+    run: Run, bad: memoryview | None, settings: dict[str, Any], acks: int, error: type[e.RunnelError]
+) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        strict, lenient = await open_partition(0, **settings), await open_partition(1)
+        refused, kept = await produce((strict, bad), (lenient, batch(b"good")), acks=acks)
+        assert isinstance(refused, error)
+        assert "t-0" in str(refused) or error in (e.InvalidAcks, e.CorruptBatch)
+        assert strict.log.end_offset == 0
+        assert isinstance(kept, Produced) == (error is not e.InvalidAcks)
+
+    run(scenario)
+
+
+def test_append_time_is_the_brokers_whatever_the_client_says(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition(message_timestamp_type=TimestampType.APPEND)
+        [result] = await produce((partition, batch(b"x", timestamp=1)))
+        assert isinstance(result, Produced)
+        assert result.append_time_ms > NOW
+        [row] = records.decode(await partition.read(Offset(0), 1000))
+        assert row.timestamp == result.append_time_ms
+
+    run(scenario)
+
+
+def test_a_retry_of_an_idempotent_batch_gets_its_first_offset(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        fields: dict[str, Any] = {"producer_id": 9, "producer_epoch": 0}
+        await produce((partition, batch(b"a", base_sequence=0, **fields)))
+        await produce((partition, batch(b"b", base_sequence=1, **fields)))
+        [again] = await produce((partition, batch(b"a", base_sequence=0, **fields)))
+        assert isinstance(again, Produced)
+        assert again.base_offset == 0
+        [gap] = await produce((partition, batch(b"d", base_sequence=3, **fields)))
+        assert isinstance(gap, e.OutOfOrderSequence)
+        assert partition.log.end_offset == 2
+
+    run(scenario)
+
+
+def test_a_partition_that_is_not_here_answers_for_itself(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        missing = e.UnknownTopic("no such topic")
+        first, second = await produce((missing, batch(b"a")), (partition, batch(b"b")))
+        assert first is missing
+        assert isinstance(second, Produced)
+
+    run(scenario)

@@ -367,21 +367,23 @@ class World(RuleBasedStateMachine):
             "g", client.member_id, client.generation, (OffsetToCommit(key, Offset(offset)),), client.instance
         )
         now = Millis(self.now)
-        speaks = self.may_commit(client)
+        speaks = self.may_commit(client, key)
         step = self.shard.commit_offsets(request, -1, self.topics, now, now)
         (reply,) = step.replies
         self.log += step.records
-        accepted = isinstance(reply.result, OffsetsCommitted)
+        accepted = isinstance(reply.result, OffsetsCommitted) and reply.result.errors == (None,)
         assert speaks or not accepted, "a zombie committed"
         if accepted:
             self.committed[key] = offset
 
-    def may_commit(self, client: Client) -> bool:
-        """Whether the group knows this member in this very generation or epoch."""
+    def may_commit(self, client: Client, key: PartitionKey | None = None) -> bool:
+        """Whether the group knows this member in its generation or epoch, or in an earlier one with this partition."""
         group = self.shard._groups.get("g")
         if isinstance(group, ConsumerGroup):
             member = group.members.get(client.member_id)
             known = member is not None and member.current.epoch == client.generation
+            if member is not None and key in member.current.assigned and not member.is_classic:
+                known = known or member.current.since(key) <= client.generation <= member.current.epoch
             return known or (not group.members and client.generation < 0)
         if isinstance(group, ClassicGroup):
             completing = group.state is GroupState.COMPLETING_REBALANCE

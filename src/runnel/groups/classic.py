@@ -41,6 +41,7 @@ from runnel.model.errors import (
     RunnelError,
     UnknownMember,
 )
+from runnel.model.ids import PartitionKey
 
 
 class ClassicGroup(Rebalance):
@@ -256,6 +257,10 @@ class ClassicGroup(Rebalance):
         if self.state is GroupState.COMPLETING_REBALANCE:  # its partitions may be another's by now (KAFKA-8421)
             raise RebalanceInProgress(f"group {self.group_id!r} rebalances: sync before committing")
         self._heard(member, turn)
+
+    def check_partition(self, request: CommitOffsets, partition: PartitionKey) -> RunnelError | None:
+        """Whoever may commit may commit everything: what its members have, the broker does not know."""
+        return None
 
     def check_fetch(self, request: FetchOffsets) -> None:
         """Anybody may read the offsets of a classic group."""

@@ -229,13 +229,14 @@ class Consumers:
         """One step towards the target; True if what the member is assigned changed."""
         before = member.current
         after = reconcile(before, member.target, self.assignment_epoch, owned, lambda each: each not in self._holders)
-        if after is not before:
-            self._hold(member, after)
-            turn.store.put(Key(Kind.CURRENT, self.group_id, member.member_id), after.record())
-            if after.state is not MemberState.UNREVOKED:
-                turn.timers.cancel(self._timer(Alarm.REVOKE, member.member_id))
-            elif before.state is not MemberState.UNREVOKED or after.epoch != before.epoch:
-                self._time_revocation(member, turn)
+        if after is before:
+            return False
+        self._hold(member, after)
+        turn.store.put(Key(Kind.CURRENT, self.group_id, member.member_id), after.record())
+        if after.state is not MemberState.UNREVOKED:
+            turn.timers.cancel(self._timer(Alarm.REVOKE, member.member_id))
+        elif before.state is not MemberState.UNREVOKED or after.epoch != before.epoch:
+            self._time_revocation(member, turn)
         return after.assigned != before.assigned
 
     def _time_revocation(self, member: Consumer, turn: Turn) -> None:

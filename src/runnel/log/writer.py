@@ -173,13 +173,12 @@ class Writer:
             position + size > config.segment_bytes
             or last_offset - active.base_offset > INT_MAX
             or active.index.size >= config.segment_index_bytes
-            or now_ms - active.created_ms >= config.segment_ms - self._jitter_ms()
+            or now_ms - active.created_ms >= config.segment_ms - (self._jitter_ms() if config.segment_jitter_ms else 0)
         )
 
     def _jitter_ms(self) -> int:
         """The same for a segment whoever asks, and different for partitions created together."""
-        jitter = self._config.segment_jitter_ms
-        return crc32c(self._state.active.log_path.encode()) % jitter if jitter else 0
+        return crc32c(self._state.active.log_path.encode()) % self._config.segment_jitter_ms
 
     def _place(self, buffer: Buffer, header: BatchHeader, leader_epoch: int, base: int, now_ms: int) -> Appended:
         """Give a batch its offsets, in its buffer and in the producer state; neither is written yet."""

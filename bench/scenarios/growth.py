@@ -13,6 +13,7 @@ from bench.load import Refused, drive
 from bench.load.kafka_wire import KafkaWire
 from bench.machine import cpu_of, free_bytes
 from bench.peers import Flush, Peer, Server
+from bench.report import OURS
 from bench.scenarios import MB, SIZES, Run
 
 PARTITIONS = "partitions"
@@ -28,7 +29,7 @@ BATCH = 16  # messages: 16 KB, the batch size Java's producer comes with
 def partitions(run: Run) -> None:
     """One message to, and one from, a random partition of many that all hold something."""
     for count in run.scale.partitions:
-        with run.servers(Flush.OS, only_kafka=True) as servers:
+        with run.servers(Flush.OS, _peers(run)) as servers:
             streams = {}
             for server in servers:
                 run.say(f"{PARTITIONS}: {server.peer.name} makes {count:,}")
@@ -50,13 +51,12 @@ def partitions(run: Run) -> None:
 def backlog(run: Run) -> None:
     """One message to the end of a partition, and one from a random place in it; then the start-ups on that data."""
     for size in run.scale.backlog_bytes:
-        kafkas = [peer for peer in run.peers if peer.protocol == "kafka"]
-        if size * len(kafkas) > free_bytes(run.folder) * FREE_SHARE:
+        if size > free_bytes(run.folder) * FREE_SHARE:
             run.note(
                 f"{BACKLOG}: {size / MB:,.0f} MB were not tried, the disk has {free_bytes(run.folder) / MB:,.0f} MB"
             )
             continue
-        for peer in kafkas:
+        for peer in _peers(run):
             run.say(f"{BACKLOG}: {peer.name} with {size / MB:,.0f} MB")
             data = run.data(peer.name)
             try:
@@ -130,6 +130,13 @@ def _fetches(job: tuple[KafkaWire, int, int, int]) -> list[float]:
                 raise Refused(f"nothing came from offset {offset} of {chosen.topic}-{chosen.partition}")
             trips.append(time.perf_counter() - begun)
     return trips
+
+
+def _peers(run: Run) -> list[Peer]:
+    if not run.scale.growth_peers and len(run.peers) > 1:
+        run.note(f"growth was measured for {OURS} alone; --full, or --peer kafka alone, measures Kafka's")
+        return [peer for peer in run.peers if peer.name == OURS]
+    return [peer for peer in run.peers if peer.protocol == "kafka"]
 
 
 def _append(stream: KafkaWire) -> None:

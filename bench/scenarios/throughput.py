@@ -18,6 +18,7 @@ NAME = "throughput"
 MODES = ((1, Flush.OS), (-1, Flush.COMMIT))
 BATCH_BYTES = 1_000_000  # librdkafka's batch.size, below Kafka's message.max.bytes
 BATCH_MESSAGES_MAX = 10_000  # librdkafka's batch.num.messages
+CLIENT_BUSY = 0.9  # cores: above it, one thread of the client was the limit
 RECORD_BYTES = 12  # what RecordBatch v2 adds to a message, at most, in batches of this size
 
 J = TypeVar("J")
@@ -86,7 +87,10 @@ class _Cell:
     def _cpu(self, contender: str, metric: str, outcome: Outcome, used: Cpu) -> None:
         """What a message cost the server, in its own code and in the kernel; for librdkafka how busy the client was."""
         if metric.endswith("librdkafka"):
-            self._record(f"{metric}: client busy", "cores", contender, outcome.client_cpu_s / outcome.seconds)
+            busy = outcome.client_cpu_s / outcome.seconds
+            self._record(f"{metric}: client busy", "cores", contender, busy)
+            if busy > CLIENT_BUSY and self.number:
+                self.run.note(f"{NAME}: librdkafka, not {contender}, was the limit: {self.case} {metric.split()[0]}")
             return
         self._record(f"{metric}: server user", "µs/msg", contender, used.user_s / outcome.messages * 1e6)
         self._record(f"{metric}: server system", "µs/msg", contender, used.system_s / outcome.messages * 1e6)

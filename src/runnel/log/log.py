@@ -8,6 +8,7 @@ Rule 3: everything but the batches themselves can be lost, and is built again fr
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from runnel.log.appending import Appended
 from runnel.log.cleaning import Cleaner
 from runnel.log.compaction import CompactionStats
 from runnel.log.epochs import Epochs
@@ -18,7 +19,7 @@ from runnel.log.recovery import recover
 from runnel.log.state import State
 from runnel.log.timing import Timed, TimeReader
 from runnel.log.trimming import Trimmer
-from runnel.log.writer import Appended, Writer
+from runnel.log.writer import Writer
 from runnel.model.errors import Corruption, Fatal, StorageFailed
 from runnel.model.ids import Offset
 from runnel.model.seams import Buffer, Clock, Disk

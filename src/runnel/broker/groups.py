@@ -63,7 +63,8 @@ class ImageTopics:
         return self._image.version
 
     def names(self) -> Collection[str]:
-        return self._image.names.keys()
+        """Without internal topics: a pattern that matches everything does not mean them."""
+        return self._image.names.keys() - {TOPIC}
 
     def id_of(self, name: str) -> TopicId | None:
         return self._image.names.get(name)

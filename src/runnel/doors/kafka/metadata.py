@@ -37,7 +37,7 @@ async def metadata(request: m.MetadataRequest, call: Call) -> m.MetadataResponse
 async def _create_missing(request: m.MetadataRequest, call: Call) -> None:
     allowed = request.allow_auto_topic_creation or call.version < ALWAYS_CREATES_BELOW
     if allowed and call.broker.config.auto_create_topics:
-        names = [asked.name for asked in request.topics or () if asked.name is not None]
+        names = [asked.name for asked in request.topics or () if asked.name and asked.topic_id == NO_TOPIC_ID]
         await call.broker.create_missing_topics(names)
 
 
@@ -55,15 +55,15 @@ def _brokers(image: Image) -> list[m.MetadataResponse.MetadataResponseBroker]:
 
 def _answer_of(asked: m.MetadataRequest.MetadataRequestTopic, call: Call) -> m.MetadataResponse.MetadataResponseTopic:
     try:
-        if asked.name is None and asked.topic_id != NO_TOPIC_ID:
+        if asked.topic_id != NO_TOPIC_ID:  # it decides; Java 4.3 sends "" beside it
             return _described(call.broker.image.topic_with_id(TopicId(asked.topic_id)), call)
         if asked.name is None:
             raise InvalidTopicName("a topic was asked for by neither name nor id")
         call.broker.check_topic_name(asked.name)
         return _described(call.broker.image.topic_named(asked.name), call)
     except RunnelError as error:
-        # v12+ may answer null for the name of an id that is unknown; older clients need a text.
-        name = asked.name if asked.name is not None or call.version >= 12 else ""
+        # Only v12+ can ask by id, and have null for the name.
+        name = asked.name if asked.topic_id == NO_TOPIC_ID else None
         return m.MetadataResponse.MetadataResponseTopic(
             error_code=code_of(error),
             name=name,

@@ -204,11 +204,23 @@ async def _consume_alone(cluster: "Cluster", wanted: Wanted, settings: Any, prin
     stops = await _stops(cluster, wanted, partitions)
     async with Consumer(cluster, settings) as consumer:
         await consumer.assign(dict.fromkeys(partitions, wanted.begin))
+        _say_waiting(consumer.positions, wanted, stops)
         while not printer.full and not _all_reached(consumer.positions, stops):
             messages = await consumer.poll(count_max=printer.room(), timeout_ms=POLL_MS)
             if stops is not None:
                 messages = [x for x in messages if x.offset < stops[x.topic, x.partition]]  # type: ignore[index]
             printer.print(messages)
+
+
+def _say_waiting(positions: "Mapping[TopicPartition, int]", wanted: Wanted, stops: object) -> None:
+    """A person who sees nothing should know that it is not for lack of trying."""
+    import sys
+
+    from runnel.cli.output import note, plural
+    from runnel.client.positions import END
+
+    if stops is None and wanted.begin == END and sys.stdout.isatty():
+        note(f"Waiting for new messages in {plural(len(positions), 'partition')}; Ctrl-C ends it.")
 
 
 async def _partitions(cluster: "Cluster", wanted: Wanted) -> "list[TopicPartition]":

@@ -8,7 +8,9 @@ Rule 3: when a numbered batch is given up, the numbers behind it would have a ga
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from runnel.client.metadata import TopicPartition
@@ -22,6 +24,10 @@ from runnel.record.records import Headers, Record
 SEQUENCE_BOUND = 2**31  # numbers wrap to 0
 EPOCH_MAX = 2**15 - 2  # above it, the producer needs a new id
 RECORD_OVERHEAD_BYTES = 21  # what lengths, deltas and attributes of a record take at most, nearly always
+
+
+# The constructor of a named tuple is Python code; this one is not, and it runs for every message.
+_record: Callable[[tuple[int, int, bytes | None, bytes | None, Headers]], Record] = partial(tuple.__new__, Record)
 
 
 class Appended(NamedTuple):
@@ -58,7 +64,7 @@ class Batch:
     def add(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int, size: int) -> int:
         """Append a message; its place in the batch."""
         place = self.count
-        self.records.append(Record(place, timestamp_ms, key, value, headers))
+        self.records.append(_record((place, timestamp_ms, key, value, headers)))
         self.count += 1
         self.size_bytes += size
         return place
@@ -198,6 +204,10 @@ class Line:
     def broken(self) -> bool:
         """A batch failed: those sent behind it will be refused as out of order, and are sent again."""
         return bool(self._redo) or self._gap
+
+    def is_first(self, batch: Batch) -> bool:
+        """Whether nothing that was sent before this batch is still unanswered."""
+        return all(other.serial >= batch.serial for other in self.in_flight)
 
     def expired(self, now: float) -> list[Batch]:
         """Batches whose time is up and that are not in flight."""

@@ -174,6 +174,10 @@ class Log:
 
     # --- keeping
 
+    def forget_producers(self, silent_ms: int) -> int:
+        """Forget the idempotent producers that wrote nothing for so long; how many that were."""
+        return self._state.producers.expire(self._clock.wall_ms(), silent_ms)
+
     async def sync(self) -> None:
         """Return when everything appended so far survives a power loss."""
         await self._writer.alone(self._writer.sync_active)
@@ -186,11 +190,3 @@ class Log:
         """Stop cleanly: the next opening has nothing to scan."""
         if not self._writer.closed:
             await self._writer.alone(self._writer.close)
-
-    async def remove(self) -> None:
-        """Stop, and remove all files: the topic was deleted."""
-        await self._writer.beside(self._remove)
-
-    async def _remove(self) -> None:
-        self._writer.abandon()
-        await self._disk.offload(lambda: self._disk.remove(self._state.folder))

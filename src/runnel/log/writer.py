@@ -24,6 +24,7 @@ from runnel.log.files import Files
 from runnel.log.index import TAIL_BYTES_MAX
 from runnel.log.indexing import seal
 from runnel.log.keeper import EMPTY_MARK, Keeper
+from runnel.log.producers import Producers
 from runnel.log.recovery import create_segment, recover
 from runnel.log.segment import Segment
 from runnel.log.state import State
@@ -60,7 +61,7 @@ class Writer:
         self.closed = False
         self.reconfigure(config)
         self._line: list[Waiting] = []
-        self._unsealed: list[tuple[Segment, Offset, bytes, Callable[[], None] | None]] = []
+        self._unsealed: list[tuple[Segment, Offset, Producers, Callable[[], None] | None]] = []
         self._worker = Worker(self._due, self._refused, self._die)
         self._release_file: Callable[[], None] | None = None  # it has bytes that are to be synced
         self._timer: asyncio.TimerHandle | None = None
@@ -158,7 +159,9 @@ class Writer:
             if known is not None:
                 time = known.timestamp if self._stamps else -1
                 return Appended(Offset(known.base_offset), Offset(known.last_offset), time, True)
-            self._state.producers.record(header, base, now_ms)
+            # What the log will say: a replay must give the same state.
+            kept = header._replace(max_timestamp=now_ms) if self._stamps else header
+            self._state.producers.record(kept, base, now_ms)
         assert not isinstance(buffer, bytes)
         patch(buffer, base, leader_epoch)
         if self._stamps:
@@ -380,13 +383,13 @@ class Writer:
         segment, file = await self._disk.offload(lambda: create_segment(self._disk, state.folder, end, now_ms))
         self._files.put(segment.log_path, file)
         state.set_segments([*state.segments, segment])
-        self._unsealed.append((old, end, state.producers.to_bytes(end), self._release_file))
+        self._unsealed.append((old, end, state.producers.copy(), self._release_file))
         self._release_file = None
 
     async def _seal(self) -> None:
         """Make a segment that was rolled durable. Appends go on: they are in another file."""
         state = self._state
-        segment, next_base, snapshot, release = self._unsealed[0]
+        segment, next_base, producers, release = self._unsealed[0]
         self.keeper.flush_index(segment)
         async with self._files.pinned(segment.log_path) as file:
             await self._disk.offload(lambda: _seal(self._disk, file, segment, next_base))
@@ -396,8 +399,8 @@ class Writer:
         state.synced_offset = max(state.synced_offset, next_base)
         self._on_progress()
         successor = state.segment_of(next_base)
-        checkpoint = self.keeper.checkpoint(successor, 0, EMPTY_MARK, next_base, snapshot)
-        await self.keeper.save_or_leave(checkpoint, snapshot)
+        checkpoint = self.keeper.checkpoint(successor, 0, EMPTY_MARK, next_base, producers)
+        await self.keeper.save_or_leave(checkpoint, producers)
 
     async def _sync(self) -> None:
         """One sync for all that was written since the last one."""

@@ -10,6 +10,7 @@ J = TypeVar("J")
 R = TypeVar("R")
 
 JOB_S_MAX = 600.0
+CLOSE_S_MAX = 2.0
 
 
 class JobFailed(Exception): ...
@@ -43,7 +44,7 @@ class Worker:
 
     def close(self) -> None:
         self._ours.close()
-        self._process.join(10)
+        self._process.join(CLOSE_S_MAX)
         if self._process.is_alive():
             self._process.kill()
 

@@ -91,25 +91,47 @@ FULL = Scale(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One contender in one case in one round: where its values go."""
+
+    samples: list[Sample]
+    scenario: str
+    case: str
+    contender: str
+    number: int
+
+    def record(self, metric: str, unit: str, value: float) -> None:
+        """Keep a value, unless this is the warm-up."""
+        if self.number:
+            self.samples.append(Sample(self.scenario, self.case, metric, unit, self.contender, self.number, value))
+
+
 @dataclass(slots=True)
 class Run:
     peers: list[Peer]
     scale: Scale
     folder: Path
-    workers: tuple[Worker, Worker]
+    workers: tuple[Worker, Worker] = field(default_factory=lambda: (Worker(), Worker()))
     samples: list[Sample] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def renew_workers(self) -> None:
+        """After a failure a worker may still be at its job: it is not asked for another one."""
+        self.close()
+        self.workers = (Worker(), Worker())
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.close()
 
     def rounds(self) -> range:
         """Round 0 is the warm-up. A smoke run has no use for it."""
         return range(0 if self.scale.warm_bytes else 1, self.scale.rounds + 1)
 
-    def record(
-        self, scenario: str, case: str, metric: str, unit: str, contender: str, number: int, value: float
-    ) -> None:
-        if number:
-            self.samples.append(Sample(scenario, case, metric, unit, contender, number, value))
+    def cell(self, scenario: str, case: str, contender: str, number: int) -> "Cell":
+        return Cell(self.samples, scenario, case, contender, number)
 
     def say(self, text: str) -> None:
         print(f"bench: {text}", file=sys.stderr, flush=True)

@@ -110,6 +110,19 @@ def test_ctrl_c_ends_quietly_with_130(broker: BrokerProcess, name: str) -> None:
         assert (line, ended(running), running.stderr.read()) == (b"one\n", 130, b"")
 
 
+def test_ctrl_c_commits_what_was_printed(broker: BrokerProcess, name: str) -> None:
+    process(broker.kafka, "produce", name, "-m", "one")
+    with subprocess.Popen(
+        [*COMMAND, "consume", name, "-g", name, "-b", broker.kafka], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        line = running.stdout.readline()
+        running.send_signal(signal.SIGINT)
+        assert (line, ended(running), running.stderr.read()) == (b"one\n", 130, b"")
+    assert process(broker.kafka, "consume", name, "-g", name, "-e").stdout == b""
+
+
 def test_a_reader_that_goes_away_ends_it_quietly(broker: BrokerProcess, name: str) -> None:
     process(broker.kafka, "produce", name, stdin=b"some line\n" * 50_000)
     with subprocess.Popen(

@@ -12,7 +12,7 @@ from random import Random
 from statistics import median
 
 from bench.load import Refused, drive, payload
-from bench.load.kafka_wire import KafkaWire
+from bench.load.kafka_wire import KafkaWire, Line
 from bench.machine import cpu_of, free_bytes
 from bench.peers import Flush, Peer, Server
 from bench.report import OURS
@@ -125,10 +125,11 @@ def _appends(job: Job) -> list[float]:
 def _fetches(job: Job) -> list[float]:
     rng, trips = Random(SEED), []
     with job.stream.connect() as connection:
+        line = Line(connection)
         for _ in range(job.requests):
             chosen, offset = job.stream.at(rng.randrange(job.partitions)), rng.randrange(job.offsets)
             begun = time.perf_counter()
-            if not chosen.fetch(connection, offset, bytes_max=1):
+            if not chosen.fetch(line, offset, bytes_max=1):
                 raise Refused(f"nothing came from offset {offset} of {chosen.topic}-{chosen.partition}")
             trips.append(time.perf_counter() - begun)
     return trips

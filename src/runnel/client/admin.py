@@ -12,7 +12,7 @@ from runnel.client.cluster import Cluster, Node
 from runnel.client.errors import TopicMissing, check
 from runnel.client.metadata import ClusterView, Topic, TopicPartition
 from runnel.client.offsets import by_topic
-from runnel.model.errors import NotLeader
+from runnel.model.errors import NotLeader, UnknownTopic
 from runnel.wire.kafka import messages as m
 from runnel.wire.kafka.apis import Api
 from runnel.wire.kafka.error_codes import ErrorCode
@@ -145,7 +145,22 @@ class Admin:
                 check(t.error_code, action=action, broker=str(node), message=t.error_message)
             return [CreatedTopic(t.name, t.topic_id, t.num_partitions, t.replication_factor) for t in answer.topics]
 
-        return await self._on_controller(change)
+        created = await self._on_controller(change)
+        if not validate_only:
+            await self._until_known([t.name for t in created])
+        return created
+
+    async def _until_known(self, names: list[str]) -> None:
+        """The controller has them; wait until those who are asked about them have heard of it."""
+
+        async def attempt() -> None:
+            view = await self.cluster.view(names)
+            for name in names:
+                known = view.topics.get(name)
+                if known is None or any(p.leader < 0 for p in known.partitions.values()):
+                    raise UnknownTopic(f"topic {name!r} was created, but {self.cluster} does not serve it yet: wait")
+
+        await self.cluster.persist(attempt, timeout_ms=self.timeout_ms)
 
     async def delete_topics(self, names: Iterable[str]) -> None:
         R = m.DeleteTopicsRequest

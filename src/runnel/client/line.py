@@ -116,6 +116,7 @@ class Line:
         self._next_sequence = 0
         self._serial = 0
         self._gap = False
+        self._proven = False  # whether the broker has appended something under this identity
         self.not_before = 0.0  # after a failure: a pause
 
     @property
@@ -137,10 +138,17 @@ class Line:
         """When there is something to send: a loop time, perhaps past; None while waiting for answers or messages."""
         if self._redo or self._gap:
             return self.not_before if not self.in_flight else None
-        if not self.waiting or len(self.in_flight) >= self.in_flight_max:
+        if not self.waiting or len(self.in_flight) >= self._in_flight_bound():
             return None
         first = self.waiting[0]
         return max(self.not_before, first.made_at if first.closed else first.made_at + linger_s)
+
+    def _in_flight_bound(self) -> int:
+        """Brokers take any first number of a producer they don't know: until one batch is in, no second is sent.
+
+        Else the second could be taken for the first when the leader was not ready for the first, which then never fits.
+        """
+        return self.in_flight_max if self._proven or self.identity.producer_id < 0 else 1
 
     def take(self) -> Batch | None:
         """The next batch to send, numbered."""
@@ -162,7 +170,7 @@ class Line:
         self.waiting.extendleft(reversed(self._redo))
         self._redo = []
         if self._gap:
-            self._gap = False
+            self._gap = self._proven = False
             self.identity = self.identity._replace(epoch=self.identity.epoch + 1)
             self._next_sequence = 0
             for batch in self.waiting:
@@ -171,6 +179,7 @@ class Line:
     def adopt(self, identity: Identity) -> None:
         """Send as this producer from now on."""
         self.identity = identity
+        self._proven = False
         self._next_sequence = 0
         for batch in self.waiting:
             batch.sequence = -1
@@ -190,8 +199,10 @@ class Line:
             if not batch.done.done():
                 batch.done.set_exception(result)
                 batch.done.exception()  # whoever awaits gets it; `flush` reports it in any case
-        elif not batch.done.done():
-            batch.done.set_result(result)
+        else:
+            self._proven = self._proven or batch.identity == self.identity
+            if not batch.done.done():
+                batch.done.set_result(result)
 
     def retry(self, batch: Batch, not_before: float) -> None:
         """The batch may not have been appended: send it again, before all that follow it."""

@@ -147,18 +147,21 @@ class Admin:
 
         created = await self._on_controller(change)
         if not validate_only:
-            await self._until_known([t.name for t in created])
+            await self._until_served({t.name: t.partitions for t in created})
         return created
 
-    async def _until_known(self, names: list[str]) -> None:
-        """The controller has them; wait until those who are asked about them have heard of it."""
+    async def _until_served(self, counts: Mapping[str, int]) -> None:
+        """The controller knows these partitions; wait until those who are asked for them have heard of it."""
 
         async def attempt() -> None:
-            view = await self.cluster.view(names)
-            for name in names:
+            view = await self.cluster.view(counts)
+            for name, count in counts.items():
                 known = view.topics.get(name)
-                if known is None or any(p.leader < 0 for p in known.partitions.values()):
-                    raise UnknownTopic(f"topic {name!r} was created, but {self.cluster} does not serve it yet: wait")
+                led = 0 if known is None else sum(p.leader >= 0 for p in known.partitions.values())
+                if led < max(count, 1):
+                    raise UnknownTopic(
+                        f"topic {name!r} was changed, but {self.cluster} serves only {led} of {count} partitions: wait"
+                    )
 
         await self.cluster.persist(attempt, timeout_ms=self.timeout_ms)
 
@@ -191,6 +194,8 @@ class Admin:
             self.cluster.forget(topic)
 
         await self._on_controller(change)
+        if not validate_only:
+            await self._until_served({topic: count})
 
     async def alter_config(
         self, topic: str, *, set_: Mapping[str, str], reset: Iterable[str] = (), validate_only: bool = False

@@ -32,7 +32,10 @@ class Worker:
     def finish(self) -> Any:
         if not self._ours.poll(JOB_S_MAX):
             raise JobFailed(f"a client did not finish within {JOB_S_MAX:.0f} s")
-        failed, result = self._ours.recv()
+        try:
+            failed, result = self._ours.recv()
+        except EOFError:
+            raise JobFailed("a client process ended in the middle of its job") from None
         if failed:
             raise JobFailed(result)
         return result

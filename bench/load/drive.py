@@ -134,11 +134,12 @@ def pace(job: Paced) -> list[float]:
         ready.register(connection, selectors.EVENT_READ)
         acks, start = job.dialect.acks(), time.monotonic()
         while len(latencies) < total:
-            while sent < total and start + sent * step <= time.monotonic():
-                due = start + sent * step
-                connection.sendall(job.dialect.request([payload(job.size, stamp(due))]))
+            now, requests = time.monotonic(), []
+            while sent < total and (due := start + sent * step) <= now:
+                requests.append(job.dialect.request([payload(job.size, stamp(due))]))
                 waiting.append(due)
                 sent += 1
+            connection.sendall(b"".join(requests))
             pause = REPLY_S_MAX if sent == total else max(0.0, start + sent * step - time.monotonic())
             if ready.select(pause):
                 answered = acks(receive(connection))

@@ -12,7 +12,7 @@ from runnel.log.appending import Appended
 from runnel.log.cleaning import Cleaner
 from runnel.log.compaction import CompactionStats
 from runnel.log.epochs import Epochs
-from runnel.log.files import Files, files_of
+from runnel.log.files import Files
 from runnel.log.producers import Producers
 from runnel.log.reader import Reader
 from runnel.log.recovery import recover
@@ -72,7 +72,7 @@ class Log:
             found = await disk.offload(lambda: recover(disk, folder, config.index_interval_bytes, now_ms))
         except OSError as error:
             raise StorageFailed(f"could not open {folder}: {error}. Check the disk, then try again") from error
-        files = files or files_of(disk)
+        files = files or Files(disk)
         state = State(folder, found)
         writer = Writer(disk, files, state, config, clock, on_progress, on_fatal)
         reader = Reader(disk, files, state, writer, config.index_interval_bytes, found.damage)

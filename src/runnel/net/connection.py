@@ -59,6 +59,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
+        self._loop: asyncio.AbstractEventLoop
         self._transport: asyncio.Transport | None = None
         self._handler: Handler | None = None
         self._inbox = Inbox(listener, self._refilled)
@@ -73,6 +74,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- what the event loop calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._loop = asyncio.get_running_loop()
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is none by name
         self.peer = _peer_of(transport)
         self._touch()
@@ -161,7 +163,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _refilled(self) -> None:
         # Not at once: the request that gave the bytes back may itself have been started this way, and so on.
-        asyncio.get_running_loop().call_soon(self._start_requests)
+        self._loop.call_soon(self._start_requests)
 
     def _read_on(self) -> None:
         """Read as long as what arrives can be used. A held line alone is no reason to stop: so a client that went
@@ -231,7 +233,7 @@ class Connection(asyncio.BufferedProtocol):
         self._answer(request, None)
 
     def _touch(self) -> None:
-        self.active_at = asyncio.get_running_loop().time()
+        self.active_at = self._loop.time()
 
 
 def _peer_of(transport: asyncio.Transport) -> str:

@@ -82,7 +82,9 @@ class ZooKeeper:
             await asyncio.wait_for(asyncio.shield(self._connected), CONNECT_S)
         except TimeoutError:
             advice = "see that it runs and that its address is right"
-            raise StoreUnavailable(f"no ZooKeeper answered at {self._hosts} within {CONNECT_S:.0f} s: {advice}") from None
+            raise StoreUnavailable(
+                f"no ZooKeeper answered at {self._hosts} within {CONNECT_S:.0f} s: {advice}"
+            ) from None
         self._session = self._client.client_id[0]
         await self._make_chroot()
         self._prove(self._loop.time())
@@ -127,7 +129,9 @@ class ZooKeeper:
         try:
             results = await self._result(transaction.commit_async)
         except _BROKEN:
-            raise OutcomeUnknown("the connection to ZooKeeper broke while metadata was written: read it again") from None
+            raise OutcomeUnknown(
+                "the connection to ZooKeeper broke while metadata was written: read it again"
+            ) from None
         except kz.KazooException as error:
             raise StoreUnavailable(f"ZooKeeper refused to write metadata: {error!r}") from error
         for index, (op, result) in enumerate(zip(ops, results, strict=True)):
@@ -267,7 +271,7 @@ class ZooKeeper:
             logger.debug("the loop ended before the client of ZooKeeper did")
 
     def _learn_session_s(self) -> None:
-        """Servers bound the time of a session; kazoo is told the result with each connection, and keeps it to itself."""
+        """Servers bound the time of a session; kazoo learns the result with each connection, and keeps it to itself."""
         connection = self._client._connection
         connect = connection._connect
 

@@ -39,7 +39,9 @@ def missing() -> str | None:
     if shutil.which("java") is None:
         return "java was not found: install a Java runtime (Debian: apt-get install openjdk-17-jre-headless)"
     if not any(jars().glob("zookeeper-[0-9]*.jar")):
-        return f"there is no zookeeper-*.jar in {jars()}: run `make setup-zookeeper`, or name a folder in {JARS_VARIABLE}"
+        return (
+            f"there is no zookeeper-*.jar in {jars()}: run `make setup-zookeeper`, or name a folder in {JARS_VARIABLE}"
+        )
     return None
 
 

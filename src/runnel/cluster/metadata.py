@@ -65,8 +65,7 @@ class Metadata:
     ) -> Self:
         """Read the cluster's metadata; in an empty store, a new cluster begins."""
         await store.sync()
-        if await store.get(nodes.CLUSTER_PATH) is None:
-            await _begin(store, rng, features or {})
+        await _begin(store, rng, features or {})
         image, recent = await load(store)
         return cls(store, rng, defaults or Defaults(), image, recent)
 
@@ -396,7 +395,11 @@ def text_of(number: UUID) -> str:
 
 
 async def _begin(store: Store, rng: Rng, features: Mapping[str, int]) -> None:
-    try:
-        await store.multi(nodes.first_nodes(text_of(new_uuid(rng)), features))
-    except (Conflict, OutcomeUnknown):
-        await store.sync()  # another broker began the same cluster at the same time
+    """Make a new cluster unless there is one."""
+    for _ in range(TRIES_MAX):
+        if await store.get(nodes.CLUSTER_PATH) is not None:
+            return
+        try:
+            await store.multi(nodes.first_nodes(text_of(new_uuid(rng)), features))
+        except (Conflict, OutcomeUnknown):
+            await store.sync()  # another broker began the same cluster at the same time

@@ -32,6 +32,8 @@ RECONNECT: Final = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 0
 Call: TypeAlias = Callable[[], Any]  # starts something in kazoo, and returns its AsyncResult
 
 logger = logging.getLogger("runnel.zookeeper")
+_quiet = logger.getChild("client")  # what kazoo would say with every try; `_state_changed` says what matters
+_quiet.setLevel(logging.ERROR)
 
 _BROKEN = (kz.ConnectionLoss, kz.ConnectionClosedError, kz.SessionExpiredError, kz.SessionMovedError)
 _ECHOES = (kz.RolledBackError, kz.RuntimeInconsistency)  # what the other operations of a refused multi get
@@ -52,7 +54,7 @@ class ZooKeeper:
         self._hosts = hosts
         self._chroot = chroot.rstrip("/")
         self._session_s = session_ms / 1000
-        self._client = KazooClient(hosts, self._session_s, connection_retry=RECONNECT, logger=logger)
+        self._client = KazooClient(hosts, self._session_s, connection_retry=RECONNECT, logger=_quiet)
         self._client.add_listener(self._state_changed)
         self._learn_session_s()
         self._session = 0
@@ -87,7 +89,9 @@ class ZooKeeper:
             ) from None
         self._session = self._client.client_id[0]
         await self._make_chroot()
-        self._prove(self._loop.time())
+        sent = self._loop.time()
+        await self.sync()
+        self._prove(sent)
         self._beat = self._loop.create_task(self._keep_proving())
 
     async def _make_chroot(self) -> None:
@@ -259,7 +263,10 @@ class ZooKeeper:
 
     def _state_changed(self, state: str) -> None:
         if state == KazooState.CONNECTED:
+            logger.info("connected to ZooKeeper, session %x", self._client.client_id[0])
             self._hop(_release, self._connected)
+        elif state == KazooState.SUSPENDED:
+            logger.warning("the connection to ZooKeeper is broken: trying to get it back before the session ends")
         elif state == KazooState.LOST and self._over is None:
             self._over = "the session with ZooKeeper expired"  # at once: kazoo goes on with a new one (rule 4)
             self._hop(self._lose, self._over)
@@ -289,11 +296,14 @@ class _Watch:
         self._path = path
         self._arming: asyncio.Task[None] | None = None
         self._fired_again = False
+        self._error: StoreUnavailable | None = None
         self.told = asyncio.Event()
 
     async def changed(self) -> None:
         await self.told.wait()
         self._store._check()
+        if self._error is not None:
+            raise self._error
         self.told.clear()
 
     def close(self) -> None:
@@ -324,8 +334,9 @@ class _Watch:
                 self._fired_again = False
                 await self.arm()
                 self.told.set()
-        except StoreUnavailable:
-            self.told.set()  # who waits gets this error
+        except StoreUnavailable as error:
+            self._error = error  # nothing is watched any more: who waits must not wait for ever
+            self.told.set()
         finally:
             self._arming = None
 

@@ -87,7 +87,6 @@ class ZooKeeper:
             raise StoreUnavailable(
                 f"no ZooKeeper answered at {self._hosts} within {CONNECT_S:.0f} s: {advice}"
             ) from None
-        self._session = self._client.client_id[0]
         await self._make_chroot()
         sent = self._loop.time()
         await self.sync()
@@ -228,6 +227,11 @@ class ZooKeeper:
         why = f"ZooKeeper gave no sign of life for {silence_s:.1f} s: the session can't be proved to live"
         self._deadline = self._loop.call_at(when + silence_s, self._lose, why)
 
+    def _has_connected(self, session: int) -> None:
+        logger.info("connected to ZooKeeper, session %x", session)
+        self._session = self._session or session  # there is but one: rule 4
+        _release(self._connected)
+
     def _lose(self, why: str) -> None:
         if not self._lost.is_set() and self._stopped is None:
             logger.error("the session with ZooKeeper is over: %s", why)
@@ -263,8 +267,7 @@ class ZooKeeper:
 
     def _state_changed(self, state: str) -> None:
         if state == KazooState.CONNECTED:
-            logger.info("connected to ZooKeeper, session %x", self._client.client_id[0])
-            self._hop(_release, self._connected)
+            self._hop(self._has_connected, self._client.client_id[0])
         elif state == KazooState.SUSPENDED:
             logger.warning("the connection to ZooKeeper is broken: trying to get it back before the session ends")
         elif state == KazooState.LOST and self._over is None:

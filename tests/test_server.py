@@ -1,5 +1,7 @@
 """The whole broker as a process: crashes, full disks, orderly ends, clear refusals."""
 
+import asyncio
+import errno
 import resource
 import socket
 import subprocess
@@ -12,6 +14,15 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from runnel.broker.config import Address, BrokerConfig
+from runnel.client.cluster import Cluster
+from runnel.client.producer import Delivery
+from runnel.client.producer import Producer as OwnProducer
+from runnel.model.errors import Fatal, RunnelError
+from runnel.server import Machine, Server
+from runnel.shell.clock import SystemClock
+from runnel.shell.disk import RealDisk, RealFile
+from runnel.shell.rng import SystemRng
 from runnel.testing.process import BrokerProcess
 
 LIMIT_S = 60.0
@@ -188,3 +199,56 @@ def test_a_damaged_batch_is_reported_and_the_rest_is_served(tmp_path: Path) -> N
         assert message is not None
         assert message.value() == b"2" * 100
         consumer.close()
+
+
+class DiskThatCannotSync(RealDisk):
+    """Once told to, every sync of a partition's log fails, as on a dying device."""
+
+    broken = False
+
+    def open(self, path: str, *, create: bool = False) -> RealFile:
+        disk = self
+
+        class Opened(RealFile):
+            def sync(self) -> None:
+                if disk.broken and path.endswith(".log"):
+                    raise OSError(errno.EIO, "the device failed", path)
+                super().sync()
+
+        plain = super().open(path, create=create)
+        return Opened(path, plain._fd, plain._scratch)
+
+
+def test_a_failed_sync_ends_the_broker_and_acknowledges_nothing(tmp_path: Path) -> None:
+    """After a failed fsync the kernel may have dropped the pages: whatever is said from then on could be a lie."""
+
+    async def main() -> None:
+        config = BrokerConfig(data=str(tmp_path), kafka=Address("127.0.0.1", 0))
+        disk = DiskThatCannotSync(str(tmp_path))
+        ended: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        server = Server(config, Machine(disk, SystemClock(), SystemRng()), ended.set_result)
+        await server.start()
+        cluster = Cluster([str(server.kafka)], clock=SystemClock())
+        producer = OwnProducer(cluster)
+        await (await producer.send("t", b"before"))
+        disk.broken = True
+        delivery = await producer.send("t", b"after")
+        error = await asyncio.wait_for(ended, LIMIT_S)
+        assert isinstance(error, Fatal)
+        assert "sync" in str(error)
+        assert not (delivery.done() and _succeeded(delivery))
+        await producer.close(flush=False)
+        await cluster.close()
+        disk.broken = False
+        await server.stop()
+        disk.close()
+
+    asyncio.run(main())
+
+
+def _succeeded(delivery: Delivery) -> bool:
+    try:
+        delivery.result()
+    except RunnelError:
+        return False
+    return True

@@ -150,7 +150,8 @@ class Classic(Client):
                 self.join()
             case "sync":
                 assert self.joined is not None
-                assignments = self.assign(self.joined) if leads else ()
+                assigns = leads and not self.joined.skip_assignment
+                assignments = self.assign(self.joined) if assigns else ()
                 request = Sync("g", self.generation, self.member_id, self.instance, assignments=assignments)
                 self.world.ask(self, "sync", request)
             case "stable":
@@ -164,7 +165,7 @@ class Classic(Client):
         protocols = (OfferedProtocol("sticky", metadata), OfferedProtocol("range", metadata))
         self.world.ask(self, "join", Join(
             "g", self.member_id, self.instance, self.name, "host", SESSION_MS, REBALANCE_MS, "consumer", protocols,
-            requires_known_id=True,
+            requires_known_id=True, can_skip_assignment=True,
         ))  # fmt: skip
 
     def assign(self, joined: Joined) -> tuple[tuple[str, bytes], ...]:
@@ -188,6 +189,8 @@ class Classic(Client):
             case Joined():
                 self.member_id, self.generation, self.joined = result.member_id, result.generation, result
                 self.phase = "sync"
+                if result.skip_assignment:
+                    self.version = -1  # it leads again, and can't know which topics it assigned before (KIP-814)
             case Synced():
                 assigned = keys(read_assignment(result.assignment))
                 gave_up = self.owned - assigned
@@ -367,21 +370,23 @@ class World(RuleBasedStateMachine):
             "g", client.member_id, client.generation, (OffsetToCommit(key, Offset(offset)),), client.instance
         )
         now = Millis(self.now)
-        speaks = self.may_commit(client)
+        speaks = self.may_commit(client, key)
         step = self.shard.commit_offsets(request, -1, self.topics, now, now)
         (reply,) = step.replies
         self.log += step.records
-        accepted = isinstance(reply.result, OffsetsCommitted)
+        accepted = isinstance(reply.result, OffsetsCommitted) and reply.result.errors == (None,)
         assert speaks or not accepted, "a zombie committed"
         if accepted:
             self.committed[key] = offset
 
-    def may_commit(self, client: Client) -> bool:
-        """Whether the group knows this member in this very generation or epoch."""
+    def may_commit(self, client: Client, key: PartitionKey | None = None) -> bool:
+        """Whether the group knows this member in its generation or epoch, or in an earlier one with this partition."""
         group = self.shard._groups.get("g")
         if isinstance(group, ConsumerGroup):
             member = group.members.get(client.member_id)
             known = member is not None and member.current.epoch == client.generation
+            if member is not None and key in member.current.assigned and not member.is_classic:
+                known = known or member.current.since(key) <= client.generation <= member.current.epoch
             return known or (not group.members and client.generation < 0)
         if isinstance(group, ClassicGroup):
             completing = group.state is GroupState.COMPLETING_REBALANCE

@@ -40,7 +40,7 @@ VALUES: list[tuple[Key | OffsetKey, Value]] = [
     (Key(Kind.MEMBER, "g", "m"), ConsumerMemberRecord("i", "r", "c", "h", 1, ("t",), "a.*", "range")),
     (Key(Kind.MEMBER, "g", "m"), ConsumerMemberRecord(None, None, "", "", 1, (), "", "", CLASSIC)),
     (Key(Kind.TARGET, "g", "m"), TargetRecord(((ID, (0, 1)),))),
-    (Key(Kind.CURRENT, "g", "m"), CurrentRecord(-2, 3, MemberState.UNREVOKED, ((ID, (0,)),), ())),
+    (Key(Kind.CURRENT, "g", "m"), CurrentRecord(-2, 3, MemberState.UNREVOKED, ((3, ((ID, (0,)),)),), ())),
     (OffsetKey("g", PartitionKey(TOPIC, 2)), OffsetRecord(2**62, -1, "mémo", 1_000, None)),
 ]  # fmt: skip
 

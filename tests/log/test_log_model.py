@@ -6,8 +6,9 @@ always means the same message, and whatever was not acknowledged disappears as a
 
 import asyncio
 import contextlib
+import tempfile
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,6 +21,7 @@ from runnel.model.errors import OffsetOutOfRange, OutOfOrderSequence
 from runnel.model.topic_config import FlushMode, TopicConfig
 from runnel.record import batch, records
 from runnel.record.records import Record
+from runnel.shell.disk import RealDisk
 from runnel.testing.clock import ManualClock, SeededRng
 from runnel.testing.disk import Fault, PowerCut, SimDisk
 
@@ -38,7 +40,7 @@ class LogMachine(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.loop.set_exception_handler(lambda loop, context: None)  # zombies die with PowerCut, unheard
         self.clock = ManualClock()
-        self.disk = SimDisk(SeededRng(seed))
+        self.disk = self.new_disk(seed)
         policy = frozenset({"compact"}) if self.compacted else frozenset({"delete"})
         self.config = TopicConfig(
             flush_mode=mode, segment_bytes=size, index_interval_bytes=200, retention_bytes=-1, retention_ms=-1,
@@ -51,6 +53,9 @@ class LogMachine(RuleBasedStateMachine):
         self.sequences: dict[int, int] = {}
         self.compacted_upto = 0
         self.log: Log = self.run(self.open)
+
+    def new_disk(self, seed: int) -> SimDisk:
+        return SimDisk(SeededRng(seed))
 
     def teardown(self) -> None:
         if hasattr(self, "loop"):
@@ -143,7 +148,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(producer=st.sampled_from([7, 8]))
     def retry(self, producer: int) -> None:
         """The last batch of a producer, sent again, is answered with its first offset."""
-        known = [b for b in self.batches if batch.read_header(b).producer_id == producer]
+        known = [b for b in self.present() if batch.read_header(b).producer_id == producer]
         if not known or self.compacted:
             return
         header = batch.read_header(known[-1])
@@ -157,7 +162,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def out_of_order(self) -> None:
         """A sequence that skips one is refused, and leaves nothing behind."""
-        if 7 not in {batch.read_header(b).producer_id for b in self.batches}:
+        if 7 not in {batch.read_header(b).producer_id for b in self.present()}:
             return
         made = records.encode(
             [Record(0, 1, b"a", b"", ())], producer_id=7, producer_epoch=0, base_sequence=self.sequences[7] + 1
@@ -182,7 +187,8 @@ class LogMachine(RuleBasedStateMachine):
         new_end = max(batch.read_header(kept[-1]).last_offset + 1 if kept else 0, self.start)
         self.synced = min(self.synced, new_end)  # it may be gone, whether the cut was finished or not
         if self.attempt(lambda: self.log.truncate(target), cut_at):
-            self.batches = kept
+            end = batch.read_header(kept[-1]).last_offset + 1 if kept else 0
+            self.batches = kept if end >= self.start else []  # nothing is left: not even the producers
             self.forget_sequences()
 
     @rule(part=st.integers(0, 10), cut_at=st.one_of(st.none(), st.integers(1, 10)))
@@ -274,6 +280,10 @@ class LogMachine(RuleBasedStateMachine):
 
     # --- what must hold
 
+    def present(self) -> list[bytes]:
+        """The batches that are in the log as a whole."""
+        return [b for b in self.batches if batch.read_header(b).base_offset >= self.start]
+
     @property
     def end(self) -> int:
         last = batch.read_header(self.batches[-1]).last_offset + 1 if self.batches else 0
@@ -343,13 +353,15 @@ class LogMachine(RuleBasedStateMachine):
         if self.compacted:
             return
         replayed = Producers()
-        for b in self.batches:
+        for b in self.present():
             replayed.replay(batch.read_header(b), 0)
-        assert {p.producer_id: p.batches for p in self.log.producers} == {p.producer_id: p.batches for p in replayed}
-        for b in self.batches:
+        for producer in replayed:  # of those that retention removed it may know more
+            known = self.log.producers.get(producer.producer_id)
+            assert known is not None
+            assert known.batches[-len(producer.batches) :] == producer.batches
+        for b in self.present():
             header = batch.read_header(b)
-            if header.last_offset >= self.start:
-                assert self.log.epochs.epoch_of(max(header.base_offset, self.start)) == header.leader_epoch
+            assert self.log.epochs.epoch_of(header.base_offset) == header.leader_epoch
 
     @rule()
     def out_of_range(self) -> None:
@@ -365,10 +377,48 @@ class CompactedLogMachine(LogMachine):
     compacted = True
 
 
+class KillableDisk(RealDisk):
+    """A real disk whose process may die, as far as a test can see; the power stays on."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.root = root
+        self.dead = False
+        self.calls: list[tuple[str, str]] = []
+
+    def inject(self, fault: Fault) -> None:
+        """No fault can be injected here."""
+
+    def heal(self) -> None:
+        """Nothing ever fails here."""
+
+    def kill(self) -> "KillableDisk":
+        self.close()
+        return KillableDisk(self.root)
+
+    crash = kill
+
+
+class RealLogMachine(LogMachine):
+    """The same on a real disk, without power cuts."""
+
+    def new_disk(self, seed: int) -> SimDisk:
+        self.root = tempfile.TemporaryDirectory()
+        return cast(SimDisk, KillableDisk(self.root.name))
+
+    def teardown(self) -> None:
+        super().teardown()
+        if hasattr(self, "root"):
+            cast(KillableDisk, self.disk).close()
+            self.root.cleanup()
+
+
 MODEST = settings(
     max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
 )
 TestLog = LogMachine.TestCase
 TestLog.settings = MODEST
+TestRealLog = RealLogMachine.TestCase
+TestRealLog.settings = settings(MODEST, max_examples=12, stateful_step_count=20)
 TestCompactedLog = CompactedLogMachine.TestCase
 TestCompactedLog.settings = MODEST

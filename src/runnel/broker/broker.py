@@ -50,7 +50,9 @@ class Broker:
         self._fetching = Fetching(config.fetch_bytes_max)
         self.produce = Producing(clock).produce
         self.fetch = self._fetching.fetch
-        self._housekeeping = Housekeeping(self.partitions, config.housekeeping_ms)
+        self._housekeeping = Housekeeping(
+            self.partitions, every_ms=config.housekeeping_ms, producer_expiry_ms=config.producer_expiry_ms
+        )
         self._on_fatal = on_fatal
         self._changes: deque[Change] = deque()
         self._follower: asyncio.Task[None] | None = None

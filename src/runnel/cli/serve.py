@@ -55,12 +55,18 @@ def _log_to_stderr(config: BrokerConfig) -> None:
 
 
 def _announce(server: Server) -> None:
-    address = str(server.kafka)
+    address, command = str(server.kafka), _command()
     click.echo(
         f"runnel: broker {server.broker.id} is ready\n"
         f"  kafka    {address}      (bootstrap.servers={address})\n"
         f"  data     {server.broker.config.data}\n"
-        f"  try      echo hello | runnel produce -b {address} greetings\n"
-        f"           runnel consume -b {address} greetings -e"
+        f"  try      echo hello | {command} produce -b {address} greetings\n"
+        f"           {command} consume -b {address} greetings -e"
     )
     sys.stdout.flush()
+
+
+def _command() -> str:
+    """How this command was called, so that what we print can be typed."""
+    called = Path(sys.argv[0])
+    return os.path.relpath(called) if called.name == "runnel" and called.exists() else "runnel"

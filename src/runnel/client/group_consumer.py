@@ -120,14 +120,17 @@ class GroupConsumer:
         except RetriableError:
             return  # the next one carries it
 
-    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+    async def commit(
+        self, offsets: Mapping[TopicPartition, int] | None = None, *, timeout_ms: int | None = None
+    ) -> None:
         """Store offsets for the group: of all that was polled so far, or these (each: the next one to read)."""
         wanted = dict(self.positions if offsets is None else offsets)
         changed = {where: at for where, at in wanted.items() if self._committed.get(where) != at}
         if not changed:
             return
         values = {where: Committed(at) for where, at in changed.items()}
-        await commit(self.cluster, self.group, values, generation=self.membership.generation)
+        generation = self.membership.generation
+        await commit(self.cluster, self.group, values, generation=generation, timeout_ms=timeout_ms)
         self._committed |= changed
 
     # --- the end

@@ -9,7 +9,7 @@ from runnel.groups.rebalance import Rebalance
 from runnel.groups.records import ClassicGroupRecord
 from runnel.groups.roster import Member
 from runnel.groups.store import Stored
-from runnel.groups.subscription import CONSUMER
+from runnel.groups.subscription import CONSUMER, Subscription
 from runnel.groups.timers import Alarm
 from runnel.groups.turn import Turn
 from runnel.groups.values import (
@@ -41,6 +41,7 @@ from runnel.model.errors import (
     RunnelError,
     UnknownMember,
 )
+from runnel.model.ids import PartitionKey
 
 
 class ClassicGroup(Rebalance):
@@ -135,11 +136,11 @@ class ClassicGroup(Rebalance):
         member = self.roster.find(request.member_id, request.instance_id)
         same = member.protocols == request.protocols
         leads = self.roster.leader == member.member_id
-        if self.state is GroupState.COMPLETING_REBALANCE and same:
-            turn.reply(ticket, self._joined(member))  # the first answer got lost
-        elif self.state is GroupState.STABLE and same and not leads:
+        completing, stable = self.state is GroupState.COMPLETING_REBALANCE, self.state is GroupState.STABLE
+        if same and (completing or (stable and not leads)):  # the first answer got lost
             turn.reply(ticket, self._joined(member))
-        else:  # a leader that joins again wants a new assignment
+            self._heard(member, turn)
+        else:  # a leader that joins a stable group again wants to assign again
             member.update(request)
             self._await_join(member, ticket, turn)
             self._rebalance(turn)
@@ -162,12 +163,14 @@ class ClassicGroup(Rebalance):
         self.persist(turn)
         turn.reply(ticket, self._welcome_back(member, old_leader, request))
 
-    def _changes_assignment(self, member: Member, before: object) -> bool:
+    def _changes_assignment(self, member: Member, before: Subscription | None) -> bool:
         """Whether a static member came back with other wishes. What it owned before does not count."""
         if self.roster.select_protocol() != self.protocol:
             return True
         after = member.subscription(self.protocol)
-        return self.protocol_type == CONSUMER and getattr(after, "topics", None) != getattr(before, "topics", None)
+        if self.protocol_type != CONSUMER or before is None or after is None:
+            return False
+        return set(after.topics) != set(before.topics)
 
     def _welcome_back(self, member: Member, old_leader: str, request: Join) -> Joined:
         leads = self.roster.leader == member.member_id
@@ -256,6 +259,10 @@ class ClassicGroup(Rebalance):
         if self.state is GroupState.COMPLETING_REBALANCE:  # its partitions may be another's by now (KAFKA-8421)
             raise RebalanceInProgress(f"group {self.group_id!r} rebalances: sync before committing")
         self._heard(member, turn)
+
+    def check_partition(self, request: CommitOffsets, partition: PartitionKey) -> RunnelError | None:
+        """Whoever may commit may commit everything: what its members have, the broker does not know."""
+        return None
 
     def check_fetch(self, request: FetchOffsets) -> None:
         """Anybody may read the offsets of a classic group."""

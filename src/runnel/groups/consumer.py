@@ -31,11 +31,13 @@ from runnel.model.errors import (
     GroupFull,
     IllegalGeneration,
     InvalidRequest,
+    RunnelError,
     StaleMemberEpoch,
     UnknownMember,
     UnreleasedInstance,
     UnsupportedAssignor,
 )
+from runnel.model.ids import PartitionKey
 
 
 class ConsumerGroup(ClassicSeats):
@@ -155,7 +157,18 @@ class ConsumerGroup(ClassicSeats):
             return
         if request.generation < 0 and not request.member_id:
             raise UnknownMember(f"group {self.group_id!r} has members: stop them before committing from outside")
-        self._check_epoch(self._find(request.member_id, request.instance_id), request.generation)
+        member = self._find(request.member_id, request.instance_id)
+        if member.is_classic or not 0 < request.generation <= member.current.epoch:
+            self._check_epoch(member, request.generation)
+
+    def check_partition(self, request: CommitOffsets, partition: PartitionKey) -> RunnelError | None:
+        """A commit from an epoch ago is good for what the member had then and has had ever since (KIP-1251)."""
+        member = self.members.get(request.member_id)
+        if member is None or request.generation == member.current.epoch:
+            return None
+        if partition in member.current.assigned and member.current.since(partition) <= request.generation:
+            return None
+        return _stale(member, request.generation)
 
     def check_fetch(self, request: FetchOffsets) -> None:
         if request.member_id is not None or request.member_epoch >= 0:
@@ -165,9 +178,7 @@ class ConsumerGroup(ClassicSeats):
         if epoch != member.current.epoch and member.is_classic:
             raise IllegalGeneration(f"generation {epoch} is over, now is {member.current.epoch}: join again")
         if epoch != member.current.epoch:
-            raise StaleMemberEpoch(
-                f"{member.member_id!r} is in epoch {member.current.epoch}, not {epoch}: retry after the next heartbeat"
-            )
+            raise _stale(member, epoch)
 
     def check_delete_offsets(self) -> None:
         """Those of topics that nobody reads can go at any time."""
@@ -195,6 +206,12 @@ class ConsumerGroup(ClassicSeats):
             self.group_id, self.state, self.epoch, self.assignment_epoch, self.assignor or default_assignor,
             tuple(map(_described, self.members.values())),
         )  # fmt: skip
+
+
+def _stale(member: Consumer, epoch: int) -> StaleMemberEpoch:
+    return StaleMemberEpoch(
+        f"{member.member_id!r} is in epoch {member.current.epoch}, not {epoch}: retry after the next heartbeat"
+    )
 
 
 def _described(member: Consumer) -> DescribedConsumer:

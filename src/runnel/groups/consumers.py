@@ -96,8 +96,8 @@ class Consumers:
         """Take a member out; what it held is free at once."""
         self._hold(member, Current())
         del self.members[member.member_id]
-        if self.statics.get(member.record.instance_id or "") == member.member_id:
-            del self.statics[member.record.instance_id or ""]
+        if member.record.instance_id is not None:
+            del self.statics[member.record.instance_id]
         for alarm in (Alarm.SESSION, Alarm.REVOKE, Alarm.JOIN, Alarm.SYNC):
             turn.timers.cancel(self._timer(alarm, member.member_id))
         for kind in (Kind.CURRENT, Kind.TARGET, Kind.MEMBER):
@@ -113,6 +113,9 @@ class Consumers:
     def _wish(self, member: Consumer, record: ConsumerMemberRecord, turn: Turn) -> bool:
         """Take over what a member wishes; True if that calls for another assignment."""
         before, member.record = member.record, record
+        if before.instance_id != record.instance_id:
+            self.statics.pop(before.instance_id or "", None)
+            self._seat(member)
         turn.store.put(Key(Kind.MEMBER, self.group_id, member.member_id), record)
         if (before.topic_names, before.topic_regex) != (record.topic_names, record.topic_regex):
             self._read_topics(member, turn)
@@ -229,13 +232,14 @@ class Consumers:
         """One step towards the target; True if what the member is assigned changed."""
         before = member.current
         after = reconcile(before, member.target, self.assignment_epoch, owned, lambda each: each not in self._holders)
-        if after is not before:
-            self._hold(member, after)
-            turn.store.put(Key(Kind.CURRENT, self.group_id, member.member_id), after.record())
-            if after.state is not MemberState.UNREVOKED:
-                turn.timers.cancel(self._timer(Alarm.REVOKE, member.member_id))
-            elif before.state is not MemberState.UNREVOKED or after.epoch != before.epoch:
-                self._time_revocation(member, turn)
+        if after is before:
+            return False
+        self._hold(member, after)
+        turn.store.put(Key(Kind.CURRENT, self.group_id, member.member_id), after.record())
+        if after.state is not MemberState.UNREVOKED:
+            turn.timers.cancel(self._timer(Alarm.REVOKE, member.member_id))
+        elif before.state is not MemberState.UNREVOKED or after.epoch != before.epoch:
+            self._time_revocation(member, turn)
         return after.assigned != before.assigned
 
     def _time_revocation(self, member: Consumer, turn: Turn) -> None:

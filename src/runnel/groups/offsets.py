@@ -13,16 +13,16 @@ from runnel.groups.values import CommitOffsets, DeleteOffsets, FetchedOffset, Of
 from runnel.model.errors import GroupSubscribed, OffsetMetadataTooLarge, RunnelError, UnknownTopic, UnknownTopicId
 from runnel.model.ids import NO_EPOCH, NO_OFFSET, Epoch, Offset, PartitionKey, TopicId
 
-Check = Callable[[PartitionKey], RunnelError | None]
+Check = Callable[[CommitOffsets, PartitionKey], RunnelError | None]
 
 
-def commit(request: CommitOffsets, check: Check | None, turn: Turn) -> tuple[RunnelError | None, ...]:
+def commit(request: CommitOffsets, check: Check, turn: Turn) -> tuple[RunnelError | None, ...]:
     """Keep what can be kept; `check` is what the group says of a single partition."""
     return tuple(_commit_one(request, each, check, turn) for each in request.offsets)
 
 
-def _commit_one(request: CommitOffsets, each: OffsetToCommit, check: Check | None, turn: Turn) -> RunnelError | None:
-    problem = _problem(each, turn) or (check(each.partition) if check else None)
+def _commit_one(request: CommitOffsets, each: OffsetToCommit, check: Check, turn: Turn) -> RunnelError | None:
+    problem = _problem(each, turn) or check(request, each.partition)
     if problem is None:
         expires_ms = None if request.retention_ms is None else turn.wall_ms + request.retention_ms
         record = OffsetRecord(each.offset, each.leader_epoch, each.metadata, turn.wall_ms, expires_ms)

@@ -9,8 +9,8 @@ up stays in its epoch until it says that it did; only then does it get anything 
          +---- all of the target, or (UNRELEASED) what of it is free <-------------+
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from runnel.groups.records import CurrentRecord, MemberState, Partitions, grouped, ungrouped
 from runnel.model.ids import PartitionKey
@@ -27,24 +27,36 @@ class Current:
     state: MemberState = MemberState.STABLE
     assigned: Partitions = NOTHING
     revoking: Partitions = NOTHING  # told to give up; nobody else may have it yet
+    earlier: Mapping[PartitionKey, int] = field(default_factory=dict)  # the epoch of what it had before this epoch
 
     @property
     def held(self) -> Partitions:
         return self.assigned | self.revoking if self.revoking else self.assigned
 
+    def since(self, partition: PartitionKey) -> int:
+        """The epoch in which an assigned partition was given to the member."""
+        return self.earlier.get(partition, self.epoch)
+
     @classmethod
     def of_record(cls, record: CurrentRecord) -> "Current":
-        assigned, revoking = ungrouped(record.assigned), ungrouped(record.revoking)
-        return cls(record.epoch, record.previous_epoch, MemberState(record.state), assigned, revoking)
+        by_epoch = {epoch: ungrouped(topics) for epoch, topics in record.assigned}
+        earlier = {each: epoch for epoch, part in by_epoch.items() if epoch != record.epoch for each in part}
+        assigned = NOTHING.union(*by_epoch.values())
+        state, revoking = MemberState(record.state), ungrouped(record.revoking)
+        return cls(record.epoch, record.previous_epoch, state, assigned, revoking, earlier)
 
     def record(self) -> CurrentRecord:
-        return CurrentRecord(
-            self.epoch, self.previous_epoch, self.state, grouped(self.assigned), grouped(self.revoking)
-        )
+        by_epoch: dict[int, list[PartitionKey]] = {}
+        for partition in self.assigned:
+            by_epoch.setdefault(self.since(partition), []).append(partition)
+        assigned = tuple((epoch, grouped(part)) for epoch, part in sorted(by_epoch.items()))
+        return CurrentRecord(self.epoch, self.previous_epoch, self.state, assigned, grouped(self.revoking))
 
     def moved(self, epoch: int, state: MemberState, assigned: Partitions, revoking: Partitions = NOTHING) -> "Current":
         previous = self.epoch if epoch != self.epoch else self.previous_epoch
-        return Current(epoch, previous, state, assigned, revoking)
+        kept = {partition: self.since(partition) for partition in assigned & self.assigned}
+        earlier = {partition: since for partition, since in kept.items() if since != epoch}
+        return Current(epoch, previous, state, assigned, revoking, earlier)
 
 
 def reconcile(

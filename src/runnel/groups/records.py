@@ -103,7 +103,7 @@ class CurrentRecord(msgspec.Struct, frozen=True, array_like=True, tag=1):
     epoch: int
     previous_epoch: int
     state: MemberState
-    assigned: Grouped
+    assigned: tuple[tuple[int, Grouped], ...]  # by the epoch in which it was given
     revoking: Grouped
 
 

@@ -170,7 +170,7 @@ class GroupShard:
                 raise IllegalGeneration(f"there is no group {request.group_id!r} (any more): join again")
             group = self._groups[request.group_id] = ClassicGroup(request.group_id)
         group.check_commit(request, turn)
-        turn.reply(ticket, OffsetsCommitted(offsets.commit(request, None, turn)))
+        turn.reply(ticket, OffsetsCommitted(offsets.commit(request, group.check_partition, turn)))
 
     def fetch_offsets(
         self, request: FetchOffsets, ticket: object, topics: TopicView, now_ms: Millis, wall_ms: Millis

@@ -13,15 +13,12 @@ from runnel.model.ids import NO_EPOCH, NO_OFFSET, Epoch, Offset
 class Epochs:
     """The leader epochs of one log, oldest first."""
 
-    __slots__ = ("_entries", "_log_end")
+    __slots__ = ("_entries", "_log_end", "latest")
 
     def __init__(self, log_end: Callable[[], int], entries: list[tuple[int, int]] | None = None) -> None:
         self._log_end = log_end
         self._entries = entries or []
-
-    @property
-    def latest(self) -> Epoch:
-        return Epoch(self._entries[-1][0]) if self._entries else NO_EPOCH
+        self.latest = Epoch(self._entries[-1][0]) if self._entries else NO_EPOCH
 
     def copy(self) -> "Epochs":
         """The same for work off the loop, while this one grows."""
@@ -33,8 +30,9 @@ class Epochs:
 
     def note(self, epoch: int, offset: int) -> None:
         """A batch of `epoch` begins at `offset`, which is the end of the log."""
-        if not self._entries or epoch > self._entries[-1][0]:
+        if epoch > self.latest:
             self._entries.append((epoch, offset))
+            self.latest = Epoch(epoch)
 
     def epoch_of(self, offset: int) -> Epoch:
         """The epoch that wrote `offset`."""
@@ -43,7 +41,11 @@ class Epochs:
 
     def may_have(self, epoch: int, offset: int) -> bool:
         """Whether a batch that has `offset` can be of this epoch; of offsets that were trimmed nothing is known."""
-        return not self._entries or self.epoch_of(offset) in (epoch, NO_EPOCH)
+        entries = self._entries
+        if not entries:
+            return True
+        newest, begin = entries[-1]
+        return epoch == newest if offset >= begin else self.epoch_of(offset) in (epoch, NO_EPOCH)
 
     def end_offset(self, epoch: int) -> tuple[Epoch, Offset]:
         """The largest epoch not above `epoch`, and the first offset after it.
@@ -61,6 +63,7 @@ class Epochs:
         """The log ends at `end_offset` now: epochs that began there or later never were."""
         while self._entries and self._entries[-1][1] >= end_offset:
             self._entries.pop()
+        self.latest = Epoch(self._entries[-1][0]) if self._entries else NO_EPOCH
 
     def trim(self, start_offset: int) -> None:
         """The log starts at `start_offset` now: the epoch that spans it begins there."""

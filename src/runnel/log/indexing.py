@@ -25,11 +25,15 @@ class IndexWriter:
             self._file.truncate(index.count * ENTRY_BYTES)
 
     def note(self, header: BatchHeader, position: int, expected_offset: int, interval_bytes: int) -> None:
+        index = self._index
         if header.base_offset != expected_offset:
-            self._index.gaps = True
-        self._index.note(header.base_offset - self._base_offset, position, header.max_timestamp, interval_bytes)
-        if len(self._index.tail) >= TAIL_BYTES_MAX:
-            self._flush()
+            index.gaps = True
+        if position >= index.next_at:
+            index.note(header.base_offset - self._base_offset, position, header.max_timestamp, interval_bytes)
+            if len(index.tail) >= TAIL_BYTES_MAX:
+                self._flush()
+        elif header.max_timestamp > index.latest_timestamp:
+            index.latest_timestamp = header.max_timestamp
 
     def finish(self, segment: Segment, next_offset: int | None) -> None:
         """Write what is left; with the next segment's base offset the index is sealed."""

@@ -209,11 +209,12 @@ class Reader:
             if await self._disk.offload(lambda: entries_intact(file, mark)):
                 index.verified = True
                 return
-        await self._writer.alone(lambda: self._rebuild_active(segment))
+        await self._writer.alone(lambda: self._rebuild(segment))
 
-    async def _rebuild_active(self, segment: Segment) -> None:
+    async def _rebuild(self, segment: Segment) -> None:
+        """Build the index anew of a segment that was the active one when its index was missed."""
         self._files.forget(segment.index_path)
-        end = self._state.end_offset
+        end = self._state.end_of(segment)
         index, holes = await self._disk.offload(lambda: build(self._disk, segment, end, self.interval_bytes))
         index.next_at = segment.size
         self._take_holes(segment, holes)

@@ -116,8 +116,8 @@ class _Recovery:
         self._drop_trimmed(start)
         rest = self._resume() or self._start_over(start)
         for number, (segment, position) in enumerate(rest):
-            is_last = number + 1 == len(rest)
-            if (self.trusted and segment.base_offset > self.end) or self._ends_in(segment, position, is_last):
+            continues = number == 0 or not self.trusted or segment.base_offset == self.end
+            if not continues or self._ends_in(segment, position, number + 1 == len(rest)):
                 self._drop([segment for segment, _ in rest if segment not in self.segments])
                 break
         self._keep_offsets_unique(start)
@@ -135,9 +135,12 @@ class _Recovery:
             self._drop([self._segment(self.bases.pop(0))])
 
     def _drop(self, segments: list[Segment]) -> None:
+        """Remove segments, durably: one that came back would stand beside those that took its place."""
         for segment in reversed(segments):
             _remove_if_there(self.disk, segment.index_path)
             self.disk.remove(segment.log_path)
+        if segments:
+            checkpoints.sync_dir(self.disk, self.folder)
 
     def _resume(self) -> list[tuple[Segment, int]]:
         """Take what was synced as it is; the segments that may have unsynced batches, and where these begin."""
@@ -204,10 +207,11 @@ class _Recovery:
                 if header.base_offset < self.end or header.leader_epoch < self.epochs.latest:
                     break
                 writer.note(header, at, self.end, self.interval)
-                self.epochs.note(header.leader_epoch, header.base_offset)
+                if header.leader_epoch != self.epochs.latest:
+                    self.epochs.note(header.leader_epoch, header.base_offset)
                 if header.producer_id >= 0:
                     self.producers.replay(header, self.now_ms)
-                self.end = Offset(header.last_offset + 1)
+                self.end = Offset(header.base_offset + header.last_offset_delta + 1)
                 position = at + header.size
             if position == segment.size or self.trusted:
                 return position
@@ -256,8 +260,12 @@ def rotten(segment: Segment, hole: Hole) -> Corruption:
 def load_producers(
     disk: Disk, folder: str, snapshots: list[Offset], segments: list[Segment], end_offset: int, now_ms: int
 ) -> Producers:
-    """The producers as they were before `end_offset`: the newest good snapshot, and the log from there on."""
-    for offset in reversed(snapshots):
+    """The producers as they were before `end_offset`: the newest good snapshot, and the log from there on.
+
+    A snapshot from before the log's start is of no use: batches between the two are gone, and a producer of whom only
+    the older half is known would be refused for ever.
+    """
+    for offset in reversed([offset for offset in snapshots if offset >= segments[0].base_offset]):
         data = checkpoints.read_small(disk, f"{folder}/{numbered(offset, PRODUCERS)}")
         producers = Producers.from_bytes(data, offset) if data is not None else None
         if producers is not None:

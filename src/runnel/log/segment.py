@@ -19,24 +19,20 @@ class Hole(NamedTuple):
 class Segment:
     """The batches from `base_offset` on, up to the next segment."""
 
-    __slots__ = ("base_offset", "created_ms", "folder", "holes", "index", "sealed_latest", "size")
+    __slots__ = (
+        "base_offset", "created_ms", "folder", "holes", "index", "index_path", "log_path", "sealed_latest", "size",
+    )  # fmt: skip
 
     def __init__(self, folder: str, base_offset: int, size: int, created_ms: int, index: Index | None) -> None:
         self.folder = folder
+        self.log_path = f"{folder}/{numbered(base_offset, LOG)}"
+        self.index_path = f"{folder}/{numbered(base_offset, INDEX)}"
         self.base_offset = Offset(base_offset)
         self.size = size
         self.created_ms = created_ms
         self.index = index  # None: sealed, and not looked at yet
         self.sealed_latest: int | None = None  # its latest timestamp, while the index is not looked at
         self.holes: tuple[Hole, ...] = ()
-
-    @property
-    def log_path(self) -> str:
-        return f"{self.folder}/{numbered(self.base_offset, LOG)}"
-
-    @property
-    def index_path(self) -> str:
-        return f"{self.folder}/{numbered(self.base_offset, INDEX)}"
 
     def hole_at(self, position: int) -> Hole | None:
         for hole in self.holes:

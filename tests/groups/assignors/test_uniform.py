@@ -136,3 +136,15 @@ def test_a_double_claim_counts_once() -> None:
     both = frozenset({PartitionKey(TOPICS[0], 0)})
     claimants = [Claimant(name, None, frozenset(TOPICS[:1]), both) for name in "ab"]
     check(claimants, {TOPICS[0]: 1}, assign("uniform", claimants, {TOPICS[0]: 1}))
+
+
+def test_a_thousand_members_and_ten_thousand_partitions() -> None:
+    """Large enough that anything quadratic in the partitions would be felt."""
+    topics = [TopicId(uuid.UUID(int=number)) for number in range(1, 101)]
+    counts = dict.fromkeys(topics, 100)
+    claimants = [Claimant(f"m{number}", None, frozenset(topics), NOTHING) for number in range(1_000)]
+    before = assign("uniform", claimants, counts)
+    after = assign("uniform", again(claimants[100:], before), counts)
+    check(claimants[100:], counts, after)
+    assert {len(part) for part in after.values()} == {11, 12}
+    assert moved(before, after) == 1_000

@@ -14,6 +14,7 @@ kazoo counts as shell: it is a user of threads, sockets and clocks.
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -21,12 +22,15 @@ from typing import Any, Final, Self, TypeAlias
 
 from kazoo import exceptions as kz
 from kazoo.client import KazooClient, KazooState
+from kazoo.handlers.threading import SequentialThreadingHandler
 
 from runnel.cluster.store import Conflict, Create, Delete, Node, Op, OutcomeUnknown, Reason, Set, StoreUnavailable
 
 CONNECT_S: Final = 15.0
 PROOF_SHARE: Final = 2 / 3  # of the session: how long it counts as alive after the last proof
 BEAT_SHARE: Final = 1 / 6  # of the session: how often it is proved
+TRY_SHARE: Final = 1 / 4  # of the session: how long one server may take to let us in, before the next is tried
+TRY_S_MIN: Final = 1.0
 RECONNECT: Final = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 0.5}
 
 Call: TypeAlias = Callable[[], Any]  # starts something in kazoo, and returns its AsyncResult
@@ -54,7 +58,7 @@ class ZooKeeper:
         self._hosts = hosts
         self._chroot = chroot.rstrip("/")
         self._session_s = session_ms / 1000
-        self._client = KazooClient(hosts, self._session_s, connection_retry=RECONNECT, logger=_quiet)
+        self._client = _client(hosts, self._session_s)
         self._client.add_listener(self._state_changed)
         self._learn_session_s()
         self._session = 0
@@ -214,7 +218,7 @@ class ZooKeeper:
             try:
                 await self._result(lambda: self._client.sync_async(self._path("/")))
             except kz.KazooException:
-                await asyncio.sleep(beat_s / 10)
+                await asyncio.sleep(beat_s / 100)  # the next one waits in kazoo until it is connected
             else:
                 self._prove(sent)
                 await asyncio.sleep(sent + beat_s - self._loop.time())
@@ -342,6 +346,21 @@ class _Watch:
             self.told.set()
         finally:
             self._arming = None
+
+
+def _client(hosts: str, session_s: float) -> Any:
+    """kazoo waits for a silent server for the whole session, then it is too late for another: bound each try.
+
+    It divides the session's time by the number of hosts, so each is named several times; and it asks its handler for
+    connections.
+    """
+    try_s = max(TRY_S_MIN, session_s * TRY_SHARE)
+    handler = SequentialThreadingHandler()
+    connect = handler.create_connection
+    handler.create_connection = lambda *where, **how: connect(*where, **{**how, "timeout": try_s})
+    times = math.ceil(session_s / try_s / len(hosts.split(",")))
+    named = ",".join([hosts] * times)
+    return KazooClient(named, session_s, handler=handler, connection_retry=RECONNECT, logger=_quiet)
 
 
 def _settle(future: "asyncio.Future[Any]", result: Any) -> None:

@@ -7,7 +7,7 @@ DATA ?= data
 BENCH ?= short
 LOCK := $(BIN)/pip-compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-emit-trusted-host \
 	--no-emit-find-links --allow-unsafe --strip-extras --no-annotate --no-header
-.PHONY: help prerequisites setup setup-dev setup-compat run test check compat fuzz bench format lock clean
+.PHONY: help prerequisites setup setup-dev setup-compat setup-zookeeper run test check compat fuzz bench format lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -37,10 +37,13 @@ setup-dev: .venv/dev.done ## the same, with what checks and tests need
 run: setup ## start a broker on loopback (data in ./data, or make run DATA=DIR)
 	@exec $(BIN)/runnel serve --data $(DATA)
 
+setup-zookeeper: setup-dev ## fetch the ZooKeeper that the tests use, into build/zookeeper (4.5 MB)
+	@$(BIN)/python -m runnel.testing.zookeeper || test -z "$$CI"
+
 setup-compat: setup-dev ## fetch the foreign clients that the tests use, into build/compat
 	@$(BIN)/python tests/compat/setup_clients.py
 
-test: setup-compat ## all the tests
+test: setup-compat setup-zookeeper ## all the tests
 	$(BIN)/pytest
 
 compat: setup-compat ## the tests with foreign Kafka clients alone

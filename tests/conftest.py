@@ -1,10 +1,12 @@
 """What all tests share."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
 from runnel.testing.process import BrokerProcess
+from runnel.testing.zookeeper import ZooKeeper, missing
 
 
 @pytest.fixture(scope="session")
@@ -12,3 +14,19 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """One real broker for all tests that only need some broker; they use topics of their own."""
     with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as process:
         yield process
+
+
+def need_zookeeper() -> None:
+    """Skip a test that needs a ZooKeeper where none can be had; on the way to a merge that is a failure."""
+    if problem := missing():
+        if os.environ.get("CI"):
+            pytest.fail(f"a real ZooKeeper is needed: {problem}")
+        pytest.skip(f"no ZooKeeper: {problem}")
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
+    """One real ZooKeeper for all tests that only need some; they use paths of their own."""
+    need_zookeeper()
+    with ZooKeeper(tmp_path_factory.mktemp("zookeeper")) as running:
+        yield running

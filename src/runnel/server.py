@@ -16,10 +16,11 @@ from runnel.cluster.embedded import Embedded
 from runnel.cluster.image import Broker as BrokerImage
 from runnel.cluster.image import Endpoint
 from runnel.cluster.metadata import Metadata
+from runnel.cluster.store import Store
 from runnel.cluster.topic_rules import Defaults
 from runnel.doors.kafka.api_versions import FEATURES
 from runnel.doors.kafka.door import KafkaDoor
-from runnel.model.errors import Fatal, InvalidConfig
+from runnel.model.errors import Fatal, InvalidConfig, RunnelError
 from runnel.model.ids import BrokerId
 from runnel.model.seams import Clock, Disk, Rng
 from runnel.net.listener import FramedListener, ListenerLimits
@@ -54,10 +55,26 @@ class Server:
         self.broker: Broker
         self.kafka: Address
         self._listener: FramedListener
+        self._place: asyncio.Task[None]
 
     async def start(self) -> None:
+        store = await self._open_store()
+        try:
+            await self._start(store)
+        except BaseException:
+            await store.close()  # others need not wait until the session of a broker that never was times out
+            raise
+
+    async def _open_store(self) -> Store:
+        where = self._config.store
+        if not where.hosts:
+            return await Embedded.open(self._machine.disk, self._config.data)
+        from runnel.cluster.zookeeper import ZooKeeper  # a broker that is alone does not pay for its import
+
+        return await ZooKeeper.open(where.hosts, where.chroot, session_ms=self._config.session_ms)
+
+    async def _start(self, store: Store) -> None:
         config, machine = self._config, self._machine
-        store = await Embedded.open(machine.disk, config.data)
         defaults = Defaults(config.default_partitions, config.default_replication, config.topic)
         metadata = await Metadata.open(store, rng=machine.rng, defaults=defaults, features=FEATURES)
         self.broker = Broker(
@@ -69,9 +86,21 @@ class Server:
         host, port = await self._bind()
         self.kafka = Address(config.advertise or _reachable(host), port)
         endpoint = Endpoint(self.kafka.host, port)
-        await metadata.register(BrokerImage(BrokerId(config.broker_id), {"kafka": endpoint}))
+        await metadata.register(BrokerImage(BrokerId(config.broker_id), {"kafka": endpoint}, config.rack or None))
+        self._place = asyncio.get_running_loop().create_task(self._end_when_replaced(metadata))
         await self.broker.start()
         await self._listener.accept()
+
+    async def _end_when_replaced(self, metadata: Metadata) -> None:
+        """Once the session is over, another may lead what this broker led. It ends, and begins a new life when started.
+
+        Its memory is that of the old life, so nothing is saved by going on; and an end can't acknowledge anything.
+        """
+        try:
+            await metadata.session_lost()
+            self._on_fatal(Fatal("the cluster may take this broker for dead: start it again"))
+        except RunnelError as error:
+            self._on_fatal(error)
 
     async def _bind(self) -> tuple[str, int]:
         address = self._config.kafka
@@ -84,6 +113,7 @@ class Server:
             ) from None
 
     async def stop(self) -> None:
+        self._place.cancel()
         self._listener.stop_accepting()
         self.broker.wake_waiters()
         await self._listener.stop(STOP_GRACE_S)
@@ -138,7 +168,7 @@ async def _serve(config: BrokerConfig, files_max: int, ready: Callable[[Server],
 
 def _give_up(error: BaseException) -> int:
     """End at once: what is in memory can't be trusted any more, what is on disk is recovered at the next start."""
-    logger.critical("the broker ends: %s", error, exc_info=None if isinstance(error, Fatal) else error)
+    logger.critical("the broker ends: %s", error, exc_info=None if isinstance(error, RunnelError) else error)
     return 70  # EX_SOFTWARE
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runnel.broker.config import Address, BrokerConfig, load
+from runnel.broker.config import Address, BrokerConfig, StoreAddress, load
 from runnel.model.errors import InvalidConfig
 from runnel.model.topic_config import FlushMode
 
@@ -70,3 +70,24 @@ def test_addresses_read_and_shown_are_the_same(text: str, address: Address) -> N
     config = load({"kafka": text}, {}, None, "")
     assert config.kafka == address
     assert str(address) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "store"),
+    [
+        ("embedded", StoreAddress()),
+        ("zookeeper://a:1", StoreAddress("a:1")),
+        ("zookeeper://a:1,[::1]:2/deep/down/", StoreAddress("a:1,[::1]:2", "/deep/down")),
+    ],
+)
+def test_where_the_metadata_is_kept(text: str, store: StoreAddress) -> None:
+    assert load({"store": text}, {}, None, "").store == store
+    assert str(store) == text.rstrip("/")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "zookeeper://", "zookeeper:///x", "zookeeper://a", "zk://a:1", "zookeeper://a:1//x"]
+)
+def test_a_store_that_can_not_be_is_refused(text: str) -> None:
+    with pytest.raises(InvalidConfig, match="allowed is embedded, or zookeeper://"):
+        load({"store": text}, {}, None, "")

@@ -297,13 +297,17 @@ def test_a_broker_that_starts_leads_in_a_new_epoch() -> None:
     foreign = Partition(NO_LEADER, Epoch(2), Epoch(3), (one, two), (two,))
     topic = Topic(TopicId(UUID(int=1)), "t", (led, other, waiting, foreign), version=5)
     quiet = Topic(TopicId(UUID(int=2)), "u", (other,))
-    image = empty().apply(Delta(topics={topic.id: topic, quiet.id: quiet}))
-    delta = controller.lead_anew(image, one)
+    fenced = Broker(one, {}, epoch=Epoch(3), fenced=True)
+    image = empty().apply(Delta(topics={topic.id: topic, quiet.id: quiet}, brokers={one: fenced}))
+    delta = controller.admit(image, one)
+    assert delta.brokers == {one: Broker(one, {}, epoch=Epoch(3))}
     assert set(delta.topics) == {topic.id}
     after = image.apply(delta).topic_named("t")
     summary = [(part.leader, part.leader_epoch, part.epoch) for part in after.partitions]
     assert summary == [(1, 5, 8), (2, 4, 7), (1, 3, 4), (-1, 2, 3)]
     assert after.version == 6
+    assert not controller.admit(image.apply(delta), one)
+    assert not controller.admit(image, two)
 
 
 def test_producer_ids_come_in_blocks() -> None:

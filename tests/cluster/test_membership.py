@@ -3,13 +3,13 @@
 import pytest
 
 from runnel.cluster.image import Broker, Controller, Endpoint
-from runnel.cluster.membership import claim, register
+from runnel.cluster.membership import claim, is_free, register
 from runnel.cluster.store import Create, Delete, Node, Set
 from runnel.model.errors import BrokerIdInUse
 from runnel.model.ids import BrokerId, Epoch
 
 HERE = Broker(BrokerId(1), {"kafka": Endpoint("h", 9092)}, "r1")
-VALUE = b'{"epoch":%d,"listeners":{"kafka":["h",9092]},"rack":"r1"}'
+VALUE = b'{"epoch":%d,"listeners":{"kafka":["h",9092]},"rack":"r1","fenced":true}'
 
 
 def test_the_first_life_of_a_broker() -> None:
@@ -41,7 +41,15 @@ def test_an_id_in_use_elsewhere_is_refused() -> None:
 
 def test_a_claim_is_fenced_by_the_epoch_before_it() -> None:
     value = b'{"broker":1}'
-    assert claim(Controller(BrokerId(1), Epoch(5))) == [
-        Create("/controller", value, ephemeral=True),
-        Set("/controller-epoch", value, 4),
-    ]
+    mine = Controller(BrokerId(1), Epoch(5))
+    ops = [Create("/controller", value, ephemeral=True), Set("/controller-epoch", value, 4)]
+    assert claim(mine, None) == ops
+    assert claim(mine, Node(value, 3, session=77)) == [Delete("/controller", 3), *ops]
+
+
+def test_the_place_of_the_controller_is_free_for_its_next_life_and_for_nobody_else() -> None:
+    held = Node(b'{"broker":1}', 0, session=77)
+    assert is_free(None, BrokerId(2), 78)
+    assert not is_free(held, BrokerId(2), 78)
+    assert not is_free(held, BrokerId(1), 77)
+    assert is_free(held, BrokerId(1), 78)

@@ -10,6 +10,7 @@ import pytest
 
 from runnel.cluster.embedded import Embedded
 from runnel.cluster.store import PERSISTENT, Check, Conflict, Create, Delete, Node, Op, Reason, Set, Store, parent_of
+from runnel.cluster.zookeeper import ZooKeeper
 from runnel.shell.disk import RealDisk
 
 Body: TypeAlias = Callable[[Path], AbstractAsyncContextManager[Store]]
@@ -28,12 +29,22 @@ async def embedded(folder: Path) -> AsyncIterator[Store]:
         disk.close()
 
 
-BODIES: dict[str, Body] = {"embedded": embedded}
-
-
-@pytest.fixture(params=sorted(BODIES))
+@pytest.fixture(params=["embedded", "zookeeper"])
 def body(request: pytest.FixtureRequest) -> Body:
-    return BODIES[request.param]
+    if request.param == "embedded":
+        return embedded
+    address: str = request.getfixturevalue("zookeeper").address
+
+    @asynccontextmanager
+    async def zookeeper(folder: Path) -> AsyncIterator[Store]:
+        """One session; what was written stays below the folder's path for the next."""
+        store = await ZooKeeper.open(address, str(folder))
+        try:
+            yield store
+        finally:
+            await store.close()
+
+    return zookeeper
 
 
 def hold(body: Body, folder: Path, law: Law) -> None:

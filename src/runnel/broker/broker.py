@@ -24,7 +24,7 @@ from runnel.cluster.image import Change, Image, Topic
 from runnel.cluster.metadata import Metadata
 from runnel.cluster.topic_rules import NewPartitions, NewTopic
 from runnel.groups.values import GroupConfig
-from runnel.model.errors import InvalidTopicName, RunnelError, TopicAlreadyExists, UnknownTopic
+from runnel.model.errors import InvalidTopicName, RetriableError, RunnelError, TopicAlreadyExists, UnknownTopic
 from runnel.model.ids import BrokerId, PartitionKey, ProducerId, TopicId
 from runnel.model.limits import topic_name_problem
 from runnel.model.seams import Clock, Disk, Rng
@@ -119,12 +119,15 @@ class Broker:
             self._work_off()
 
     async def _remove_deleted(self, image: Image) -> None:
-        """Remove the data of topics that were deleted, then say so."""
+        """Remove the data of topics that were deleted, then say so; what can't be said is said at the next change."""
         gone = [topic.id for topic in image.deleted.values() if self.id in topic.holders]
         for topic_id in gone:
             await self.partitions.remove_data(topic_id)
         if gone:
-            await self.metadata.data_removed(self.id, gone)
+            try:
+                await self.metadata.data_removed(self.id, gone)
+            except RetriableError as error:
+                logger.warning("the data of %d deleted topics is gone, but could not be reported: %s", len(gone), error)
 
     def _tell_caught_up(self) -> None:
         version = self._seen.version
@@ -208,7 +211,8 @@ class Broker:
             if name not in self.image.names and not topic_name_problem(name) and not self.is_internal(name)
         ]
         if missing:
-            _report_failures(missing, await self.create_topics(missing))
+            _report_failures(missing, await self.metadata.create_topics(missing, for_itself=True))
+            await self._caught_up()
 
     async def alter_configs(
         self,
@@ -227,7 +231,7 @@ class Broker:
         """The broker that keeps a group; the first to ask makes the topic that groups live in."""
         if GROUPS_TOPIC not in self.image.names:
             topic = NewTopic(GROUPS_TOPIC, partitions=self.config.group_partitions, config=GROUPS_CONFIG)
-            _report_failures([topic], await self.metadata.create_topics([topic]))
+            _report_failures([topic], await self.metadata.create_topics([topic], for_itself=True))
             await self._caught_up()
         return self.groups.coordinator_of(group_id)
 

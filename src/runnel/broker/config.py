@@ -13,6 +13,8 @@ from runnel.model.limits import FRAME_BYTES_MAX, MIB
 from runnel.model.topic_config import TopicConfig
 
 ENVIRONMENT_PREFIX = "RUNNEL_"
+EMBEDDED = "embedded"
+ZOOKEEPER = "zookeeper://"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,27 @@ def parse_address(text: str) -> Address:
     if not colon or not host or not port.isdigit() or int(port) > 65_535:
         raise ValueError(text)
     return Address(host, int(port))
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAddress:
+    """Where the cluster's metadata is kept; without hosts, in the data directory of this one broker."""
+
+    hosts: str = ""  # HOST:PORT,HOST:PORT
+    chroot: str = ""  # the path that everything lies below; begins with "/"
+
+    def __str__(self) -> str:
+        return f"{ZOOKEEPER}{self.hosts}{self.chroot}" if self.hosts else EMBEDDED
+
+
+def parse_store(text: str) -> StoreAddress:
+    if text == EMBEDDED:
+        return StoreAddress()
+    hosts, slash, chroot = text.removeprefix(ZOOKEEPER).partition("/")
+    if not text.startswith(ZOOKEEPER) or "//" in slash + chroot:
+        raise ValueError(text)
+    addresses = [str(parse_address(host)) for host in hosts.split(",")]
+    return StoreAddress(",".join(addresses), (slash + chroot).rstrip("/"))
 
 
 def _whole(low: int, high: int) -> Callable[[str], int]:
@@ -97,6 +120,18 @@ class BrokerConfig:
         "host that clients are told to connect to; default: the one bound",
     )
     broker_id: int = _int("broker-id", 1, 0, 2**31 - 1, "this broker's number in its cluster", "broker.id")
+    store: StoreAddress = _setting(
+        "store", StoreAddress(), parse_store, "embedded, or zookeeper://HOST:PORT,HOST:PORT/PATH",
+        "where the metadata of the cluster is kept; embedded is for one broker alone", "zookeeper.connect",
+    )  # fmt: skip
+    session_ms: int = _int(
+        "session-ms", 6_000, 500, 60_000,
+        "the cluster takes a silent broker for dead after so long (a session of ZooKeeper, within its limits)",
+        "zookeeper.session.timeout.ms",
+    )  # fmt: skip
+    rack: str = _setting(
+        "rack", "", str, "a name", "where this broker stands; replicas are spread over racks", "broker.rack"
+    )
     auto_create_topics: bool = _setting(
         "auto-create-topics", True, _truth, "true or false", "create a topic when a client first asks for it",
         "auto.create.topics.enable",

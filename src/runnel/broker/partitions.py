@@ -117,7 +117,7 @@ class Partitions:
             open_one(topic, number, image)
             for topic in topics
             for number, image in enumerate(topic.partitions)
-            if self._me in image.replicas and PartitionKey(topic.id, number) not in self._open
+            if self._me == image.leader and PartitionKey(topic.id, number) not in self._open
         ]
         await asyncio.gather(*missing)
 

@@ -17,6 +17,7 @@ LOG_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 EXAMPLES = """
 runnel serve                                      on 127.0.0.1:9092, data in ./data
 runnel serve --data /var/lib/runnel --kafka 127.0.0.1:9192
+runnel serve --store zookeeper://127.0.0.1:2181/runnel --broker-id 2 --kafka 127.0.0.1:9292 --data data2
 RUNNEL_DEFAULT_PARTITIONS=4 runnel serve --config runnel.toml
 """
 
@@ -30,6 +31,8 @@ RUNNEL_DEFAULT_PARTITIONS=4 runnel serve --config runnel.toml
 @click.option("--kafka", metavar="HOST:PORT", help="Address of the Kafka door.  [default: 127.0.0.1:9092]")
 @click.option("--advertise", metavar="HOST", help="Host that clients are told to connect to.")
 @click.option("--broker-id", metavar="N", help="This broker's number in its cluster.  [default: 1]")
+@click.option("--store", metavar="WHERE", help="embedded, or zookeeper://HOST:PORT,...[/PATH].  [default: embedded]")
+@click.option("--rack", metavar="NAME", help="Where this broker stands; replicas are spread over racks.")
 @click.option("--config", "config_file", metavar="FILE", type=click.Path(path_type=Path), help="Settings as TOML.")
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.  [default: info]")
 def serve(config_file: Path | None, **options: str | None) -> int:

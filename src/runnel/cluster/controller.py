@@ -155,12 +155,16 @@ def _alter_topic(
     return Delta(topics={topic.id: replace(topic, config=values, version=topic.version + 1)})
 
 
-def lead_anew(image: Image, broker: BrokerId) -> Delta:
-    """A broker has started: whatever it leads, it leads in a new epoch.
+def admit(image: Image, broker: BrokerId) -> Delta:
+    """Let a broker that has started serve: whatever it leads, it leads in a new epoch.
 
     What it had written and not synced may be gone. Under the old epoch other messages could take the same offsets,
     and no reader would notice (KIP-320).
     """
+
+    registered = image.brokers.get(broker)
+    if registered is None or not registered.fenced:
+        return Delta()
 
     def led(partition: Partition) -> Partition:
         waits = partition.leader == NO_LEADER and broker in partition.isr
@@ -174,7 +178,7 @@ def lead_anew(image: Image, broker: BrokerId) -> Delta:
         partitions = tuple(map(led, topic.partitions))
         if any(new is not old for new, old in zip(partitions, topic.partitions, strict=True)):
             topics[topic.id] = replace(topic, partitions=partitions, version=topic.version + 1)
-    return Delta(topics=topics)
+    return Delta(topics=topics, brokers={broker: replace(registered, fenced=False)})
 
 
 def producer_id_block(next_id: int) -> range:

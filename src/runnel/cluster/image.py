@@ -69,6 +69,7 @@ class Broker(msgspec.Struct, frozen=True):
     listeners: Mapping[str, Endpoint]  # by name, e.g. "kafka"
     rack: str | None = None
     epoch: Epoch = Epoch(0)  # grows with each registration, so that an earlier life is told apart
+    fenced: bool = False  # registered, but not yet admitted by the controller: it must not serve
 
 
 class Overrides(msgspec.Struct, frozen=True):
@@ -104,6 +105,11 @@ class Delta:
     configs: Mapping[ConfigKey, Overrides | None] = field(default_factory=_nothing)
     controller: Controller | None = None
     features: Features | None = None
+
+    @property
+    def keys(self) -> set[object]:
+        """What is written piece by piece, each under a key of its own."""
+        return {*self.topics, *self.deleted, *self.brokers, *self.configs}
 
     def __bool__(self) -> bool:
         return any(getattr(self, part.name) for part in fields(self))
@@ -161,8 +167,13 @@ class Image:
         )
 
     def reflects(self, delta: Delta) -> bool:
-        """Whether a change of topics and settings is part of this image."""
-        pairs = ((self.topics, delta.topics), (self.deleted, delta.deleted), (self.configs, delta.configs))
+        """Whether a change of topics, brokers and settings is part of this image."""
+        pairs = (
+            (self.topics, delta.topics),
+            (self.deleted, delta.deleted),
+            (self.brokers, delta.brokers),
+            (self.configs, delta.configs),
+        )
         return all(_holds(now, change) for now, change in pairs)
 
     def _names(

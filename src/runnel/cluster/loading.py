@@ -1,17 +1,26 @@
-"""Reads an image from a store. What can't be read is an error; it is never taken for absent."""
+"""Reads an image from a store. What can't be read is an error; it is never taken for absent.
+
+Ephemeral nodes vanish without a change of /changes: so brokers and controller are looked at every time.
+"""
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final, TypeVar
+from uuid import UUID
 
 from runnel.cluster import nodes
 from runnel.cluster.image import NO_LEADER, Controller, Delta, Image
 from runnel.cluster.nodes import ChangesNode, ClusterNode, ControllerNode, Recent
-from runnel.cluster.store import Node, Store, StoreDamaged, StoreUnavailable
-from runnel.model.ids import Epoch
+from runnel.cluster.store import Node, Store, StoreDamaged
+from runnel.model.errors import RequestTimedOut
+from runnel.model.ids import BrokerId, Epoch, TopicId
 
 TRIES_MAX: Final = 20
 READS_AT_ONCE: Final = 500  # pipelined; more would only fill buffers
+FOLDERS: Final = tuple(
+    f"{folder}/" for folder in (nodes.TOPICS_PATH, nodes.DELETED_PATH, nodes.BROKERS_PATH, nodes.CONFIGS_PATH)
+)
 
 V = TypeVar("V")
 
@@ -24,7 +33,62 @@ async def load(store: Store) -> tuple[Image, tuple[Recent, ...]]:
         after = await must_get(store, nodes.CHANGES_PATH)
         if after.version == changes.version:  # nothing moved while we read: the image is one state, not a mixture
             return image, nodes.decode(nodes.CHANGES_PATH, changes.value, ChangesNode).recent
-    raise StoreUnavailable("the metadata changed faster than it could be read: try again")
+    raise RequestTimedOut("the metadata changed faster than it could be read: try again")
+
+
+async def catch_up(store: Store, image: Image, recent: tuple[Recent, ...]) -> tuple[Image, tuple[Recent, ...]]:
+    """The image as it is now. Reads what changed since `image` if the last changes say so, else everything."""
+    for _ in range(TRIES_MAX):
+        changes = await must_get(store, nodes.CHANGES_PATH)
+        if changes.version != image.version:
+            recent = nodes.decode(nodes.CHANGES_PATH, changes.value, ChangesNode).recent
+        touched = _touched(recent, image.version, changes.version)
+        if touched is None:
+            return await load(store)
+        delta = await _read_some(store, image, touched)
+        after = await must_get(store, nodes.CHANGES_PATH)
+        if after.version == changes.version:
+            if delta or changes.version != image.version:
+                image = replace(image.apply(delta), version=changes.version)
+            return image, recent
+    raise RequestTimedOut("the metadata changed faster than it could be read: try again")
+
+
+def _touched(recent: Sequence[Recent], seen: int, now: int) -> set[str] | None:
+    """The nodes that the changes after `seen` touched; None if that can't be told."""
+    since = [change for change in recent if seen < change.version <= now]
+    if now < seen or len(since) != now - seen:
+        return None
+    touched: set[str] = set()
+    for change in since:
+        if change.nodes is None:
+            return None
+        touched.update(change.nodes)
+    return None if nodes.FEATURES_PATH in touched else touched
+
+
+async def _read_some(store: Store, image: Image, touched: set[str]) -> Delta:
+    names = await store.children(nodes.BROKERS_PATH)
+    alive = {BrokerId(int(name)) for name in names}
+    wanted = touched | {nodes.broker_path(broker) for broker in alive - image.brokers.keys()}
+    paths = [path for path in wanted if path.startswith(FOLDERS)]
+    found = dict(zip(paths, await asyncio.gather(*map(store.get, paths)), strict=True))
+
+    def below(folder: str, read: Callable[[str, Node], V]) -> dict[str, V | None]:
+        here = {path: node for path, node in found.items() if path.startswith(folder + "/")}
+        return {path.rpartition("/")[2]: node and read(path, node) for path, node in here.items()}
+
+    brokers = {BrokerId(int(name)): broker for name, broker in below(nodes.BROKERS_PATH, nodes.read_broker).items()}
+    topics = below(nodes.TOPICS_PATH, nodes.read_topic)
+    deleted = below(nodes.DELETED_PATH, nodes.read_deleted)
+    controller = await _controller(store)
+    return Delta(
+        topics={TopicId(UUID(name)): topic for name, topic in topics.items()},
+        deleted={TopicId(UUID(name)): topic for name, topic in deleted.items()},
+        brokers={**dict.fromkeys(image.brokers.keys() - alive), **brokers},
+        configs=below(nodes.CONFIGS_PATH, nodes.read_overrides),
+        controller=controller if controller != image.controller else None,
+    )
 
 
 async def must_get(store: Store, path: str) -> Node:

@@ -3,23 +3,30 @@
 Rule 1: an image is published after the store has it, never before; each image once, in order.
 Rule 2: one change at a time. A change that meets another writer's is thought over again with what that one left.
 Rule 3: once a change has begun, it ends, whether or not its caller still waits.
+Rule 4: a broker follows what others change from its registration on: it reads what /changes names, learns who is alive
+        from /brokers, and claims the controller's place when that is free. The controller admits who registered.
+Rule 5: requests change metadata on the controller alone. What a broker needs for itself, any broker does: the version
+        of /changes refuses what was decided on an old image, whoever decided it.
 """
 
 import asyncio
 import base64
+import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Self, TypeAlias, TypeVar
 from uuid import UUID
 
 from runnel.cluster import controller, membership, nodes
 from runnel.cluster.config_rules import ConfigChange
 from runnel.cluster.controller import Decision, Resource
-from runnel.cluster.image import NO_LEADER, Broker, Change, Controller, Delta, Image, Topic, diff
-from runnel.cluster.loading import load, must_get
+from runnel.cluster.following import follow
+from runnel.cluster.image import Broker, Change, Controller, Delta, Image, Topic, diff
+from runnel.cluster.loading import catch_up, load, must_get
 from runnel.cluster.nodes import Fence, ProducerIdsNode, Recent
-from runnel.cluster.store import Conflict, Op, OutcomeUnknown, Set, Store
+from runnel.cluster.store import Conflict, Op, OutcomeUnknown, Set, Store, StoreUnavailable
 from runnel.cluster.topic_rules import Defaults, NewPartitions, NewTopic
-from runnel.model.errors import ClientError, NotController, RequestTimedOut, RunnelError, UnknownTopic
+from runnel.model.errors import BrokerIdInUse, ClientError, NotController, RequestTimedOut, RunnelError, UnknownTopic
 from runnel.model.ids import BrokerId, Epoch, TopicId
 from runnel.model.seams import Rng
 
@@ -29,6 +36,9 @@ T = TypeVar("T")
 R = TypeVar("R")
 Subscriber: TypeAlias = Callable[[Change], None]
 
+WATCHED: Final = (nodes.CHANGES_PATH, nodes.BROKERS_PATH, nodes.CONTROLLER_PATH)
+
+logger = logging.getLogger("runnel.metadata")
 _UNDECIDED: Final = RunnelError("not decided")
 
 
@@ -41,7 +51,9 @@ class Metadata:
         self._defaults = defaults
         self._image = image
         self._recent = recent
-        self._broker = NO_LEADER  # whom we registered
+        self._registered: Broker | None = None  # as this life began
+        self._follower: asyncio.Task[None] | None = None
+        self._news: asyncio.Future[None] | None = None  # done with the next image
         self._epoch: Epoch | None = None  # of our own time as controller
         self._turn = asyncio.Lock()
         self._running: set[asyncio.Future[Any]] = set()
@@ -53,8 +65,7 @@ class Metadata:
     ) -> Self:
         """Read the cluster's metadata; in an empty store, a new cluster begins."""
         await store.sync()
-        if await store.get(nodes.CLUSTER_PATH) is None:
-            await _begin(store, rng, features or {})
+        await _begin(store, rng, features or {})
         image, recent = await load(store)
         return cls(store, rng, defaults or Defaults(), image, recent)
 
@@ -71,30 +82,53 @@ class Metadata:
         self._subscribers.append(subscriber)
         return lambda: self._subscribers.remove(subscriber)
 
+    async def session_lost(self) -> None:
+        """Return once another may have taken this broker's place: from then on it must not acknowledge anything.
+
+        Raises what made it impossible to follow the metadata, which is a reason to end as well.
+        """
+        lost = asyncio.ensure_future(self._store.session_lost())
+        ends: set[asyncio.Future[None]] = {lost} if self._follower is None else {lost, self._follower}
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if self._follower is not None and self._follower.done():
+                self._follower.result()
+        except StoreUnavailable as error:
+            logger.error("the metadata can't be followed any more: %s", error)
+        finally:
+            lost.cancel()
+
     async def close(self) -> None:
         """Wait for the change under way, then end the session."""
         async with self._turn:
             self._subscribers.clear()
+            if self._follower is not None:
+                self._follower.cancel()  # nothing of it is under way: it needs the turn for that
+                await asyncio.gather(self._follower, return_exceptions=True)
             await self._store.close()
 
     # --- verbs
 
     async def register(self, broker: Broker) -> Broker:
-        """Announce a broker under a new epoch; become controller if there is none; lead anew what it led before."""
+        """Announce a broker under a new epoch, follow from now on, and return once the controller has admitted it.
+
+        If nobody is controller, this broker becomes it. What it led before, it then leads in a new epoch.
+        """
         return await self._whole(self._register(broker))
 
     async def create_topics(
-        self, specs: Sequence[NewTopic], *, validate_only: bool = False
+        self, specs: Sequence[NewTopic], *, validate_only: bool = False, for_itself: bool = False
     ) -> list[Topic | RunnelError]:
         """For each topic: what it became, or why not.
 
         Raises if the request as a whole is refused, or if the store fails; then some topics may have been made.
+        `for_itself`: no client asked for this change, the broker needs it (rule 5).
         """
 
         def decide(image: Image, specs: Sequence[NewTopic]) -> Decision[Topic]:
             return controller.create_topics(image, specs, self._new_topic_id, self._defaults, self._rng)
 
-        return await self._topics(specs, decide, validate_only)
+        return await self._topics(specs, decide, validate_only, for_itself)
 
     async def create_partitions(
         self, specs: Sequence[NewPartitions], *, validate_only: bool = False
@@ -110,7 +144,7 @@ class Metadata:
 
     async def data_removed(self, broker: BrokerId, topic_ids: Sequence[TopicId]) -> None:
         """Say that a broker has no data of these deleted topics any more."""
-        await self._whole(self._change(lambda image: controller.data_removed(image, broker, topic_ids)))
+        await self._whole(self._change(lambda image: controller.data_removed(image, broker, topic_ids), True))
 
     async def alter_configs(
         self,
@@ -165,24 +199,28 @@ class Metadata:
         return await asyncio.shield(task)
 
     async def _topics(
-        self, requests: Sequence[R], decide: Callable[[Image, Sequence[R]], Decision[Topic]], validate_only: bool
+        self,
+        requests: Sequence[R],
+        decide: Callable[[Image, Sequence[R]], Decision[Topic]],
+        validate_only: bool,
+        for_itself: bool = False,
     ) -> list[Topic | RunnelError]:
         if validate_only:
-            self._fence()
+            self._fence(for_itself)
             return decide(self._image, requests).results
-        return await self._whole(self._change_topics(requests, decide))
+        return await self._whole(self._change_topics(requests, decide, for_itself))
 
     async def _change_topics(
-        self, requests: Sequence[R], decide: Callable[[Image, Sequence[R]], Decision[Topic]]
+        self, requests: Sequence[R], decide: Callable[[Image, Sequence[R]], Decision[Topic]], for_itself: bool
     ) -> list[Topic | RunnelError]:
         """Change many topics in few multis; after a conflict, what is not done yet is decided anew."""
         results: list[Topic | RunnelError] = [_UNDECIDED] * len(requests)
         pending = list(range(len(requests)))
         async with self._turn:
             for _ in range(TRIES_MAX):
-                self._fence()
+                self._fence(for_itself)
                 decision = decide(self._image, [requests[index] for index in pending])
-                done = await self._commit(decision.delta)
+                done = await self._commit(decision.delta, for_itself)
                 rest = []
                 for index, result in zip(pending, decision.results, strict=True):
                     results[index] = result
@@ -193,22 +231,22 @@ class Metadata:
                     return results
         raise RequestTimedOut("the metadata kept changing while topics were changed: try again")
 
-    async def _change(self, decide: Callable[[Image], Delta]) -> None:
+    async def _change(self, decide: Callable[[Image], Delta], for_itself: bool = False) -> None:
         async with self._turn:
             for _ in range(TRIES_MAX):
-                self._fence()
+                self._fence(for_itself)
                 delta = decide(self._image)
-                if await self._commit(delta) >= {*delta.topics, *delta.deleted, *delta.configs}:
+                if await self._commit(delta, for_itself) >= delta.keys:
                     return
         raise RequestTimedOut("the metadata kept changing while this change was made: try again")
 
-    async def _commit(self, delta: Delta) -> set[object]:
+    async def _commit(self, delta: Delta, for_itself: bool) -> set[object]:
         """Write a delta piece by piece; returns the keys that are stored, which after a conflict are not all."""
         done: set[object] = set()
         for piece in nodes.pieces(self._image, delta):
-            fence = self._fence()
+            fence = self._fence(for_itself)
             touched = [op.path for op in piece.ops]
-            keys = {*piece.delta.topics, *piece.delta.deleted, *piece.delta.configs}
+            keys = piece.delta.keys
             try:
                 await self._store.multi([*fence.ops(touched), *piece.ops])
             except (Conflict, OutcomeUnknown):
@@ -218,36 +256,92 @@ class Metadata:
             done |= keys
         return done
 
-    def _fence(self) -> Fence:
-        """Proof that we still are the controller, checked by the store with every change."""
-        mine = self._epoch is not None and self._image.controller == Controller(self._broker, self._epoch)
-        if not mine:
+    def _fence(self, for_itself: bool = False) -> Fence:
+        """What the store checks with every change; unless it is for a broker itself, that we still are controller."""
+        if for_itself and self._registered is not None:
+            return Fence(self._image.version, self._recent, None)
+        if not self._is_controller():
             raise NotController("this broker is not the controller: ask the cluster again who is")
         return Fence(self._image.version, self._recent, self._epoch)
+
+    def _is_controller(self) -> bool:
+        if self._epoch is None or self._registered is None:
+            return False
+        return self._image.controller == Controller(self._registered.id, self._epoch)
 
     def _publish(self, image: Image, delta: Delta, recent: tuple[Recent, ...]) -> None:
         change = Change(self._image, image, delta)
         self._image, self._recent = image, recent
         for subscriber in tuple(self._subscribers):
             subscriber(change)
+        if self._news is not None:
+            self._news.set_result(None)
+            self._news = None
 
     async def _reload(self) -> None:
+        """After a refusal or a broken connection: see what others, or we ourselves, did."""
         await self._store.sync()
-        image, recent = await load(self._store)
+        if not await self._catch_up():  # the refusal had a reason that the image does not show
+            image, recent = await load(self._store)
+            self._publish_if_new(image, recent)
+
+    async def _catch_up(self) -> bool:
+        image, recent = await catch_up(self._store, self._image, self._recent)
+        return self._publish_if_new(image, recent)
+
+    def _publish_if_new(self, image: Image, recent: tuple[Recent, ...]) -> bool:
         delta = diff(self._image, image)
-        if delta or image.version != self._image.version:
-            self._publish(image, delta, recent)
+        if not delta and image.version == self._image.version:
+            return False
+        self._publish(image, delta, recent)
+        return True
+
+    # --- following
+
+    async def _look(self) -> None:
+        """Something changed: learn it, and do what is now to be done."""
+        try:
+            async with self._turn:
+                await self._catch_up()
+                self._check_place()
+                await self._claim()
+            await self._admit()
+        except (Conflict, NotController, OutcomeUnknown, RequestTimedOut) as error:
+            logger.info("others changed the metadata at the same time (%s): looking again", error)
+
+    def _check_place(self) -> None:
+        """Our registration is ours as long as the session lives, unless another broker took the same id."""
+        mine = self._registered
+        now = None if mine is None else self._image.brokers.get(mine.id)
+        if mine is not None and (now is None or now.epoch != mine.epoch):
+            raise BrokerIdInUse(f"the registration of broker {mine.id} was removed or replaced: this one has to end")
+
+    async def _admit(self) -> None:
+        """As controller: let those who registered serve."""
+        while self._is_controller():
+            fenced = [broker.id for broker in self._image.brokers.values() if broker.fenced]
+            if not fenced:
+                return
+            await self._change(partial(controller.admit, broker=fenced[0]))
+
+    async def _admitted(self, mine: Broker) -> Broker:
+        """Wait until the controller, which may be another broker, has admitted ours."""
+        assert self._follower is not None
+        while (now := self._image.brokers.get(mine.id)) is None or now.fenced:
+            self._news = self._news or asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._news, self._follower], return_when=asyncio.FIRST_COMPLETED)
+            if self._follower.done():
+                self._follower.result()
+        return now
 
     # --- registering
 
     async def _register(self, broker: Broker) -> Broker:
         async with self._turn:
-            registered = await self._announce(broker)
-            self._broker = broker.id
-            await self._claim()
-        if self._epoch is not None:
-            await self._change(lambda image: controller.lead_anew(image, broker.id))
-        return registered
+            self._registered = await self._announce(broker)
+        await self._look()
+        self._follower = asyncio.get_running_loop().create_task(follow(self._store, WATCHED, self._look))
+        return await self._admitted(self._registered)
 
     async def _announce(self, broker: Broker) -> Broker:
         for _ in range(TRIES_MAX):
@@ -261,12 +355,14 @@ class Metadata:
 
     async def _claim(self) -> None:
         """Become controller unless somebody is."""
-        while self._image.controller.broker == NO_LEADER:
+        assert self._registered is not None
+        me, session = self._registered.id, self._store.session
+        while membership.is_free(present := await self._store.get(nodes.CONTROLLER_PATH), me, session):
             last = await must_get(self._store, nodes.CONTROLLER_EPOCH_PATH)
-            claim = Controller(self._broker, Epoch(last.version + 1))
-            await self._try(membership.claim(claim), Delta(controller=claim))
-        present = await self._store.get(nodes.CONTROLLER_PATH)
-        if present is not None and present.session == self._store.session:
+            claim = Controller(me, Epoch(last.version + 1))
+            if await self._try(membership.claim(claim, present), Delta(controller=claim)):
+                logger.info("this broker is controller now, in epoch %d", claim.epoch)
+        if present is not None and present.session == session:
             self._epoch = self._image.controller.epoch  # ours, also where the store could not say so at once
 
     async def _try(self, ops: Sequence[Op], delta: Delta) -> bool:
@@ -299,7 +395,11 @@ def text_of(number: UUID) -> str:
 
 
 async def _begin(store: Store, rng: Rng, features: Mapping[str, int]) -> None:
-    try:
-        await store.multi(nodes.first_nodes(text_of(new_uuid(rng)), features))
-    except (Conflict, OutcomeUnknown):
-        await store.sync()  # another broker began the same cluster at the same time
+    """Make a new cluster unless there is one."""
+    for _ in range(TRIES_MAX):
+        if await store.get(nodes.CLUSTER_PATH) is not None:
+            return
+        try:
+            await store.multi(nodes.first_nodes(text_of(new_uuid(rng)), features))
+        except (Conflict, OutcomeUnknown):
+            await store.sync()  # another broker began the same cluster at the same time

@@ -72,6 +72,7 @@ class BrokerNode(msgspec.Struct, frozen=True):
     epoch: Epoch
     listeners: dict[str, Endpoint]
     rack: str | None = None
+    fenced: bool = False
 
 
 class ControllerNode(msgspec.Struct, frozen=True):
@@ -146,7 +147,11 @@ def read_deleted(path: str, node: Node) -> DeletedTopic:
 
 def read_broker(path: str, node: Node) -> Broker:
     value = decode(path, node.value, BrokerNode)
-    return Broker(BrokerId(int(path.rpartition("/")[2])), value.listeners, value.rack, value.epoch)
+    return Broker(BrokerId(int(path.rpartition("/")[2])), value.listeners, value.rack, value.epoch, value.fenced)
+
+
+def broker_value(broker: Broker) -> bytes:
+    return encode(BrokerNode(broker.epoch, dict(broker.listeners), broker.rack, broker.fenced))
 
 
 def read_overrides(path: str, node: Node) -> Overrides:
@@ -226,6 +231,11 @@ def pieces(image: Image, delta: Delta) -> Iterator[Piece]:
     if delta.configs:
         configs = [_put(config_path(key), encode(o.values), o.version) for key, o in delta.configs.items() if o]
         yield Piece(Delta(configs=delta.configs), configs)
+    admitted = {key: broker for key, broker in delta.brokers.items() if broker is not None}
+    if admitted:  # last: a broker may serve once all that it leads is its own
+        # A registration has version 0 until it is admitted.
+        admissions: list[Op] = [Set(broker_path(key), broker_value(broker), 0) for key, broker in admitted.items()]
+        yield Piece(Delta(brokers=delta.brokers), admissions)
 
 
 def _topic_ops(image: Image, delta: Delta, topic_id: TopicId) -> list[Op]:

@@ -77,15 +77,16 @@ def _answer_of(asked: m.MetadataRequest.MetadataRequestTopic, call: Call) -> m.M
 
 def _described(topic: Topic, call: Call) -> m.MetadataResponse.MetadataResponseTopic:
     leaderless = code_of(LeaderNotAvailable())
+    alive = call.broker.image.brokers
     return m.MetadataResponse.MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.id,
         is_internal=call.broker.is_internal(topic.name),
         partitions=[
             m.MetadataResponse.MetadataResponsePartition(
-                error_code=leaderless if partition.leader == NO_LEADER else 0,
+                error_code=0 if partition.leader in alive else leaderless,
                 partition_index=number,
-                leader_id=partition.leader,
+                leader_id=partition.leader if partition.leader in alive else NO_LEADER,
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=list(partition.replicas),
                 isr_nodes=list(partition.isr),

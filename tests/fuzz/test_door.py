@@ -279,6 +279,8 @@ def attack(target: BrokerProcess, make: Callable[[random.Random, int, int], byte
         with suppress(BrokenPipeError, ConnectionResetError):  # it hung up: its right
             for _ in range(rng.choice([1, 1, 3])):
                 line.sendall(make(rng, *kinds[(number * 7919 + rng.randrange(3)) % len(kinds)]))
+        if number % OPEN_AT_ONCE == 0:
+            served(target)  # an answer: it has caught up, so that no more connections are open than we mean
         if number % 500 == 0:
             assert is_honest(target), f"seed {SEED}, frame {number}"
     for line in lines:

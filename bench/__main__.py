@@ -1,6 +1,7 @@
 """Run the measurements and print them side by side: python -m bench [--only NAME] [--full | --smoke]."""
 
 import argparse
+import os
 import shutil
 import sys
 import tempfile
@@ -31,6 +32,7 @@ SCENARIOS: dict[str, Callable[[Run], None]] = {
 }
 PEERS: tuple[type[Peer], ...] = (Runnel, Kafka, Redis, Nats)
 CONTENDERS = (LIMIT, *(kind.name for kind in PEERS))
+BUSY_LOAD = 0.5  # runnable processes on average, beside us
 RESULTS = Path("build") / "bench"
 
 
@@ -104,6 +106,8 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="data-", dir=arguments.data or RESULTS)).absolute()
     run = Run(peers, scale_of(arguments), folder)
     print(head(run, missing), flush=True)
+    if (load := os.getloadavg()[0]) > BUSY_LOAD:
+        run.note(f"the machine was busy when this began (load {load:.1f}): repeat it before you believe it")
     try:
         plain.warm(str(folder / "warm"), run.scale.warm_bytes)
         good = [measure(run, name) for name in arguments.only or SCENARIOS]

@@ -24,7 +24,14 @@ from runnel.cluster.image import Change, Image, Topic
 from runnel.cluster.metadata import Metadata
 from runnel.cluster.topic_rules import NewPartitions, NewTopic
 from runnel.groups.values import GroupConfig
-from runnel.model.errors import InvalidTopicName, RetriableError, RunnelError, TopicAlreadyExists, UnknownTopic
+from runnel.model.errors import (
+    InvalidReplicationFactor,
+    InvalidTopicName,
+    RetriableError,
+    RunnelError,
+    TopicAlreadyExists,
+    UnknownTopic,
+)
 from runnel.model.ids import BrokerId, PartitionKey, ProducerId, TopicId
 from runnel.model.limits import topic_name_problem
 from runnel.model.seams import Clock, Disk, Rng
@@ -165,7 +172,9 @@ class Broker:
     ) -> list[Topic | RunnelError]:
         """For each topic: what it became, or why not. It is open for clients when this returns."""
         return await self._change_topics(
-            specs, lambda spec: spec.name, lambda some: self.metadata.create_topics(some, validate_only=validate_only)
+            specs,
+            lambda spec: self._internal(spec.name) or _replicated(spec),
+            lambda some: self.metadata.create_topics(some, validate_only=validate_only),
         )
 
     async def create_partitions(
@@ -173,12 +182,14 @@ class Broker:
     ) -> list[Topic | RunnelError]:
         return await self._change_topics(
             specs,
-            lambda spec: spec.name,
+            lambda spec: self._internal(spec.name),
             lambda some: self.metadata.create_partitions(some, validate_only=validate_only),
         )
 
     async def delete_topics(self, topics: Sequence[str | TopicId]) -> list[Topic | RunnelError]:
-        return await self._change_topics(topics, self._name_of, self.metadata.delete_topics)
+        return await self._change_topics(
+            topics, lambda topic: self._internal(self._name_of(topic)), self.metadata.delete_topics
+        )
 
     def _name_of(self, topic: str | TopicId) -> str:
         if isinstance(topic, str):
@@ -186,22 +197,23 @@ class Broker:
         known = self.image.topics.get(topic)
         return known.name if known else ""
 
+    def _internal(self, name: str) -> RunnelError | None:
+        if self.is_internal(name):
+            return InvalidTopicName(f"topic {name!r} is internal: only the broker itself changes it")
+        return None
+
     async def _change_topics(
         self,
         requests: Sequence[R],
-        name_of: Callable[[R], str],
+        refusal: Callable[[R], RunnelError | None],
         change: Callable[[list[R]], Awaitable[list[Topic | RunnelError]]],
     ) -> list[Topic | RunnelError]:
-        """Change what is not internal, and wait until this broker has followed; one result for each request."""
-        allowed = [request for request in requests if not self.is_internal(name_of(request))]
+        """Change what is not refused, and wait until this broker has followed; one result for each request."""
+        refused = [refusal(request) for request in requests]
+        allowed = [request for request, error in zip(requests, refused, strict=True) if error is None]
         changed = iter(await change(allowed))
         await self._caught_up()
-        return [
-            InvalidTopicName(f"topic {name_of(request)!r} is internal: only the broker itself changes it")
-            if self.is_internal(name_of(request))
-            else next(changed)
-            for request in requests
-        ]
+        return [next(changed) if error is None else error for error in refused]
 
     async def create_missing_topics(self, names: Sequence[str]) -> None:
         """Create the topics that are not there yet, if they can be; who asks for them learns the rest."""
@@ -247,3 +259,11 @@ def _report_failures(specs: Sequence[NewTopic], results: Sequence[Topic | Runnel
     for spec, result in zip(specs, results, strict=True):
         if isinstance(result, RunnelError) and not isinstance(result, TopicAlreadyExists):
             logger.warning("topic %r could not be created automatically: %s", spec.name, result)
+
+
+def _replicated(spec: NewTopic) -> RunnelError | None:
+    """Replicas that nobody keeps up to date would be a false promise."""
+    by_hand = max((len(replicas) for replicas in (spec.assignment or {}).values()), default=1)
+    if max(spec.replication_factor, by_hand) > 1:
+        return InvalidReplicationFactor(f"topic {spec.name!r}: replication is not there yet, use replication factor 1")
+    return None

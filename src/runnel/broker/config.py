@@ -140,7 +140,12 @@ class BrokerConfig:
         "default-partitions", 1, 1, 10_000, "partitions of a topic that does not say", "num.partitions"
     )
     default_replication: int = _int(
-        "default-replication", 1, 1, 32, "replicas of a topic that does not say", "default.replication.factor"
+        "default-replication",
+        1,
+        1,
+        1,
+        "replicas of a topic: one, until there is replication",
+        "default.replication.factor",
     )
     group_partitions: int = _int(
         "group-partitions", 16, 1, 1_000, "partitions of the topic that keeps committed offsets",

@@ -221,6 +221,48 @@ def metadata(line: Line, version: int, **asked: Any) -> list[Any]:
     return list(line.ask(Api.METADATA, version, request).topics)
 
 
+@pytest.mark.parametrize("version", [10, 11])
+def test_ids_are_refused_in_versions_that_only_half_have_them(line: Line, topic: str, version: int) -> None:
+    (found,) = metadata(line, version, name=topic, topic_id=uuid.uuid4())
+    assert found.error_code == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(("timestamp", "since"), [(-3, 7), (-4, 8), (-5, 9)])
+def test_special_times_are_unknown_to_older_versions(line: Line, topic: str, timestamp: int, since: int) -> None:
+    """-3: the largest time, -4: the earliest on local disk, -5: the last in remote storage."""
+    assert list_offsets(line, topic, since - 1, timestamp).error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert list_offsets(line, topic, since, timestamp).error_code == ErrorCode.NONE
+
+
+def list_offsets(line: Line, topic: str, version: int, timestamp: int) -> Any:
+    place = m.ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    wanted = m.ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[place])
+    answer = line.ask(Api.LIST_OFFSETS, version, m.ListOffsetsRequest(replica_id=-1, topics=[wanted]))
+    return answer.topics[0].partitions[0]
+
+
+@pytest.mark.parametrize(("operation", "value", "code"), [(1, None, 0), (0, "1", 40)])
+def test_a_setting_nobody_knows(line: Line, topic: str, operation: int, value: str | None, code: int) -> None:
+    """Resetting it is done at once, setting it is refused."""
+    setting = m.IncrementalAlterConfigsRequest.AlterableConfig(
+        name="no.such.setting", config_operation=operation, value=value
+    )
+    resource = m.IncrementalAlterConfigsRequest.AlterConfigsResource(
+        resource_type=2, resource_name=topic, configs=[setting]
+    )
+    answer = line.ask(Api.INCREMENTAL_ALTER_CONFIGS, 1, m.IncrementalAlterConfigsRequest(resources=[resource]))
+    assert answer.responses[0].error_code == code
+
+
+@pytest.mark.parametrize("number", [-1, -1000])
+def test_a_cursor_beside_the_topic(line: Line, topic: str, number: int) -> None:
+    cursor = m.DescribeTopicPartitionsRequest.Cursor(topic_name=topic, partition_index=number)
+    wanted = m.DescribeTopicPartitionsRequest.TopicRequest(name=topic)
+    request = m.DescribeTopicPartitionsRequest(topics=[wanted], cursor=cursor)
+    answer = line.ask(Api.DESCRIBE_TOPIC_PARTITIONS, 0, request)
+    assert [found.error_code for found in answer.topics] == [ErrorCode.INVALID_REQUEST]
+
+
 def test_an_unknown_tagged_field_is_skipped(line: Line) -> None:
     """A tag that no version has: 99, three bytes."""
     body = b"\x00" + b"\x00" + b"\x00\x00" + b"\x01\x63\x03abc"  # header tags; no topics (all); flags; one tag
@@ -364,10 +406,7 @@ def test_a_bad_batch_gets_its_code_and_leaves_no_trace(line: Line, topic: str, n
     make, codes = BAD_BATCHES[name]
     assert produce(line, topic, make()) in codes
     assert produce(line, topic, batch()) == 0
-    place = m.ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=-1)
-    wanted = m.ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[place])
-    answer = line.ask(Api.LIST_OFFSETS, 5, m.ListOffsetsRequest(replica_id=-1, topics=[wanted]))
-    assert answer.topics[0].partitions[0].offset == 1
+    assert list_offsets(line, topic, 5, -1).offset == 1
 
 
 @pytest.mark.parametrize(("version", "code"), [(6, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE), (7, ErrorCode.NONE)])

@@ -10,6 +10,7 @@ from typing import Any
 
 from runnel.model.errors import InvalidConfig
 from runnel.model.limits import FRAME_BYTES_MAX, MIB
+from runnel.model.parsing import one_of, truth, whole
 from runnel.model.topic_config import TopicConfig
 
 ENVIRONMENT_PREFIX = "RUNNEL_"
@@ -57,28 +58,6 @@ def parse_store(text: str) -> StoreAddress:
     return StoreAddress(",".join(addresses), (slash + chroot).rstrip("/"))
 
 
-def _whole(low: int, high: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        number = int(text)
-        if not low <= number <= high:
-            raise ValueError(text)
-        return number
-
-    return parse
-
-
-def _truth(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ValueError(text)
-    return text.lower() == "true"
-
-
-def _level(text: str) -> str:
-    if text not in ("debug", "info", "warning", "error"):
-        raise ValueError(text)
-    return text
-
-
 @dataclass(frozen=True, slots=True)
 class BrokerSetting:
     """How one setting is written, and what is allowed."""
@@ -101,7 +80,7 @@ def _setting(
 
 
 def _int(key: str, default: int, low: int, high: int, doc: str, kafka: str | None = None) -> Any:
-    return _setting(key, default, _whole(low, high), f"a whole number from {low} to {high}", doc, kafka)
+    return _setting(key, default, whole(low, high), f"a whole number from {low} to {high}", doc, kafka)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +112,7 @@ class BrokerConfig:
         "rack", "", str, "a name", "where this broker stands; replicas are spread over racks", "broker.rack"
     )
     auto_create_topics: bool = _setting(
-        "auto-create-topics", True, _truth, "true or false", "create a topic when a client first asks for it",
+        "auto-create-topics", True, truth, "true or false", "create a topic when a client first asks for it",
         "auto.create.topics.enable",
     )  # fmt: skip
     default_partitions: int = _int(
@@ -177,7 +156,13 @@ class BrokerConfig:
         "producer-expiry-ms", 86_400_000, 1_000, 2**31 - 1, "an idempotent producer is forgotten after so long",
         "producer.id.expiration.ms",
     )  # fmt: skip
-    log_level: str = _setting("log-level", "info", _level, "debug, info, warning or error", "what is written to stderr")
+    log_level: str = _setting(
+        "log-level",
+        "info",
+        one_of("debug", "info", "warning", "error"),
+        "debug, info, warning or error",
+        "what is written to stderr",
+    )
     topic: TopicConfig = TopicConfig()  # defaults of every topic: the [topic] table of the file
 
     def with_texts(self, texts: Mapping[str, str], origin: str) -> "BrokerConfig":

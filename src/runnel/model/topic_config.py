@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from runnel.model.errors import InvalidConfig
 from runnel.model.limits import BATCH_BYTES_MAX, GIB, KIB, MIB
+from runnel.model.parsing import number, one_of, truth, whole
 
 DAY_MS = 24 * 60 * 60 * 1000
 LONG_MAX = 2**63 - 1
@@ -42,44 +43,6 @@ class Setting:
     allowed: str
 
 
-def _whole(low: int, high: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        number = int(text.strip())
-        if not low <= number <= high:
-            raise ValueError(text)
-        return number
-
-    return parse
-
-
-def _number(low: float, high: float) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        number = float(text)
-        if not low <= number <= high:
-            raise ValueError(text)
-        return number
-
-    return parse
-
-
-def _truth(text: str) -> bool:
-    match text.strip().lower():
-        case "true":
-            return True
-        case "false":
-            return False
-    raise ValueError(text)
-
-
-def _one_of(*values: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in values:
-            raise ValueError(text)
-        return text
-
-    return parse
-
-
 def _policies(text: str) -> frozenset[str]:
     policies = frozenset(part.strip() for part in text.split(",") if part.strip())
     if not policies or not policies <= {"delete", "compact"}:
@@ -92,15 +55,15 @@ def _setting(name: str, kind: Kind, default: Any, parse: Callable[[str], Any], a
 
 
 def _int(name: str, default: int, low: int, doc: str) -> Any:
-    return _setting(name, "int", default, _whole(low, INT_MAX), f"a whole number from {low} to {INT_MAX}", doc)
+    return _setting(name, "int", default, whole(low, INT_MAX), f"a whole number from {low} to {INT_MAX}", doc)
 
 
 def _long(name: str, default: int, low: int, doc: str) -> Any:
-    return _setting(name, "long", default, _whole(low, LONG_MAX), f"a whole number from {low} to {LONG_MAX}", doc)
+    return _setting(name, "long", default, whole(low, LONG_MAX), f"a whole number from {low} to {LONG_MAX}", doc)
 
 
 def _bool(name: str, default: bool, doc: str) -> Any:
-    return _setting(name, "boolean", default, _truth, "true or false", doc)
+    return _setting(name, "boolean", default, truth, "true or false", doc)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +75,7 @@ class TopicConfig:
         "delete: remove old segments by retention; compact: keep the last record of each key",
     )  # fmt: skip
     compression_type: str = _setting(
-        "compression.type", "string", "producer", _one_of("producer"), "producer",
+        "compression.type", "string", "producer", one_of("producer"), "producer",
         "batches are kept as the producer compressed them",
     )  # fmt: skip
     delete_retention_ms: int = _long("delete.retention.ms", DAY_MS, 0, "how long compaction keeps a tombstone")
@@ -139,7 +102,7 @@ class TopicConfig:
         "message.timestamp.after.max.ms", 3_600_000, 0, "how far a timestamp may lie in the future"
     )
     min_cleanable_dirty_ratio: float = _setting(
-        "min.cleanable.dirty.ratio", "double", 0.5, _number(0.0, 1.0), "a number from 0 to 1",
+        "min.cleanable.dirty.ratio", "double", 0.5, number(0.0, 1.0), "a number from 0 to 1",
         "compact when this share of the log is not compacted yet",
     )  # fmt: skip
     min_compaction_lag_ms: int = _long("min.compaction.lag.ms", 0, 0, "a record stays uncompacted at least so long")

@@ -9,6 +9,8 @@ from runnel.model.errors import RunnelError
 from runnel.model.ids import TopicId
 from runnel.replica.partition import Partition
 
+OPERATIONS_UNASKED = -(2**31)  # "authorized operations" of who did not ask for them
+
 
 @dataclass(slots=True)
 class Call:

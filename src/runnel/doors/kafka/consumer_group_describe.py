@@ -3,14 +3,13 @@
 
 from collections.abc import Iterable
 
-from runnel.doors.kafka.call import Call
+from runnel.doors.kafka.call import OPERATIONS_UNASKED, Call
 from runnel.doors.kafka.errors import code_of, text_of
 from runnel.groups.values import DescribedConsumer, GroupType
 from runnel.model.errors import RunnelError
 from runnel.model.ids import PartitionKey, TopicId
 from runnel.wire.kafka import messages as m
 
-OPERATIONS_UNASKED = -(2**31)
 MEMBER_TYPES = {GroupType.CLASSIC: 0, GroupType.CONSUMER: 1}
 Response = m.ConsumerGroupDescribeResponse
 

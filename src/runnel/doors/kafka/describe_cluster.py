@@ -2,13 +2,12 @@
 """DescribeCluster: its id, its controller, its brokers."""
 
 from runnel.cluster.image import NO_LEADER
-from runnel.doors.kafka.call import Call
+from runnel.doors.kafka.call import OPERATIONS_UNASKED, Call
 from runnel.doors.kafka.errors import code_of, text_of
 from runnel.model.errors import InvalidRequest
 from runnel.wire.kafka import messages as m
 
 BROKERS = 1
-OPERATIONS_UNASKED = -(2**31)
 
 
 async def describe_cluster(request: m.DescribeClusterRequest, call: Call) -> m.DescribeClusterResponse:

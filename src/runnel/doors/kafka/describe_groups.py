@@ -1,14 +1,13 @@
 # DescribeGroups (key 15), v0-v6.  v4 static members, v5 flexible, v6 says that a group is not there
 """DescribeGroups: state and members of groups of the classic protocol."""
 
-from runnel.doors.kafka.call import Call
+from runnel.doors.kafka.call import OPERATIONS_UNASKED, Call
 from runnel.doors.kafka.errors import code_of, text_of
 from runnel.groups.values import GroupState
 from runnel.model.errors import GroupNotFound, RunnelError
 from runnel.wire.kafka import messages as m
 
 ABSENCE_IS_AN_ERROR_SINCE = 6
-OPERATIONS_UNASKED = -(2**31)
 Response = m.DescribeGroupsResponse
 
 

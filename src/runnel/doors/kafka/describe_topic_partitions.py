@@ -4,13 +4,12 @@
 from collections.abc import Iterator
 
 from runnel.cluster.image import NO_LEADER, Partition, Topic
-from runnel.doors.kafka.call import Call
+from runnel.doors.kafka.call import OPERATIONS_UNASKED, Call
 from runnel.doors.kafka.errors import code_of
 from runnel.model.errors import InvalidRequest, LeaderNotAvailable, RunnelError
 from runnel.wire.kafka import messages as m
 
 PARTITIONS_MAX = 2_000  # Kafka's max.request.partition.size.limit
-OPERATIONS_UNASKED = -(2**31)
 Response = m.DescribeTopicPartitionsResponse
 
 

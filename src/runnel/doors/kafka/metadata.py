@@ -4,7 +4,7 @@
 from collections.abc import Iterable
 
 from runnel.cluster.image import NO_LEADER, Image, Topic
-from runnel.doors.kafka.call import Call
+from runnel.doors.kafka.call import OPERATIONS_UNASKED, Call
 from runnel.doors.kafka.errors import code_of
 from runnel.model.errors import InvalidRequest, InvalidTopicName, LeaderNotAvailable, RunnelError
 from runnel.model.ids import NO_TOPIC_ID, TopicId
@@ -12,7 +12,6 @@ from runnel.wire.kafka import messages as m
 
 ALWAYS_CREATES_BELOW = 4  # older clients can't say that they do not want a topic created
 BY_ID_SINCE = 12
-OPERATIONS_UNASKED = -(2**31)
 
 
 async def metadata(request: m.MetadataRequest, call: Call) -> m.MetadataResponse:

@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """The broker and the agents, for the whole run."""
     folder = tmp_path_factory.mktemp("compat")
-    if given := request.config.getoption("--bootstrap"):
+    if given := request.config.getoption("--bootstrap", default=None):
         stage = Stage(given, folder)
         yield stage
         stage.close()

@@ -1,6 +1,7 @@
 """The receiving half of a connection: bytes in, frames out.
 
-Rule 1: memory follows what has arrived, never what was promised. A buffer grows fourfold at the most when it is full.
+Rule 1: memory follows what has arrived, never what was promised. A buffer grows fourfold at the most when it is full,
+        or to what the last frame took.
 Rule 2: a buffer above the small size is paid for while it is held; a frame in a small one from when it is started.
 Rule 3: a frame is a view into its buffer. The buffer goes round again when all its frames are answered.
 Rule 4: between frames a connection holds no buffer, and a few bytes of an unfinished one if need be.
@@ -168,7 +169,7 @@ class Inbox:
 
     def _grow(self, chunk: Chunk, total: int) -> None:
         """A frame is longer than its buffer: give it a larger one, or wait until that can be paid."""
-        size = rounded(min(total, max(GROWTH * chunk.unparsed, SMALL_BYTES)))
+        size = rounded(min(total, max(GROWTH * chunk.unparsed, self._usual_bytes)))
         if size > SMALL_BYTES and not self._pay(size, self._supplies.budget.reserve_large):
             return
         self._granted_bytes = 0

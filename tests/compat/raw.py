@@ -4,7 +4,7 @@ import socket
 import struct
 from collections.abc import Iterator
 
-FETCH, API_VERSIONS = 1, 18
+FETCH, LIST_OFFSETS = 1, 2
 
 
 def string(text: str | None) -> bytes:
@@ -77,3 +77,14 @@ def batch_attributes(address: str, topic: str, partition: int = 0) -> list[tuple
             found.append((attributes, size))
             offset = last + 1
     return found
+
+
+def end_offset(connection: socket.socket, topic: str) -> int:
+    """Where partition 0 ends now (ListOffsets v1)."""
+    place = struct.pack(">iq", 0, -1)
+    body = struct.pack(">ii", -1, 1) + string(topic) + struct.pack(">i", 1) + place
+    connection.sendall(frame(LIST_OFFSETS, 1, body))
+    answer = receive(connection)
+    error, _time, offset = struct.unpack_from(">hqq", answer, 4 + 4 + 2 + len(topic) + 4 + 4)
+    assert error == 0
+    return int(offset)

@@ -3,6 +3,7 @@
 import itertools
 import os
 import shutil
+import socket
 import sys
 import threading
 import uuid
@@ -70,7 +71,7 @@ class Stage:
         self._logs = logs
         self._lock = threading.Lock()
         self._shared: dict[str, Agent] = {}
-        self._members: list[Agent] = []
+        self._started: list[Agent] = []
         self._idle: list[Agent] = []  # starting a process costs more than most tests
         self._admin: Any = kinds.AdminClient({"bootstrap.servers": address})
 
@@ -78,7 +79,7 @@ class Stage:
         """The one agent of a client for calls that need no process of their own."""
         with self._lock:
             if client not in self._shared:
-                self._shared[client] = self._start(client)
+                self._shared[client] = self.start(client)
             return self._shared[client]
 
     def member(self, client: str, group: str, *topics: str, **options: Any) -> Agent:
@@ -93,9 +94,8 @@ class Stage:
                 if member.name == client:
                     self._idle.remove(member)
                     return member
-        member = self._start(client)
+        member = self.start(client)
         member.on_leave = self._idle.append
-        self._members.append(member)
         return member
 
     def topic(self, hint: str = "t", *, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
@@ -105,14 +105,22 @@ class Stage:
         self._admin.create_topics([wanted])[name].result(60)
         return name
 
+    def connect(self) -> socket.socket:
+        """A plain connection to the broker."""
+        host, port = self.address.rsplit(":", 1)
+        return socket.create_connection((host, int(port)), timeout=30)
+
     def name(self, hint: str = "t") -> str:
         """A name that nothing has yet."""
         return f"{hint}-{uuid.uuid4().hex[:8]}"
 
-    def _start(self, client: str) -> Agent:
+    def start(self, client: str) -> Agent:
+        """A new process of this client; the stage ends it if nobody else does."""
         require(client)
         log = self._logs / f"{client}-{uuid.uuid4().hex[:8]}.log"
-        return Agent(client, [*self._command(client), self.address], cwd=setup_clients.ROOT, log=log)
+        agent = Agent(client, [*self._command(client), self.address], cwd=setup_clients.ROOT, log=log)
+        self._started.append(agent)
+        return agent
 
     def _command(self, client: str) -> Command:
         if client in PYTHON_AGENTS:
@@ -131,7 +139,7 @@ class Stage:
     def close(self) -> None:
         """End every process that was started here."""
         self._admin = None  # or it would complain about the broker's end
-        running = [agent for agent in [*self._members, *self._shared.values()] if agent.process.poll() is None]
+        running = [agent for agent in self._started if agent.process.poll() is None]
         for agent in running:
             agent.hang_up()
         for agent in running:

@@ -13,6 +13,8 @@ const CODECS = {
   zstd: CompressionTypes.ZSTD,
 };
 
+const SEND_MAX = 1000; // messages for one send: kafkajs makes one batch of them
+
 const log = () => (entry) => process.stderr.write(`${entry.namespace} ${JSON.stringify(entry.log)}\n`);
 const kafka = new Kafka({
   brokers: [process.argv[2]],
@@ -58,6 +60,19 @@ async function administer(work) {
   }
 }
 
+async function send(producer, topic, records, compression, acks) {
+  const sent = await producer.send({ topic, messages: records.map(messageOf), compression, acks });
+  if (acks === 0) return records.map(() => [-1, -1]);
+  // kafkajs tells one base offset for each partition: the offsets follow in the order of sending.
+  const next = new Map(sent.map((part) => [part.partition, Number(part.baseOffset)]));
+  return records.map(({ partition }) => {
+    if (!next.has(partition)) return [-1, -1];
+    const offset = next.get(partition);
+    next.set(partition, offset + 1);
+    return [partition, offset];
+  });
+}
+
 const member = { consumer: null, positions: new Map() };
 
 const verbs = {
@@ -65,17 +80,9 @@ const verbs = {
     const producer = kafka.producer({ idempotent: options.idempotent ?? false, ...options.native });
     await producer.connect();
     try {
-      const placed = records.map(() => [-1, -1]);
-      const sent = await producer.send({ topic, messages: records.map(messageOf), compression: CODECS[codec], acks });
-      if (acks !== 0) {
-        // kafkajs tells one base offset for each partition: the offsets follow in the order of sending.
-        const next = new Map(sent.map((part) => [part.partition, Number(part.baseOffset)]));
-        records.forEach((record, at) => {
-          if (!next.has(record.partition)) return;
-          placed[at] = [record.partition, next.get(record.partition)];
-          next.set(record.partition, next.get(record.partition) + 1);
-        });
-      }
+      const placed = [];
+      for (let at = 0; at < records.length; at += SEND_MAX)
+        placed.push(...(await send(producer, topic, records.slice(at, at + SEND_MAX), CODECS[codec], acks)));
       return placed;
     } finally {
       await producer.disconnect();

@@ -5,7 +5,7 @@ import logging
 import resource
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import uvloop
@@ -16,6 +16,7 @@ from runnel.cluster.embedded import Embedded
 from runnel.cluster.image import Broker as BrokerImage
 from runnel.cluster.image import Endpoint
 from runnel.cluster.metadata import Metadata
+from runnel.cluster.store import Store
 from runnel.cluster.topic_rules import Defaults
 from runnel.doors.kafka.api_versions import FEATURES
 from runnel.doors.kafka.door import KafkaDoor
@@ -35,11 +36,12 @@ logger = logging.getLogger("runnel.server")
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The seams, as one."""
+    """The seams, as one; the network is the running loop."""
 
     disk: Disk
     clock: Clock
     rng: Rng
+    open_store: Callable[[], Awaitable[Store]]
 
 
 class Server:
@@ -55,7 +57,7 @@ class Server:
 
     async def start(self) -> None:
         config, machine = self._config, self._machine
-        store = await Embedded.open(machine.disk, config.data)
+        store = await machine.open_store()
         defaults = Defaults(config.default_partitions, config.default_replication, config.topic)
         metadata = await Metadata.open(store, rng=machine.rng, defaults=defaults, features=FEATURES)
         self.broker = Broker(
@@ -119,7 +121,8 @@ async def _serve(config: BrokerConfig, ready: Callable[[Server], None]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
     disk = RealDisk(config.data)
-    server = Server(config, Machine(disk, SystemClock(), SystemRng()), end)
+    machine = Machine(disk, SystemClock(), SystemRng(), lambda: Embedded.open(disk, config.data))
+    server = Server(config, machine, end)
     try:
         await server.start()
         ready(server)

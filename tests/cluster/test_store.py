@@ -11,6 +11,7 @@ import pytest
 from runnel.cluster.embedded import Embedded
 from runnel.cluster.store import PERSISTENT, Check, Conflict, Create, Delete, Node, Op, Reason, Set, Store, parent_of
 from runnel.shell.disk import RealDisk
+from runnel.testing.store import Ensemble
 
 Body: TypeAlias = Callable[[Path], AbstractAsyncContextManager[Store]]
 Law: TypeAlias = Callable[[Store], Awaitable[None]]
@@ -28,7 +29,18 @@ async def embedded(folder: Path) -> AsyncIterator[Store]:
         disk.close()
 
 
-BODIES: dict[str, Body] = {"embedded": embedded}
+ENSEMBLES: dict[Path, Ensemble] = {}
+
+
+@asynccontextmanager
+async def simulated(folder: Path) -> AsyncIterator[Store]:
+    """One session with a store in memory, which outlives it."""
+    store = await ENSEMBLES.setdefault(folder, Ensemble()).open()
+    yield store
+    await store.close()
+
+
+BODIES: dict[str, Body] = {"embedded": embedded, "simulated": simulated}
 
 
 @pytest.fixture(params=sorted(BODIES))

@@ -44,7 +44,7 @@ class Shard:
         self.loaded = False
         self._closed = False
         self._steps: deque[Step] = deque()
-        self._asked: set[asyncio.Future[Any]] = set()
+        self._asked: dict[asyncio.Future[Any], None] = {}
         self._worker: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -79,8 +79,8 @@ class Shard:
         if not self.loaded:
             raise CoordinatorLoading(f"the coordinator {self.partition.name} is reading its log: try again")
         ticket: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._asked.add(ticket)
-        ticket.add_done_callback(self._asked.discard)
+        self._asked[ticket] = None
+        ticket.add_done_callback(self._asked.pop)
         decide = getattr(self._machine, verb)
         self._take(decide(request, ticket, self._topics(), self._clock.monotonic_ms(), self._clock.wall_ms()))
         return await ticket

@@ -147,12 +147,12 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def __exit__(self, *_: object) -> None:
         """End what still waits, without a trace, and close."""
-        self.bury()
         self.set_exception_handler(lambda loop, context: None)
         for host in self.hosts.values():
             if host.process is not None:
                 host.process.dead = True
-        for task in self._graves:
+        self.bury()
+        for task in self._graves:  # grows: what is ended may start something on its way out
             if not task.done():
                 task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is no accident
                 with suppress(BaseException):
@@ -161,6 +161,12 @@ class SimLoop(asyncio.BaseEventLoop):
         self._scheduled.clear()
         self._graves.clear()
         self.close()
+
+    def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> "asyncio.Task[Any]":
+        task: asyncio.Task[Any] = super().create_task(coro, name=name, context=context)
+        if not self.is_running():
+            self._graves.append(task)
+        return task
 
     def host(self, name: str) -> Host:
         if name not in self.hosts:

@@ -174,6 +174,7 @@ class Simulation:
         self._high: dict[str, int] = {}  # the highest high watermark that anybody was told
         self._programs: dict[Host, Callable[[Client], Awaitable[None]]] = {}
         self._lives: dict[Host, int] = {}
+        self._tasks: dict[Host, asyncio.Task[None]] = {}
         self._rng = SeededRng(f"{seed}/faults")
         loop.network.conditions = swarm.conditions
         loop.lag_chance, loop.lag_s = swarm.lag_chance, swarm.lag_s
@@ -224,7 +225,7 @@ class Simulation:
     def _start_client(self, host: Host) -> None:
         life = self._lives[host] = self._lives.get(host, 0) + 1
         program = self._programs[host]
-        host.start(lambda: program(Client(self, host, life)))
+        self._tasks[host] = host.start(lambda: program(Client(self, host, life)))
 
     def _kill_client(self, host: Host) -> None:
         if host.running:
@@ -270,10 +271,8 @@ class Simulation:
             self.violations.append(f"not-the-same: {first} messages before an orderly restart, {second} after it")
 
     async def _settled(self, producers: list[Host]) -> None:
-        while any(host.process is None or host.process.dead for host in producers):
+        while not all(host.running and self._tasks[host].done() for host in producers):
             await asyncio.sleep(0.1)
-        open_sends = [send for send in self.history.sends if send.status is Status.INFO]
-        await asyncio.sleep(30.0 if open_sends else 0.0)
 
     async def _group_done(self) -> None:
         host = self.loop.host("overseer")

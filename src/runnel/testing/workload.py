@@ -114,7 +114,7 @@ class Client:
         consumer = Consumer(self.cluster(), self.stage.swarm.fetch)
         while True:
             try:
-                if not consumer.positions or self.rng.chance(0.03):
+                if not consumer.positions or self.rng.chance(0.015):
                     await consumer.assign(dict.fromkeys(self.keys, START))
                     await self._seek(consumer)
                 begun = self.now()
@@ -124,8 +124,7 @@ class Client:
                 continue
             if messages:
                 self.stage.history.polls.append(Poll(self.process, self._record(messages), begun, self.now()))
-            elif self.rng.chance(0.2):
-                await self.nap(1.0)
+            await self.nap(0.1)
 
     async def _seek(self, consumer: Consumer) -> None:
         for where, position in list(consumer.positions.items()):

@@ -42,6 +42,7 @@ class Injector:
         self._brokers = brokers
         self._clients = clients
         self._kill_client = kill_client
+        self._usual_latency_s = loop.network.conditions.latency_s
         self._ends: dict[int, End] = {}
         self.counts: dict[str, int] = {}
 
@@ -134,10 +135,10 @@ class Injector:
 
     def _slow(self) -> End:
         conditions = self._loop.network.conditions
-        usual, conditions.latency_s = conditions.latency_s, (0.05, self._rng.pick((0.3, 1.5)))
+        conditions.latency_s = (0.05, self._rng.pick((0.3, 1.5)))
 
         def end() -> None:
-            conditions.latency_s = usual
+            conditions.latency_s = self._usual_latency_s
 
         return end
 

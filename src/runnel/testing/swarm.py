@@ -60,8 +60,8 @@ class Swarm:
         faults = tuple(kind for kind in FAULTS if rng.chance(0.45)) or (rng.pick(FAULTS),)
         slowest = rng.pick((0.001, 0.003, 0.02))
         return cls(
-            load_s=rng.uniform(6, 14),
-            fault_every_s=rng.uniform(0.3, 2.0),
+            load_s=rng.uniform(4, 10),
+            fault_every_s=rng.uniform(0.2, 1.2),
             faults=faults,
             partitions=1 + rng.below(3),
             producers=tuple(_producer(rng, kind) for kind in ("idempotent", "idempotent", rng.pick(("all", "one")))),

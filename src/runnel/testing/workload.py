@@ -112,7 +112,7 @@ class Client:
     async def read(self) -> None:
         """Read everything from the start, and again, and again."""
         consumer = Consumer(self.cluster(), self.stage.swarm.fetch)
-        while True:
+        while self.stage.sending:
             try:
                 if not consumer.positions or self.rng.chance(0.015):
                     await consumer.assign(dict.fromkeys(self.keys, START))
@@ -136,7 +136,7 @@ class Client:
 
     async def read_all(self) -> int:
         """Read everything there is, once, as the last word; how many messages there were."""
-        consumer = Consumer(self.cluster(), self.stage.swarm.fetch)
+        consumer = Consumer(self.cluster())
         limits = await bounds(consumer.cluster, self.keys)
         await consumer.assign(dict.fromkeys(self.keys, START))
         positions = {str(where): offset for where, offset in consumer.positions.items()}

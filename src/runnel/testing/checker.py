@@ -22,7 +22,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from runnel.testing.history import Assigned, Commit, History, Poll, Send, Status
+from runnel.testing.history import Assigned, Commit, History, Looked, Poll, Send, Status
 
 
 class Anomaly(NamedTuple):
@@ -61,7 +61,7 @@ class _Facts:
         self.offsets: dict[str, dict[str, list[int]]] = {}  # key -> value -> where it lies
         for key, log in self.log.items():
             self.places[key] = {offset: place for place, offset in enumerate(sorted(log))}
-            self.offsets[key] = where = {}
+            where = self.offsets.setdefault(key, {})
             for offset in sorted(log):
                 for value in sorted(log[offset]):
                     where.setdefault(value, []).append(offset)
@@ -155,7 +155,8 @@ def _nonmonotonic_send(facts: _Facts) -> Iterator[Anomaly]:
             continue
         before = last.get((send.process, send.key))
         if before is not None and offsets[0] <= before[0]:
-            yield Anomaly("nonmonotonic-send", send.key, f"{send.value} at {offsets[0]} after {before[1]} at {before[0]}")
+            detail = f"{send.value} at {offsets[0]} after {before[1]} at {before[0]}"
+            yield Anomaly("nonmonotonic-send", send.key, detail)
         last[send.process, send.key] = offsets[0], send.value
 
 
@@ -163,19 +164,24 @@ def _commit_lost(facts: _Facts) -> Iterator[Anomaly]:
     for look in facts.history.looks:
         commits = [commit for commit in facts.history.commits if commit.group == look.group]
         for key in sorted({key for commit in commits for key in commit.offsets}):
-            yield from _look_at(key, look.offsets.get(key), look.begun, look.ended, commits)
+            tries = [commit for commit in commits if key in commit.offsets and commit.status is not Status.FAIL]
+            before = [earlier for earlier in facts.history.looks if earlier.group == look.group]
+            yield from _look_at(key, look, tries, before)
 
 
-def _look_at(key: str, seen: int | None, begun: float, ended: float, commits: list[Commit]) -> Iterator[Anomaly]:
-    """What is read is the last acknowledged commit, or one that may have come after it."""
-    tries = [commit for commit in commits if key in commit.offsets and commit.status is not Status.FAIL]
-    done = [commit for commit in tries if commit.status is Status.OK and commit.ended < begun]
+def _look_at(key: str, look: Looked, tries: list[Commit], looks: list[Looked]) -> Iterator[Anomaly]:
+    """What is read is the last commit that was acknowledged or read before, or one that may have come after it."""
+    done = [commit.begun for commit in tries if commit.status is Status.OK and commit.ended < look.begun]
+    for earlier in looks:
+        if earlier.ended < look.begun and key in earlier.offsets:
+            done += [min((c.begun for c in tries if c.offsets[key] == earlier.offsets[key]), default=0.0)]
     if not done:
         return
-    since = max(commit.begun for commit in done)
-    allowed = {commit.offsets[key] for commit in tries if commit.ended >= since and commit.begun <= ended}
+    since, seen = max(done), look.offsets.get(key)
+    allowed = {commit.offsets[key] for commit in tries if commit.ended >= since and commit.begun <= look.ended}
     if seen not in allowed:
-        yield Anomaly("commit-lost", key, f"group {commits[0].group} has {seen} at {begun:.3f}, not in {sorted(allowed)}")
+        detail = f"group {look.group} has {seen} at {look.begun:.3f}, not in {sorted(allowed)}"
+        yield Anomaly("commit-lost", key, detail)
 
 
 def _zombie_commit(facts: _Facts) -> Iterator[Anomaly]:
@@ -215,7 +221,8 @@ def _group_skip(facts: _Facts) -> Iterator[Anomaly]:
         for key, offset in look.offsets.items():
             committed[look.group, key] = max(offset, committed.get((look.group, key), 0))
     for (group, key), bound in sorted(committed.items()):
-        missed = [offset for offset in sorted(facts.log.get(key, {})) if offset < bound and offset not in given[group, key]]
+        below = [offset for offset in sorted(facts.log.get(key, {})) if offset < bound]
+        missed = [offset for offset in below if offset not in given[group, key]]
         if missed:
             yield Anomaly("group-skip", key, f"group {group} committed {bound} and was never given {missed[:5]}")
 

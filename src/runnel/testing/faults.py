@@ -12,7 +12,7 @@ from runnel.testing.disk import Fault, SimDisk
 from runnel.testing.loop import Host, SimLoop
 
 FOREVER = 10**9
-CALLS = ("", "", "sync", "write", "open", "sync_dir", "rename", "truncate", "remove")
+CALLS = ("", "sync", "sync", "write", "open", "sync_dir", "rename", "truncate", "remove")
 End = Callable[[], None]
 
 

@@ -19,7 +19,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from runnel.model.ids import Millis
 from runnel.testing.clock import BEGIN_WALL_MS, SeededRng
@@ -156,13 +156,13 @@ class SimLoop(asyncio.BaseEventLoop):
             if not task.done():
                 task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is no accident
                 with suppress(BaseException):
-                    task.get_coro().close()  # type: ignore[union-attr]  # tasks of ours run coroutines
+                    cast(Any, task.get_coro()).close()
         self._ready.clear()
         self._scheduled.clear()
         self._graves.clear()
         self.close()
 
-    def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> "asyncio.Task[Any]":
+    def create_task(self, coro: Any, *, name: object = None, context: Any = None) -> "asyncio.Task[Any]":
         task: asyncio.Task[Any] = super().create_task(coro, name=name, context=context)
         if not self.is_running():
             self._graves.append(task)
@@ -234,7 +234,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _pop_timer(self) -> asyncio.TimerHandle:
         handle = heapq.heappop(self._scheduled)
-        handle._scheduled = False
+        handle._scheduled = False  # type: ignore[attr-defined]  # as asyncio's own loop does
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
@@ -263,9 +263,9 @@ class SimLoop(asyncio.BaseEventLoop):
         raise RuntimeError("escape from the simulation: what it needs must come through a seam")
 
     run_in_executor = _escape  # type: ignore[assignment]
-    getaddrinfo = _escape  # type: ignore[assignment]
-    add_reader = _escape
-    add_signal_handler = _escape
+    getaddrinfo = _escape
+    add_reader = _escape  # type: ignore[assignment]
+    add_signal_handler = _escape  # type: ignore[assignment]
     subprocess_exec = _escape
 
     def _process_events(self, event_list: object) -> None:

@@ -11,7 +11,7 @@ import asyncio
 import errno
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -67,6 +67,12 @@ class Server(asyncio.AbstractServer):
 
     async def wait_closed(self) -> None:
         pass
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        return self._network.loop
+
+    async def serve_forever(self) -> None:
+        raise NotImplementedError("start_serving, and wait for something else")
 
 
 class Network:
@@ -141,7 +147,7 @@ class Network:
     ) -> "tuple[asyncio.Transport, asyncio.BaseProtocol]":
         me = process.host.name
         await asyncio.sleep(2 * self.latency_s())
-        while self.is_cut(me, host) or self.is_cut(host, me) or not self.loop.host(host).powered:
+        while self._is_silent(me, host):  # noqa: ASYNC110  (TCP asks again and again)
             await asyncio.sleep(self.rng.uniform(*RESEND_S))
         server = self._servers.get((host, port))
         if server is None or not server.serving or server.process.dead:
@@ -153,6 +159,9 @@ class Network:
         self.loop.trace(f"connect {me} {host}")
         self.loop.call_soon(far.adopt, server.factory, context=server.process.context)
         return near, near.adopt(factory)
+
+    def _is_silent(self, me: str, other: str) -> bool:
+        return self.is_cut(me, other) or self.is_cut(other, me) or not self.loop.host(other).powered
 
     def latency_s(self) -> float:
         return self.rng.uniform(*self.conditions.latency_s)
@@ -420,6 +429,3 @@ class Transport(asyncio.Transport):
             room -= len(first)
             self._outbox_bytes -= len(first)
         return b"".join(parts)
-
-
-__all__: Sequence[str] = ["Conditions", "Network", "Server", "Transport"]

@@ -9,15 +9,14 @@ State is looked at whenever a broker is about to say something: what has been sa
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from runnel.broker.config import Address, BrokerConfig
 from runnel.client.admin import Admin, NewTopic
 from runnel.client.cluster import Cluster
-from runnel.client.metadata import TopicPartition
 from runnel.client.positions import bounds
 from runnel.cluster.store import Store
 from runnel.model.errors import RunnelError, TopicAlreadyExists
@@ -160,17 +159,18 @@ class SimBroker:
 class Simulation:
     """Everything of one seed. Use `run`."""
 
-    def __init__(self, loop: SimLoop, seed: int) -> None:
+    def __init__(self, loop: SimLoop, seed: int, faults: Sequence[str] = ()) -> None:
         self.loop = loop
         self.seed = seed
         rng = SeededRng(f"{seed}/swarm")
-        self.swarm = swarm = Swarm.draw(rng)
+        drawn = Swarm.draw(rng)
+        self.swarm = swarm = replace(drawn, faults=tuple(faults) or drawn.faults)
         self.history = History()
         self.sending = True
         self.violations: list[str] = []
         self.ensemble = Ensemble(lambda: rng.uniform(0.0001, 0.003))
         self.brokers = [SimBroker(self, 1)]
-        self.bootstrap = [f"{broker.host.name}:{PORT}" for broker in self.brokers]
+        self.bootstrap: Sequence[str] = [f"{broker.host.name}:{PORT}" for broker in self.brokers]
         self._high: dict[str, int] = {}  # the highest high watermark that anybody was told
         self._programs: dict[Host, Callable[[Client], Awaitable[None]]] = {}
         self._lives: dict[Host, int] = {}
@@ -183,7 +183,7 @@ class Simulation:
 
     def _name_clients(self) -> None:
         for number, settings in enumerate(self.swarm.producers):
-            self._programs[self.loop.host(f"producer-{number}")] = lambda client, s=settings: client.produce(s)
+            self._programs[self.loop.host(f"producer-{number}")] = partial(Client.produce, settings=settings)
         for number in range(self.swarm.readers):
             self._programs[self.loop.host(f"reader-{number}")] = Client.read
         for number in range(self.swarm.members):
@@ -255,7 +255,7 @@ class Simulation:
         return broker.server is not None and bool(broker.server.broker.partitions._failed)
 
     async def _brokers_up(self) -> None:
-        while not all(broker.server is not None and broker.host.running for broker in self.brokers):
+        while not all(broker.server is not None and broker.host.running for broker in self.brokers):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 
     async def _finish(self) -> None:
@@ -271,7 +271,7 @@ class Simulation:
             self.violations.append(f"not-the-same: {first} messages before an orderly restart, {second} after it")
 
     async def _settled(self, producers: list[Host]) -> None:
-        while not all(host.running and self._tasks[host].done() for host in producers):
+        while not all(host.running and self._tasks[host].done() for host in producers):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 
     async def _group_done(self) -> None:
@@ -280,7 +280,7 @@ class Simulation:
         async def wait() -> None:
             client = Client(self, host, 0)
             cluster = client.cluster()
-            while not await self._is_group_done(client, cluster):
+            while not await self._is_group_done(client, cluster):  # noqa: ASYNC110
                 await asyncio.sleep(0.5)
 
         await host.start(wait)
@@ -347,11 +347,11 @@ class Simulation:
         )
 
 
-def run(seed: int, tracer: Callable[[str], None] | None = None) -> Outcome:
-    """One seed, from beginning to end."""
+def run(seed: int, *, faults: Sequence[str] = (), tracer: Callable[[str], None] | None = None) -> Outcome:
+    """One seed, from beginning to end; with the faults that it draws, or with these."""
     with _quiet(), SimLoop(seed) as loop:
         loop.tracer = tracer
-        simulation = Simulation(loop, seed)
+        simulation = Simulation(loop, seed, faults)
         try:
             loop.run_until_complete(simulation.run())
         except Deadlock as error:
@@ -369,6 +369,3 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
-
-
-__all__ = ["Outcome", "Simulation", "TopicPartition", "run"]

@@ -70,13 +70,17 @@ class Swarm:
             send_every_s=rng.uniform(0.02, 0.12),
             value_bytes=rng.pick((20, 200, 1200)),
             topic=_topic(rng),
-            conditions=Conditions((0.0001, slowest), rng.pick((0.0, 0.1, 0.5)), rng.pick((4 * KIB, 64 * KIB, 256 * KIB))),
+            conditions=Conditions(
+                (0.0001, slowest), rng.pick((0.0, 0.1, 0.5)), rng.pick((4 * KIB, 64 * KIB, 256 * KIB))
+            ),
             disk_s=(0.00005, rng.pick((0.001, 0.005, 0.03))),
             cold_chance=rng.pick((0.0, 0.1, 0.6)),
             lag_chance=rng.pick((0.0, 0.02, 0.2)),
             lag_s=rng.pick((0.0001, 0.002)),
             group=GroupSettings(
-                session_timeout_ms=6_000, rebalance_timeout_ms=3_000 + rng.below(3_000), heartbeat_ms=500 + rng.below(1_000)
+                session_timeout_ms=6_000,
+                rebalance_timeout_ms=3_000 + rng.below(3_000),
+                heartbeat_ms=500 + rng.below(1_000),
             ),
             fetch=FetchSettings(
                 wait_ms=50 + rng.below(500),
@@ -84,7 +88,7 @@ class Swarm:
                 request_timeout_ms=3_000,
             ),
             session_s=rng.pick((0.0, 1.0, 6.0)),
-        )  # fmt: skip
+        )
 
 
 def _producer(rng: SeededRng, kind: str) -> ProducerSettings:

@@ -211,8 +211,9 @@ class Client:
             try:
                 await self.look_once(cluster)
             except RunnelError:
-                await self.nap(0.3)
-            await self.nap(1.5)
+                await self.nap(0.05)  # the first look after a failure is the one that tells most
+            else:
+                await self.nap(1.0)
 
     async def look_once(self, cluster: Cluster) -> dict[str, int]:
         begun = self.now()

@@ -48,18 +48,18 @@ class Death(NamedTuple):
 
 
 def hunt(mutant: Mutant, seeds: range) -> Death | None:
-    """The first seed that sees the mutant, and what it sees."""
-    with mutant.active():
-        for seed in seeds:
-            outcome = survives(seed, mutant.faults)
-            if isinstance(outcome, str):
-                return Death(seed, outcome)
-            if outcome.violations:
-                return Death(seed, outcome.violations[0])
+    """The first seed that sees the mutant, and what it sees. Without the mutant it must see nothing."""
+    for seed in seeds:
+        with mutant.active():
+            outcome = attempt(seed, mutant.faults)
+        seen = [outcome] if isinstance(outcome, str) else outcome.violations
+        if seen:
+            assert run(seed, faults=mutant.faults).violations == []
+            return Death(seed, seen[0])
     return None
 
 
-def survives(seed: int, faults: tuple[str, ...]) -> Outcome | str:
+def attempt(seed: int, faults: tuple[str, ...]) -> Outcome | str:
     """The outcome, or how the broken code broke the run itself."""
     try:
         return run(seed, faults=faults)

@@ -70,7 +70,7 @@ class SimBroker:
         self._session: SimStore | None = None
         self._lives = 0
         self.server: Server | None = None  # once it has started
-        self.failed: str | None = None
+        self.stopping = False
         self.config = BrokerConfig(
             data="data", kafka=Address(self.host.name, PORT), broker_id=number, topic=simulation.swarm.topic,
             group_partitions=2, group_initial_delay_ms=50, housekeeping_ms=1_500,
@@ -81,6 +81,10 @@ class SimBroker:
 
     def _is_cold(self, path: str) -> bool:
         return self._rng.chance(self._simulation.swarm.cold_chance)
+
+    @property
+    def up(self) -> bool:
+        return self.server is not None and self.host.running and not self.stopping
 
     def start(self) -> None:
         if not self.host.running:
@@ -124,7 +128,7 @@ class SimBroker:
 
     def _gone(self, session_s: float) -> None:
         self.disk.chill(self._is_cold)
-        self.server = None
+        self.server, self.stopping = None, False
         if self._session is not None:
             expire, session = self._simulation.ensemble.expire, self._session.session
             self._loop.call_later(session_s, expire, session, context=self._loop.world)
@@ -132,11 +136,11 @@ class SimBroker:
         self._loop.call_later(self._rng.uniform(*DOWN_S), self.start, context=self._loop.world)
 
     def stop(self) -> None:
-        if self.server is None or not self.host.running:
+        server, process = self.server, self.host.process
+        if server is None or process is None or not self.up:
             return
-        server, self.server = self.server, None
-        assert self.host.process is not None
-        self.host.process.context.run(lambda: self._loop.create_task(self._stop(server)))
+        self.stopping = True
+        process.context.run(lambda: self._loop.create_task(self._stop(server)))
 
     async def _stop(self, server: Server) -> None:
         await server.stop()
@@ -255,7 +259,7 @@ class Simulation:
         return broker.server is not None and bool(broker.server.broker.partitions._failed)
 
     async def _brokers_up(self) -> None:
-        while not all(broker.server is not None and broker.host.running for broker in self.brokers):  # noqa: ASYNC110
+        while not all(broker.up for broker in self.brokers):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 
     async def _finish(self) -> None:

@@ -192,13 +192,13 @@ MUTANTS = [
         "no-snapshot",
         "producers are found again below the recovery point",
         [(recovery, "load_producers", _forget_producers)],
-        ("stop", "reset", "kill"),
+        ("cut", "stop"),
     ),
     Mutant(
         "early-duplicate",
         "a duplicate is answered when its original is committed",
         [(produce, "_finish", _finish_duplicate_at_once)],
-        ("reset", "power-at"),
+        ("disk-slow", "reset", "power"),
     ),
     Mutant(
         "early-offsets", "answers of groups wait for their log", [(Shard, "_append", _append_unawaited)], ("power-at",)
@@ -216,7 +216,10 @@ MUTANTS = [
         ("pause", "client-kill", "cut"),
     ),
     Mutant(
-        "buffer-reused", "a receive buffer with a view left is not used again", [(buffers, "_unseen", _always_unseen)]
+        "buffer-reused",
+        "a receive buffer with a view left is not used again",
+        [(buffers, "_unseen", _always_unseen)],
+        ("disk-slow", "reset"),
     ),
 ]
 

@@ -236,6 +236,14 @@ class SimDisk:
         survivor.pace_s, survivor.on_power_cut = self.pace_s, self.on_power_cut
         return survivor
 
+    def discard(self) -> None:
+        """Hold nothing any more: nobody will use this disk, though somebody may still know it."""
+        self.dead = True
+        self._root = _Folder()
+        self._cold = lambda path: False
+        self.pace_s = self.on_power_cut = None
+        self.calls.clear()
+
     def inject(self, fault: Fault) -> None:
         self._faults.append(fault)
 

@@ -118,12 +118,14 @@ class SimBroker:
         if not self.host.running:
             return
         self._loop.trace(f"{self.host.name} dies power={power}")
+        before = self.disk
         if power:
             self.host.cut_power()
-            self.disk = self.disk.crash()
+            self.disk = before.crash()
         else:
             self.host.kill()
-            self.disk = self.disk.kill()
+            self.disk = before.kill()
+        before.discard()
         self._gone(self._simulation.swarm.session_s)
 
     def _gone(self, session_s: float) -> None:
@@ -150,7 +152,8 @@ class SimBroker:
     def _stopped(self, process: object) -> None:
         if self.host.process is process and self.host.running:
             self.host.kill()
-            self.disk = self.disk.kill()
+            before, self.disk = self.disk, self.disk.kill()
+            before.discard()
             self._gone(0.0)
 
     # --- what must hold whenever something is said
@@ -360,6 +363,8 @@ def run(seed: int, *, faults: Sequence[str] = (), tracer: Callable[[str], None] 
             loop.run_until_complete(simulation.run())
         except Deadlock as error:
             simulation.violations.append(f"deadlock: {error}")
+        for broker in simulation.brokers:
+            broker.disk.discard()
         return simulation.outcome()
 
 

@@ -64,7 +64,9 @@ class Swarm:
             fault_every_s=rng.uniform(0.2, 1.2),
             faults=faults,
             partitions=1 + rng.below(3),
-            producers=tuple(_producer(rng, kind) for kind in ("idempotent", "idempotent", rng.pick(("all", "one")))),
+            producers=tuple(
+                _producer(rng, kind) for kind in ("idempotent", "idempotent", rng.pick(("all", "one", "none")))
+            ),
             readers=1 + rng.below(2),
             members=1 + rng.below(3),
             send_every_s=rng.uniform(0.02, 0.12),
@@ -93,7 +95,7 @@ class Swarm:
 
 def _producer(rng: SeededRng, kind: str) -> ProducerSettings:
     return ProducerSettings(
-        acks=1 if kind == "one" else ACKS_ALL,
+        acks={"one": 1, "none": 0}.get(kind, ACKS_ALL),
         idempotent=kind == "idempotent",
         linger_ms=rng.pick((0, 5, 50)),
         batch_bytes=rng.pick((300, 2_000, 20_000)),

@@ -19,7 +19,7 @@ from bench.peers.nats import Nats
 from bench.peers.redis import Redis
 from bench.peers.runnel import Runnel
 from bench.scenarios import DEFAULT, FULL, LIMIT, SMOKE, Run, Scale, growth, latency, memory, requests, throughput
-from bench.workers import JobFailed, Worker
+from bench.workers import JobFailed
 
 SCENARIOS: dict[str, Callable[[Run], None]] = {
     throughput.NAME: throughput.measure,
@@ -76,9 +76,7 @@ def head(run: Run, missing: dict[str, str]) -> str:
         given = "; ".join(f"{flush.value}: {peer.guarantee(flush) or 'not to be had'}" for flush in Flush)
         lines.append(f"{peer.name} {peer.version()}: {given}")
     lines += [f"{name} is MISSING: {why}" for name, why in missing.items()]
-    lines.append(
-        f"{LIMIT}: a plain sequential write (read) of batches of the same size; 'commit': fdatasync after each"
-    )
+    lines.append(f"{LIMIT}: a plain sequential write (read) of batches of the same size; commit: fdatasync after each")
     return "\n".join(lines)
 
 
@@ -90,9 +88,10 @@ def measure(run: Run, name: str) -> bool:
     except (JobFailed, DidNotStart, Refused, KafkaException, OSError) as error:
         problem = f"{name} FAILED: {error}"
         run.note(problem)
+        run.renew_workers()
     lines = report.lines_of(sample for sample in run.samples if sample.scenario == name)
     print(f"\n{name} ({time.monotonic() - begun:.0f} s)\n{report.table(lines, CONTENDERS)}", flush=True)
-    if not report.complete(lines, [peer.name for peer in run.peers][:1]):
+    if not report.complete(lines, [peer.name for peer in run.peers[:1]]):
         run.note(f"{name}: the table has gaps")
         return False
     return not problem
@@ -103,15 +102,13 @@ def main() -> None:
     peers, missing = had(arguments)
     RESULTS.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="data-", dir=arguments.data or RESULTS)).absolute()
-    workers = (Worker(), Worker())
-    run = Run(peers, scale_of(arguments), folder, workers)
+    run = Run(peers, scale_of(arguments), folder)
     print(head(run, missing), flush=True)
     try:
         plain.warm(str(folder / "warm"), run.scale.warm_bytes)
         good = [measure(run, name) for name in arguments.only or SCENARIOS]
     finally:
-        for worker in workers:
-            worker.close()
+        run.close()
         shutil.rmtree(folder, ignore_errors=True)
     for note in run.notes:
         print(f"note: {note}")

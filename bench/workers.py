@@ -10,6 +10,7 @@ J = TypeVar("J")
 R = TypeVar("R")
 
 JOB_S_MAX = 600.0
+CLOSE_S_MAX = 2.0
 
 
 class JobFailed(Exception): ...
@@ -31,7 +32,10 @@ class Worker:
     def finish(self) -> Any:
         if not self._ours.poll(JOB_S_MAX):
             raise JobFailed(f"a client did not finish within {JOB_S_MAX:.0f} s")
-        failed, result = self._ours.recv()
+        try:
+            failed, result = self._ours.recv()
+        except EOFError:
+            raise JobFailed("a client process ended in the middle of its job") from None
         if failed:
             raise JobFailed(result)
         return result
@@ -43,7 +47,7 @@ class Worker:
 
     def close(self) -> None:
         self._ours.close()
-        self._process.join(10)
+        self._process.join(CLOSE_S_MAX)
         if self._process.is_alive():
             self._process.kill()
 

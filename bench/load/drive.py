@@ -73,9 +73,9 @@ def publish(job: Bulk) -> Outcome:
             sent += job.batch
             open_answers += answers
             while open_answers > (job.window - 1) * answers:
-                open_answers -= acks(_some(connection))
+                open_answers -= acks(receive(connection))
         while open_answers:
-            open_answers -= acks(_some(connection))
+            open_answers -= acks(receive(connection))
         return watch.outcome(sent)
 
 
@@ -122,7 +122,7 @@ class _Player:
 
     def returned(self) -> float | None:
         """Take what has arrived; the round trip in seconds if that completes the answer."""
-        return time.perf_counter() - self._served if self._acks(_some(self.connection)) else None
+        return time.perf_counter() - self._served if self._acks(receive(self.connection)) else None
 
 
 def pace(job: Paced) -> list[float]:
@@ -134,14 +134,15 @@ def pace(job: Paced) -> list[float]:
         ready.register(connection, selectors.EVENT_READ)
         acks, start = job.dialect.acks(), time.monotonic()
         while len(latencies) < total:
-            while sent < total and start + sent * step <= time.monotonic():
-                due = start + sent * step
-                connection.sendall(job.dialect.request([payload(job.size, stamp(due))]))
+            now, requests = time.monotonic(), []
+            while sent < total and (due := start + sent * step) <= now:
+                requests.append(job.dialect.request([payload(job.size, stamp(due))]))
                 waiting.append(due)
                 sent += 1
+            connection.sendall(b"".join(requests))
             pause = REPLY_S_MAX if sent == total else max(0.0, start + sent * step - time.monotonic())
             if ready.select(pause):
-                answered = acks(_some(connection))
+                answered = acks(receive(connection))
                 now = time.monotonic()
                 latencies += [now - waiting.popleft() for _ in range(answered)]
             elif sent == total:
@@ -168,7 +169,8 @@ def age(start: bytes) -> float:
     return time.monotonic() - int(start[:STAMP_BYTES]) / 1e9
 
 
-def _some(connection: socket.socket) -> bytes:
+def receive(connection: socket.socket) -> bytes:
+    """What has arrived, at least one byte."""
     received = connection.recv(RECEIVE_BYTES)
     if not received:
         raise Refused("the server closed the connection")

@@ -93,23 +93,26 @@ class KafkaWire:
         (size,) = struct.unpack_from(">i", answer, position)
         return answer[position + 4 : position + 4 + size]
 
-    def fetch(self, connection: socket.socket, offset: int, *, bytes_max: int = FETCH_BYTES_MAX) -> memoryview:
-        connection.sendall(self.fetch_request(offset, bytes_max=bytes_max))
-        return self.fetched(answer_of(connection))
+    def fetch(
+        self, line: "Line", offset: int, *, bytes_max: int = FETCH_BYTES_MAX, wait_ms: int = WAIT_MS
+    ) -> memoryview:
+        return self.fetched(line.ask(self.fetch_request(offset, bytes_max=bytes_max, wait_ms=wait_ms)))
 
     def read(self, total: int) -> Iterator[int]:
         offset = 0
         with self.connect() as connection:
+            line = Line(connection)
             while offset < total:
-                after = next_offset(self.fetch(connection, offset), offset)
+                after = next_offset(self.fetch(line, offset), offset)
                 yield after - offset
                 offset = after
 
     def tail(self) -> Iterator[bytes]:
         offset = 0
         with self.connect() as connection:
+            line = Line(connection)
             while True:
-                fetched = self.fetch(connection, offset)
+                fetched = self.fetch(line, offset)
                 for position, header in batch.headers(fetched):
                     for record in records.decode(fetched[position : position + header.size]):
                         if record.offset >= offset:
@@ -121,16 +124,44 @@ class KafkaWire:
         deadline = time.monotonic() + READY_S_MAX
         with self.connect() as connection:
             while True:
-                connection.sendall(self.fetch_request(0, wait_ms=0))
-                answer = answer_of(connection)
                 try:
-                    self.fetched(answer)
+                    self.fetch(Line(connection), 0, wait_ms=0)
                 except Refused:
                     if time.monotonic() > deadline:
                         raise
                     time.sleep(0.01)
                 else:
                     return
+
+
+class Line:
+    """One connection for one question at a time. An answer is valid until the next: its memory is used again."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._buffer = bytearray(4)
+
+    def ask(self, request: bytes) -> memoryview:
+        """The whole answer, without its size."""
+        self._connection.sendall(request)
+        (size,) = struct.unpack(">i", self._exactly(4))
+        return self._exactly(size)
+
+    def _exactly(self, size: int) -> memoryview:
+        if size > len(self._buffer):
+            self._buffer = bytearray(size)
+        view, filled = memoryview(self._buffer)[:size], 0
+        while filled < size:
+            received = self._connection.recv_into(view[filled:])
+            if not received:
+                raise Refused("the server closed the connection")
+            filled += received
+        return view
+
+
+def greet(connection: socket.socket) -> None:
+    """Ask for the versions of all APIs, as every client does first."""
+    Line(connection).ask(_frame(API_VERSIONS, 0, b""))
 
 
 def next_offset(fetched: memoryview, offset: int) -> int:
@@ -143,29 +174,6 @@ def next_offset(fetched: memoryview, offset: int) -> int:
             break
         offset = header.last_offset + 1
     return offset
-
-
-def answer_of(connection: socket.socket) -> memoryview:
-    """One whole answer, without its size."""
-    (size,) = struct.unpack(">i", _exactly(connection, 4))
-    return memoryview(_exactly(connection, size))
-
-
-def greet(connection: socket.socket) -> None:
-    """Ask for the versions of all APIs, as every client does first."""
-    connection.sendall(_frame(API_VERSIONS, 0, b""))
-    answer_of(connection)
-
-
-def _exactly(connection: socket.socket, size: int) -> bytearray:
-    buffer = bytearray(size)
-    view, filled = memoryview(buffer), 0
-    while filled < size:
-        received = connection.recv_into(view[filled:])
-        if not received:
-            raise Refused("the server closed the connection")
-        filled += received
-    return buffer
 
 
 def _frame(api: int, version: int, body: bytes) -> bytes:

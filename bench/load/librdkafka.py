@@ -13,6 +13,7 @@ from bench.load.drive import Stopwatch, age, stamp
 
 QUEUED_BYTES_MAX = 32 << 20  # in the client's queue; above it, we wait
 NAP_S = 0.0001
+IN_FLIGHT_MAX = 5  # as Java has it, and every idempotent producer: what is due meanwhile shares a batch
 CHUNK = 5_000  # messages handed over in one call
 
 
@@ -95,7 +96,7 @@ def read(job: Bulk) -> Outcome:
 
 def pace(job: Paced) -> list[float]:
     """Send each message when it is due; gives the seconds from then to its acknowledgement."""
-    producer = _producer(job.address, job.acks, **{"linger.ms": 0})
+    producer = _producer(job.address, job.acks, **{"linger.ms": 0, "max.in.flight": IN_FLIGHT_MAX})
     producer.list_topics(job.topic, REPLY_S_MAX)
     latencies: list[float] = []
     total, step = int(job.rate * job.seconds), 1 / job.rate

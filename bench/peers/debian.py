@@ -24,5 +24,5 @@ def lack(program: str, package: str) -> str | None:
     for command in (["apt-get", "update", "-q"], install):
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode != 0 or not find(program):
-        return f"apt-get install {package} failed: {done.stderr.strip().splitlines()[-1:]}"
+        return f"apt-get install {package} failed: {done.stderr.strip()[-200:]}"
     return None

@@ -6,7 +6,7 @@ Rule 2: what a scenario puts on the disk it removes before the next measurement,
 
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -37,6 +37,7 @@ class Scale:
     paced_s: float
     paced_rates: dict[int, str]  # messages a second -> all flush modes or the ends of the range
     partitions: tuple[int, ...]
+    growth_peers: bool  # whether growth is measured for others than Runnel: the question is whether ours is flat
     growth_requests: int
     backlog_bytes: tuple[int, ...]
     start_rounds: int
@@ -52,6 +53,7 @@ SMOKE = Scale(
     paced_s=0.2,
     paced_rates={500: "all"},
     partitions=(1, 20),
+    growth_peers=False,
     growth_requests=20,
     backlog_bytes=(1 * MB, 4 * MB),
     start_rounds=1,
@@ -61,11 +63,12 @@ DEFAULT = Scale(
     rounds=5,
     warm_bytes=2_000 * MB,
     bulk_bytes={"100 B": 40 * MB, "1 KB": 256 * MB, "10 KB": 256 * MB},
-    bulk_s=0.6,
-    single_s=0.8,
-    paced_s=2.0,
+    bulk_s=0.5,
+    single_s=0.5,
+    paced_s=1.5,
     paced_rates={1_000: "all", 11_574: "ends"},
     partitions=(1, 100, 5_000),
+    growth_peers=False,
     growth_requests=1_000,
     backlog_bytes=(100 * MB, 2_000 * MB),
     start_rounds=3,
@@ -80,6 +83,7 @@ FULL = Scale(
     paced_s=10.0,
     paced_rates={1_000: "all", 11_574: "all"},
     partitions=(1, 100, 5_000),
+    growth_peers=True,
     growth_requests=5_000,
     backlog_bytes=(1_000 * MB, 20_000 * MB),
     start_rounds=5,
@@ -87,25 +91,47 @@ FULL = Scale(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One contender in one case in one round: where its values go."""
+
+    samples: list[Sample]
+    scenario: str
+    case: str
+    contender: str
+    number: int
+
+    def record(self, metric: str, unit: str, value: float) -> None:
+        """Keep a value, unless this is the warm-up."""
+        if self.number:
+            self.samples.append(Sample(self.scenario, self.case, metric, unit, self.contender, self.number, value))
+
+
 @dataclass(slots=True)
 class Run:
     peers: list[Peer]
     scale: Scale
     folder: Path
-    workers: tuple[Worker, Worker]
+    workers: tuple[Worker, Worker] = field(default_factory=lambda: (Worker(), Worker()))
     samples: list[Sample] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def renew_workers(self) -> None:
+        """After a failure a worker may still be at its job: it is not asked for another one."""
+        self.close()
+        self.workers = (Worker(), Worker())
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.close()
 
     def rounds(self) -> range:
         """Round 0 is the warm-up. A smoke run has no use for it."""
         return range(0 if self.scale.warm_bytes else 1, self.scale.rounds + 1)
 
-    def record(
-        self, scenario: str, case: str, metric: str, unit: str, contender: str, number: int, value: float
-    ) -> None:
-        if number:
-            self.samples.append(Sample(scenario, case, metric, unit, contender, number, value))
+    def cell(self, scenario: str, case: str, contender: str, number: int) -> "Cell":
+        return Cell(self.samples, scenario, case, contender, number)
 
     def say(self, text: str) -> None:
         print(f"bench: {text}", file=sys.stderr, flush=True)
@@ -119,13 +145,11 @@ class Run:
         return self.folder / f"{name}-{next(self._numbers)}"
 
     @contextmanager
-    def servers(self, flush: Flush, *, only_kafka: bool = False) -> Iterator[list[Server]]:
-        """All peers that can give this guarantee, running; their data is removed afterwards."""
+    def servers(self, flush: Flush, peers: Iterable[Peer] | None = None) -> Iterator[list[Server]]:
+        """All peers (or these) that can give this guarantee, running; their data is removed afterwards."""
         with ExitStack() as stack:
             started = []
-            for peer in self.peers:
-                if only_kafka and peer.protocol != "kafka":
-                    continue
+            for peer in self.peers if peers is None else peers:
                 if peer.guarantee(flush) is None:
                     self.note(f"{peer.name} {peer.version()} can't give the guarantee {flush.value!r}: left out there")
                     continue

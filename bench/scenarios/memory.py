@@ -21,11 +21,11 @@ def measure(run: Run) -> None:
         run.say(f"{NAME}: {connections} connections")
         for server in servers:
             idle = resident_bytes(server.pid)
-            run.record(NAME, "at rest", "resident", "MB", server.peer.name, 1, idle / MB)
+            run.cell(NAME, "at rest", server.peer.name, 1).record("resident", "MB", idle / MB)
             full = _with_connections(run, server, connections)
-            case = f"{connections:,} connections"
-            run.record(NAME, case, "resident", "MB", server.peer.name, 1, full / MB)
-            run.record(NAME, case, "more for each", "KB", server.peer.name, 1, (full - idle) / connections / 1000)
+            cell = run.cell(NAME, f"{connections:,} connections", server.peer.name, 1)
+            cell.record("resident", "MB", full / MB)
+            cell.record("more for each", "KB", (full - idle) / connections / 1000)
 
 
 def _with_connections(run: Run, server: Server, count: int) -> int:

@@ -2,9 +2,9 @@
 
 from bench.load import drive
 from bench.machine import cpu_of
-from bench.peers import Flush
+from bench.peers import Flush, Server
 from bench.percentiles import percentiles
-from bench.scenarios import SIZES, Run
+from bench.scenarios import SIZES, Cell, Run
 
 NAME = "requests"
 MODES = ((1, Flush.OS), (-1, Flush.COMMIT))
@@ -19,14 +19,17 @@ def measure(run: Run) -> None:
                 for number in run.rounds():
                     run.say(f"{NAME}: {case}, round {number}")
                     for server in servers:
+                        cell = run.cell(NAME, case, server.peer.name, number)
                         with run.stream(server, flush, acks=acks) as stream:
-                            before = cpu_of(server.pid)
                             job = drive.Single(stream, SIZES["1 KB"], connections, run.scale.single_s)
-                            outcome, trips = run.workers[0].run(drive.ping_pong, job)
-                            used = cpu_of(server.pid) - before
-                        name = server.peer.name
-                        run.record(NAME, case, "requests", "/s", name, number, outcome.rate)
-                        for label, seconds in percentiles(trips).items():
-                            run.record(NAME, case, label, "ms", name, number, seconds * 1000)
-                        cost = used.total_s / outcome.messages * 1e6
-                        run.record(NAME, case, "server CPU", "µs/request", name, number, cost)
+                            _one(run, server, job, cell)
+
+
+def _one(run: Run, server: Server, job: drive.Single, cell: Cell) -> None:
+    before = cpu_of(server.pid)
+    outcome, trips = run.workers[0].run(drive.ping_pong, job)
+    used = cpu_of(server.pid) - before
+    cell.record("requests", "/s", outcome.rate)
+    for label, seconds in percentiles(trips).items():
+        cell.record(label, "ms", seconds * 1000)
+    cell.record("server CPU", "µs/request", used.total_s / outcome.messages * 1e6)

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from bench.load import Outcome, drive, librdkafka, plain
 from bench.load.kafka_wire import KafkaWire
-from bench.machine import Cpu, cpu_of
+from bench.machine import cpu_of
 from bench.peers import Flush, Server
 from bench.scenarios import LIMIT, MB, SIZES, Run
 
@@ -18,6 +18,7 @@ NAME = "throughput"
 MODES = ((1, Flush.OS), (-1, Flush.COMMIT))
 BATCH_BYTES = 1_000_000  # librdkafka's batch.size, below Kafka's message.max.bytes
 BATCH_MESSAGES_MAX = 10_000  # librdkafka's batch.num.messages
+CLIENT_BUSY = 0.9  # cores: above it, one thread of the client was the limit
 RECORD_BYTES = 12  # what RecordBatch v2 adds to a message, at most, in batches of this size
 
 J = TypeVar("J")
@@ -30,66 +31,67 @@ def measure(run: Run) -> None:
                 case = f"{label} acks={'all' if acks < 0 else acks} {flush.value}"
                 for number in run.rounds():
                     run.say(f"{NAME}: {case}, round {number}")
-                    _Cell(run, case, number, size, run.scale.bulk_bytes[label] // size, acks, flush).measure(servers)
+                    turn = _Turn(run, case, number, size, run.scale.bulk_bytes[label] // size, acks, flush)
+                    turn.limit()
+                    for server in servers:
+                        turn.plain_socket(server)
+                        if server.peer.protocol == "kafka":
+                            turn.librdkafka(server)
 
 
-class _Cell:
+class _Turn:
     """One case in one round."""
 
     def __init__(self, run: Run, case: str, number: int, size: int, total: int, acks: int, flush: Flush) -> None:
-        self.run, self.case, self.number, self.size, self.acks, self.flush = run, case, number, size, acks, flush
-        self.batch = min(BATCH_MESSAGES_MAX, BATCH_BYTES // (size + RECORD_BYTES), total)
-        self.total = total // self.batch * self.batch
+        self._run, self._case, self._number = run, case, number
+        self._size, self._acks, self._flush = size, acks, flush
+        self._batch = min(BATCH_MESSAGES_MAX, BATCH_BYTES // (size + RECORD_BYTES), total)
+        self._total = total // self._batch * self._batch
+        self._seconds = run.scale.bulk_s
 
-    def measure(self, servers: list[Server]) -> None:
-        self._limit()
-        for server in servers:
-            self._wire(server)
-            if server.peer.protocol == "kafka":
-                self._librdkafka(server)
-
-    def _limit(self) -> None:
-        path = self.run.folder / "limit"
-        sync = self.flush is Flush.COMMIT
-        job = plain.Plain(str(path), self.total, self.size, self.batch, sync, self.run.scale.bulk_s)
+    def limit(self) -> None:
+        path = self._run.folder / "limit"
+        sync = self._flush is Flush.COMMIT
+        job = plain.Plain(str(path), self._total, self._size, self._batch, sync, self._seconds)
+        cell = self._run.cell(NAME, self._case, LIMIT, self._number)
         for metric, work in (("produce", plain.write), ("consume", plain.read)):
-            outcome = self.run.workers[0].run(work, job)
-            self._rate(LIMIT, metric, outcome)
-            self._rate(LIMIT, f"{metric} librdkafka", outcome)
+            outcome = self._run.workers[0].run(work, job)
+            for client in ("", " librdkafka"):
+                cell.record(f"{metric}{client}", "MB/s", outcome.rate * self._size / MB)
         path.unlink()
 
-    def _wire(self, server: Server) -> None:
-        with self.run.stream(server, self.flush, acks=self.acks) as stream:
-            job = drive.Bulk(stream, self.total, self.size, self.batch, self.run.scale.bulk_s)
-            sent = self._one(server, "produce", drive.publish, job)
-            self._one(server, "consume", drive.read, replace(job, total=sent.messages))
+    def plain_socket(self, server: Server) -> None:
+        with self._run.stream(server, self._flush, acks=self._acks) as stream:
+            job = drive.Bulk(stream, self._total, self._size, self._batch, self._seconds)
+            sent = self._server_cost(server, "produce", drive.publish, job)
+            self._server_cost(server, "consume", drive.read, replace(job, total=sent.messages))
 
-    def _librdkafka(self, server: Server) -> None:
-        with self.run.stream(server, self.flush, acks=self.acks) as stream:
+    def librdkafka(self, server: Server) -> None:
+        with self._run.stream(server, self._flush, acks=self._acks) as stream:
             assert isinstance(stream, KafkaWire)
-            seconds = self.run.scale.bulk_s
-            job = librdkafka.Bulk(server.address, stream.topic, 0, self.acks, self.total, self.size, seconds)
-            sent = self._one(server, "produce librdkafka", librdkafka.publish, job)
-            job = replace(job, total=sent.messages)
-            self._one(server, "consume librdkafka", librdkafka.read, job)
+            job = librdkafka.Bulk(server.address, stream.topic, 0, self._acks, self._total, self._size, self._seconds)
+            sent = self._client_cost(server, "produce", librdkafka.publish, job)
+            self._client_cost(server, "consume", librdkafka.read, replace(job, total=sent.messages))
 
-    def _one(self, server: Server, metric: str, work: Callable[[J], Outcome], job: J) -> Outcome:
+    def _server_cost(self, server: Server, metric: str, work: Callable[[J], Outcome], job: J) -> Outcome:
+        """The rate, and what a message cost the server, in its own code and in the kernel."""
+        cell = self._run.cell(NAME, self._case, server.peer.name, self._number)
         before = cpu_of(server.pid)
-        outcome = self.run.workers[0].run(work, job)
-        self._rate(server.peer.name, metric, outcome)
-        self._cpu(server.peer.name, metric, outcome, cpu_of(server.pid) - before)
+        outcome = self._run.workers[0].run(work, job)
+        used = cpu_of(server.pid) - before
+        cell.record(metric, "MB/s", outcome.rate * self._size / MB)
+        cell.record(f"{metric}: server user", "µs/msg", used.user_s / outcome.messages * 1e6)
+        cell.record(f"{metric}: server system", "µs/msg", used.system_s / outcome.messages * 1e6)
         return outcome
 
-    def _rate(self, contender: str, metric: str, outcome: Outcome) -> None:
-        self._record(metric, "MB/s", contender, outcome.rate * self.size / MB)
-
-    def _cpu(self, contender: str, metric: str, outcome: Outcome, used: Cpu) -> None:
-        """What a message cost the server, in its own code and in the kernel; for librdkafka how busy the client was."""
-        if metric.endswith("librdkafka"):
-            self._record(f"{metric}: client busy", "cores", contender, outcome.client_cpu_s / outcome.seconds)
-            return
-        self._record(f"{metric}: server user", "µs/msg", contender, used.user_s / outcome.messages * 1e6)
-        self._record(f"{metric}: server system", "µs/msg", contender, used.system_s / outcome.messages * 1e6)
-
-    def _record(self, metric: str, unit: str, contender: str, value: float) -> None:
-        self.run.record(NAME, self.case, metric, unit, contender, self.number, value)
+    def _client_cost(self, server: Server, metric: str, work: Callable[[J], Outcome], job: J) -> Outcome:
+        """The rate, and how busy the client was: if it was, the rate is the client's."""
+        cell = self._run.cell(NAME, self._case, server.peer.name, self._number)
+        outcome = self._run.workers[0].run(work, job)
+        busy = outcome.client_cpu_s / outcome.seconds
+        cell.record(f"{metric} librdkafka", "MB/s", outcome.rate * self._size / MB)
+        cell.record(f"{metric} librdkafka: client busy", "cores", busy)
+        if busy > CLIENT_BUSY and self._number:
+            name = server.peer.name
+            self._run.note(f"{NAME}: librdkafka, not {name}, was the limit in some round: {self._case} {metric}")
+        return outcome

@@ -26,6 +26,7 @@ from runnel.model.seams import Clock, Disk, Rng
 from runnel.net.listener import FramedListener, ListenerLimits
 from runnel.shell.clock import SystemClock
 from runnel.shell.disk import RealDisk
+from runnel.shell.memory import keep_freed_memory
 from runnel.shell.rng import SystemRng
 
 STOP_GRACE_S = 5.0  # requests under way may answer within it
@@ -42,6 +43,7 @@ class Machine:
     clock: Clock
     rng: Rng
     open_store: Callable[[], Awaitable[Store]]
+    files_max: int = 512  # files that logs may have open; connections are files too
 
 
 class Server:
@@ -62,7 +64,8 @@ class Server:
         metadata = await Metadata.open(store, rng=machine.rng, defaults=defaults, features=FEATURES)
         self.broker = Broker(
             config, metadata,
-            disk=machine.disk, clock=machine.clock, rng=machine.rng, on_fatal=self._on_fatal,
+            disk=machine.disk, files_max=machine.files_max, clock=machine.clock, rng=machine.rng,
+            on_fatal=self._on_fatal,
         )  # fmt: skip
         self._listener = FramedListener(KafkaDoor(self.broker, machine.rng).open, _limits(config), self._on_fatal)
         host, port = await self._bind()
@@ -105,12 +108,13 @@ def _reachable(host: str) -> str:
 
 def run(config: BrokerConfig, ready: Callable[[Server], None]) -> int:
     """Serve until told to stop; returns the process's exit code."""
-    _raise_file_limit()
+    keep_freed_memory()
+    files_max = _raise_file_limit() // 2  # the other half is for connections
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(config, ready))
+        return runner.run(_serve(config, files_max, ready))
 
 
-async def _serve(config: BrokerConfig, ready: Callable[[Server], None]) -> int:
+async def _serve(config: BrokerConfig, files_max: int, ready: Callable[[Server], None]) -> int:
     loop = asyncio.get_running_loop()
     stopping: asyncio.Future[BaseException | None] = loop.create_future()
 
@@ -121,7 +125,7 @@ async def _serve(config: BrokerConfig, ready: Callable[[Server], None]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
     disk = RealDisk(config.data)
-    machine = Machine(disk, SystemClock(), SystemRng(), lambda: Embedded.open(disk, config.data))
+    machine = Machine(disk, SystemClock(), SystemRng(), lambda: Embedded.open(disk, config.data), files_max)
     server = Server(config, machine, end)
     try:
         await server.start()
@@ -141,7 +145,8 @@ def _give_up(error: BaseException) -> int:
     return 70  # EX_SOFTWARE
 
 
-def _raise_file_limit() -> None:
-    """Partitions and connections are files: use as many as the system allows."""
+def _raise_file_limit() -> int:
+    """Partitions and connections are files: use as many as the system allows; returns how many."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard

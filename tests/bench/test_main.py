@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from bench.__main__ import SCENARIOS, arguments_of, scale_of
-from bench.scenarios import DEFAULT, FULL, SMOKE
+from bench.__main__ import SCENARIOS, arguments_of, had, head, scale_of
+from bench.peers.kafka import Kafka
+from bench.scenarios import DEFAULT, FULL, SMOKE, Run
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,3 +36,14 @@ def test_an_unknown_scenario_is_refused(capsys: pytest.CaptureFixture[str]) -> N
     with pytest.raises(SystemExit):
         arguments_of(["--only", "magic"])
     assert "throughput" in capsys.readouterr().err
+
+
+def test_a_peer_that_can_not_be_had_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(Kafka, "missing", lambda _: "no java here")
+    found, missing = had(arguments_of(["--peer", "kafka", "--peer", "runnel"]))
+    assert [peer.name for peer in found] == ["runnel"]
+    run = Run(found, SMOKE, tmp_path)
+    try:
+        assert "kafka is MISSING: no java here" in head(run, missing)
+    finally:
+        run.close()

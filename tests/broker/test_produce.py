@@ -151,6 +151,18 @@ def test_a_retry_of_an_idempotent_batch_gets_its_first_offset(run: Run) -> None:
     run(scenario)
 
 
+def test_a_retry_on_a_topic_with_append_time_gets_its_first_time(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition(message_timestamp_type=TimestampType.APPEND)
+        fields: dict[str, Any] = {"producer_id": 9, "producer_epoch": 0, "base_sequence": 0}
+        [first] = await produce((partition, batch(b"a", timestamp=1, **fields)))
+        [again] = await produce((partition, batch(b"a", timestamp=1, **fields)))
+        assert isinstance(first, Produced)
+        assert again == first
+
+    run(scenario)
+
+
 def test_a_partition_that_is_not_here_answers_for_itself(run: Run) -> None:
     async def scenario(open_partition: Any, disk: GatedDisk) -> None:
         partition = await open_partition()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 
@@ -31,9 +32,20 @@ def to_peer(peer: Peer, work: Callable[[str, int], Awaitable[None]]) -> None:
     """Connect to something that is not a broker."""
 
     async def conversation() -> None:
-        server = await asyncio.start_server(peer, "127.0.0.1", 0)
+        ended = asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with suppress(ConnectionError):
+                await peer(reader, writer)
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+            ended.set()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
         async with server:
             await work(*server.sockets[0].getsockname())
+            await ended.wait()
 
     asyncio.run(conversation())
 
@@ -96,7 +108,6 @@ def test_a_web_server_is_no_broker() -> None:
         await reader.read(10)
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         await writer.drain()
-        writer.close()
 
     async def work(host: str, port: int) -> None:
         with pytest.raises(NotKafka, match="does not speak the Kafka protocol"):
@@ -110,7 +121,6 @@ def test_an_answer_that_was_not_asked_for() -> None:
         await reader.read(10)
         writer.write(b"\x00\x00\x00\x06\x00\x01\xff\xff\x00\x00")
         await reader.read()
-        writer.close()
 
     async def work(host: str, port: int) -> None:
         with pytest.raises(NotKafka, match="was not asked"):
@@ -122,7 +132,6 @@ def test_an_answer_that_was_not_asked_for() -> None:
 def test_a_broker_that_never_answers_is_left() -> None:
     async def peer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
-        writer.close()
 
     async def work(host: str, port: int) -> None:
         with pytest.raises(RequestTimedOut, match=rf"127.0.0.1:{port} did not answer API_VERSIONS within 50 ms"):
@@ -134,7 +143,6 @@ def test_a_broker_that_never_answers_is_left() -> None:
 def test_a_broker_that_hangs_up() -> None:
     async def peer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(10)
-        writer.close()
 
     async def work(host: str, port: int) -> None:
         with pytest.raises(BrokerUnreachable, match="closed the connection"):

@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
-from tests.client.talk import OnCluster
+from tests.client.talk import OnCluster, talk
 
 from runnel.client.admin import Admin, NewTopic
-from runnel.client.cluster import Cluster
+from runnel.client.cluster import Cluster, ClusterSettings
 from runnel.client.group_admin import GroupAdmin
 from runnel.client.group_consumer import GroupConsumer, GroupConsumerSettings
 from runnel.client.membership import GroupSettings
@@ -15,6 +15,7 @@ from runnel.client.offsets import fetch_committed
 from runnel.client.positions import END
 from runnel.client.producer import Producer
 from runnel.model.errors import ClientError, InvalidConfig, UnknownMember
+from runnel.testing.process import BrokerProcess
 
 LIVELY = GroupConsumerSettings(group=GroupSettings(heartbeat_ms=50, session_timeout_ms=10_000))
 BY_HAND = GroupConsumerSettings(group=LIVELY.group, commit_ms=None)
@@ -119,6 +120,17 @@ def test_more_members_than_partitions_stand_by(on_cluster: OnCluster, name: str)
             await member.close()
 
     on_cluster(work)
+
+
+def test_new_partitions_are_divided(broker: BrokerProcess, name: str) -> None:
+    async def work(cluster: Cluster) -> None:
+        await fill(cluster, name, 1, 1)
+        async with GroupConsumer(cluster, name, [name], LIVELY) as consumer:
+            await settle([consumer], [1])
+            await Admin(cluster).create_partitions(name, 3)
+            await settle([consumer], [3])
+
+    talk(broker.kafka, work, ClusterSettings(metadata_age_ms_max=200))
 
 
 def test_a_member_that_lost_its_seat_can_not_commit(on_cluster: OnCluster, name: str) -> None:

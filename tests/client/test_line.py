@@ -27,12 +27,20 @@ def line_of(loop: asyncio.AbstractEventLoop, *counts: int, identity: Identity = 
     """A line with closed batches of so many messages each."""
     line = Line(WHERE, 5)
     line.adopt(identity)
+    if counts and identity.producer_id >= 0:
+        prove(line, loop)
     for count in counts:
         batch = line.new_batch(loop.create_future(), 0.0, 100.0)
         for n in range(count):
             batch.add(None, b"%d" % n, (), 1000, 10)
         batch.closed = True
     return line
+
+
+def prove(line: Line, loop: asyncio.AbstractEventLoop) -> None:
+    """Let a batch without messages be appended, so that several may be in flight."""
+    line.new_batch(loop.create_future(), 0.0, 100.0).closed = True
+    line.settle(take(line), Appended(0, -1))
 
 
 def take(line: Line) -> Batch:
@@ -63,6 +71,18 @@ def test_no_more_than_the_limit_is_in_flight(loop: asyncio.AbstractEventLoop) ->
     for _ in range(5):
         take(line)
     assert line.ready_at(0.0) is None
+
+
+def test_only_one_is_in_flight_until_the_broker_knows_the_producer(loop: asyncio.AbstractEventLoop) -> None:
+    line = Line(WHERE, 5)
+    line.adopt(FIRST)
+    for _ in range(3):
+        line.new_batch(loop.create_future(), 0.0, 100.0).closed = True
+    first = take(line)
+    assert line.ready_at(0.0) is None
+    line.settle(first, Appended(0, -1))
+    take(line)
+    assert line.ready_at(0.0) is not None
 
 
 def test_after_a_failure_the_failed_go_first_with_the_numbers_they_had(loop: asyncio.AbstractEventLoop) -> None:

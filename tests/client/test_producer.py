@@ -214,3 +214,20 @@ def test_without_a_broker_messages_are_given_up_at_their_deadline(tmp_path: Path
             await producer.close()
 
         talk(process.kafka, work)
+
+
+def test_numbered_batches_do_not_overtake_each_other_when_the_socket_is_full(on_cluster: OnCluster, name: str) -> None:
+    """Far more bytes than the write buffer holds, so that requests wait for room while others are made."""
+
+    async def work(cluster: Cluster) -> None:
+        await Admin(cluster).create_topics([NewTopic(name, partitions=1, config={"flush.mode": "os"})])
+        async with Producer(cluster, ProducerSettings(batch_bytes=400_000, linger_ms=0)) as producer:
+            for n in range(600):
+                await producer.send(name, b"%d " % n + bytes(50_000))
+                if n % 7 == 0:
+                    await asyncio.sleep(0)
+        assert (producer.delivered, producer.failed) == (600, 0)
+        found = await read_all(cluster, name)
+        assert [int((x.value or b"").split()[0]) for x in found] == list(range(600))
+
+    on_cluster(work)

@@ -12,6 +12,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -163,25 +164,26 @@ class Agent:
         self.assignment = frozenset()
         self.on_leave(self)
 
-    def close(self) -> None:
+    def hang_up(self) -> None:
         """Close its input: the program leaves its group and ends."""
         assert self.process.stdin is not None
-        try:
+        with suppress(BrokenPipeError):
             self.process.stdin.close()
+
+    def close(self) -> None:
+        """Hang up and wait for its end."""
+        self.hang_up()
+        with suppress(subprocess.TimeoutExpired):
             self.process.wait(30)
-        except (subprocess.TimeoutExpired, BrokenPipeError):
-            self.process.kill()
+        self.process.kill()
         self._end()
 
     def _end(self) -> None:
         self.process.wait()
         self._reader.join()
-        for stream in (self.process.stdin, self.process.stdout):
-            if stream is not None:
-                try:
-                    stream.close()
-                except BrokenPipeError:
-                    continue
+        self.hang_up()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
     # --- the verbs, typed
     def produce(

@@ -177,10 +177,11 @@ def missing(client: str) -> str | None:
         case "kcat":
             return None if shutil.which("kcat") else f"kcat is not installed: {advice}"
         case "kafkajs":
-            return None if (BUILD / "kafkajs.done").exists() else f"kafkajs is not in build/compat: {advice}"
+            there = (BUILD / "kafkajs.done").exists() and shutil.which("node")
+            return None if there else f"kafkajs is not in build/compat: {advice}"
         case "java-3.9" | "java-4.3":
-            there = (BUILD / f"{client}-agent.done").exists() and shutil.which("java")
-            return None if there else f"the Java client {client[5:]} is not in build/compat: {advice}"
+            compiled = (BUILD / f"{client}-agent.done").exists() and shutil.which("java")
+            return None if compiled else f"the Java client {client[5:]} is not in build/compat: {advice}"
         case "suite":
             return None if (BUILD / "kafka-python.done").exists() else f"kafka-python's tests are not there: {advice}"
         case _:

@@ -72,7 +72,7 @@ class Stage:
         self._shared: dict[str, Agent] = {}
         self._members: list[Agent] = []
         self._idle: list[Agent] = []  # starting a process costs more than most tests
-        self._admin = kinds.AdminClient({"bootstrap.servers": address})
+        self._admin: Any = kinds.AdminClient({"bootstrap.servers": address})
 
     def agent(self, client: str) -> Agent:
         """The one agent of a client for calls that need no process of their own."""
@@ -130,9 +130,12 @@ class Stage:
 
     def close(self) -> None:
         """End every process that was started here."""
-        for agent in [*self._members, *self._shared.values()]:
-            if agent.process.poll() is None:
-                agent.close()
+        self._admin = None  # or it would complain about the broker's end
+        running = [agent for agent in [*self._members, *self._shared.values()] if agent.process.poll() is None]
+        for agent in running:
+            agent.hang_up()
+        for agent in running:
+            agent.close()
 
 
 def require(client: str) -> None:

@@ -6,7 +6,7 @@ from tests.compat.stage import Stage, clients, clients_but, texts, values
 from tests.compat.waiting import wait_until
 
 UNKNOWN_TOPIC, INVALID_TOPIC, EXISTS, INVALID_PARTITIONS, INVALID_CONFIG = 3, 17, 36, 37, 40
-OFFSET_OUT_OF_RANGE, NOT_EMPTY, GROUP_NOT_FOUND, SUBSCRIBED = 1, 68, 69, 86
+UNKNOWN_TOPIC_ID, OFFSET_OUT_OF_RANGE, NOT_EMPTY, GROUP_NOT_FOUND, SUBSCRIBED = 100, 1, 68, 69, 86
 ADMINS = ("confluent", "aiokafka", "kafka-python", "kafkajs", "java-3.9", "java-4.3")
 
 
@@ -222,3 +222,47 @@ def test_a_topic_that_is_made_anew_is_another_one(client: str, stage: Stage) -> 
     wait_until(lambda: topic in admin.call("list_topics"), "the topic back")
     assert admin.call("describe_topic", topic=topic)["id"] != first
     assert stage.agent(client).read(topic) == []
+
+
+@clients("confluent", "java-3.9", "java-4.3")  # the others ask in a way that creates it
+def test_describing_an_unknown_topic(client: str, stage: Stage) -> None:
+    topic = stage.name("unknown")
+    assert refusal(stage, client, "describe_topic", topic=topic) == UNKNOWN_TOPIC
+    assert topic not in stage.agent("confluent").call("list_topics"), "asking creates nothing"
+
+
+@clients("java-3.9", "java-4.3")
+def test_a_trial_creates_nothing(client: str, stage: Stage) -> None:
+    topic = stage.name("trial")
+    stage.agent(client).call("validate_topic", topic=topic)
+    assert topic not in stage.agent(client).call("list_topics")
+    assert refusal(stage, client, "validate_topic", topic=stage.topic("there")) == EXISTS
+
+
+@clients("java-3.9", "java-4.3")
+def test_topics_are_described_and_deleted_by_id(client: str, stage: Stage) -> None:
+    admin, topic = stage.agent(client), stage.topic("by-id")
+    topic_id = admin.call("describe_topic", topic=topic)["id"]
+    assert admin.call("describe_topic_by_id", topic_id=topic_id) == topic
+    admin.call("delete_topic_by_id", topic_id=topic_id)
+    wait_until(lambda: topic not in admin.call("list_topics"), "the topic gone")
+    assert refusal(stage, client, "delete_topic_by_id", topic_id=topic_id) == UNKNOWN_TOPIC_ID
+
+
+@clients("java-3.9", "java-4.3")
+def test_groups_tell_their_protocol(client: str, stage: Stage) -> None:
+    topic = stage.topic("types")
+    for protocol, shown in (("classic", "Classic"), ("consumer", "Consumer")):
+        group = stage.name("type")
+        member = stage.member("confluent", group, topic, protocol=protocol)
+        member.wait_assigned(1)
+        assert stage.agent(client).call("group_type", group=group) == shown
+        member.leave()
+
+
+@clients("java-3.9", "java-4.3")
+def test_features_and_settings_of_the_broker(client: str, stage: Stage) -> None:
+    assert {"group.version", "metadata.version"} <= set(stage.agent(client).call("features"))
+    settings = stage.agent(client).call("broker_config")
+    assert stage.address in settings["advertised.listeners"]
+    assert int(settings["num.partitions"]) >= 1

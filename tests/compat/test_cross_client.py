@@ -1,9 +1,11 @@
 """What one client writes, every other reads, in every codec."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from tests.compat import setup_clients
 from tests.compat.agent import Message
-from tests.compat.stage import CLIENTS, CODECS, Stage, clients
+from tests.compat.stage import CLIENTS, CODECS, Stage, clients, values
 
 
 def messages_of(writer: str) -> list[Message]:
@@ -41,3 +43,21 @@ def test_every_client_reads_what_all_wrote(
     found = stage.agent(client).read(topic)
     assert [Message(m.value, m.key, m.headers, m.partition) for m in found] == sent
     assert [message.offset for message in found] == list(range(len(sent)))
+
+
+def test_all_clients_write_at_once_and_each_keeps_its_order(stage: Stage) -> None:
+    topic = stage.topic("crowd", partitions=2)
+    writers = [writer for writer in CLIENTS if setup_clients.missing(writer) is None]
+    sent = {writer: [Message(f"{writer} {n}".encode(), partition=n % 2) for n in range(500)] for writer in writers}
+
+    def write(writer: str) -> None:
+        stage.agent(writer).produce(topic, sent[writer], idempotent=True, codec="lz4")
+
+    with ThreadPoolExecutor(len(writers)) as crowd:
+        list(crowd.map(write, writers))
+    found = stage.agent("java-4.3" if "java-4.3" in writers else "confluent").read(topic, partitions=2)
+    assert len(found) == 500 * len(writers)
+    for writer in writers:
+        name = f"{writer} ".encode()
+        mine = [message for message in found if message.value and message.value.startswith(name)]
+        assert values(mine) == values(sorted(sent[writer], key=lambda message: message.partition or 0))

@@ -97,3 +97,32 @@ def test_an_offset_that_is_gone_falls_back_to_the_earliest(client: str, stage: S
     member.wait(lambda: len(member.records) == 4, "what is left")
     assert values(member.records) == [b"r-6", b"r-7", b"r-8", b"r-9"]
     member.leave()
+
+
+@clients("confluent", "aiokafka", "kafka-python", "java-3.9", "java-4.3")
+def test_offsets_are_committed_without_being_a_member(client: str, stage: Stage) -> None:
+    topic, group = stage.topic("alone", partitions=2), stage.name("alone")
+    where = {"group": group, "topic": topic, "partition": 1}
+    assert stage.agent(client).call("commit_alone", **where, offset=42) == 42
+    assert stage.agent(client).call("commit_alone", **where, offset=7) == 7
+    assert stage.agent("confluent").call("group_offsets", group=group) == {f"{topic}/1": 7}
+
+
+SMALL_FETCHES = {
+    "confluent": {"max.partition.fetch.bytes": 1000, "fetch.max.bytes": 1000, "message.max.bytes": 1000},
+    "java-3.9": {"max.partition.fetch.bytes": 1000, "fetch.max.bytes": 1000},
+    "java-4.3": {"max.partition.fetch.bytes": 1000, "fetch.max.bytes": 1000},
+}
+
+
+@pytest.mark.side_by_side
+@clients(*SMALL_FETCHES)
+def test_a_message_larger_than_the_fetch_arrives_all_the_same(client: str, stage: Stage) -> None:
+    topic = stage.topic("large-fetch")
+    sent = [Message(bytes([number]) * 50_000, partition=0) for number in range(4)]
+    for message in sent:
+        stage.agent(client).produce(topic, [message])
+    member = stage.member(client, stage.name("large-fetch"), topic, native=SMALL_FETCHES[client])
+    member.wait(lambda: len(member.records) == 4, "all four")
+    assert values(member.records) == values(sent)
+    member.leave()

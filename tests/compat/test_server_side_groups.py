@@ -24,7 +24,7 @@ def test_join_commit_leave(client: str, stage: Stage) -> None:
     wanted = {b"b-%d" % number for number in range(40)}
     wait_until(lambda: wanted <= {*values(first.records), *values(second.records)}, "every message of the second round")
     assert set(values(second.records)) < wanted, "what was committed does not come again"
-    described = stage.agent("confluent").call("describe_group", group=group)
+    described = stage.agent(client).call("describe_group", group=group)
     assert (described["state"], len(described["members"])) == ("STABLE", 2)
     first.call("commit")
     first.leave()
@@ -125,3 +125,19 @@ def test_a_group_moves_to_the_new_protocol_and_back_while_it_works(client: str, 
     round_of("classic-again", back)
     back.leave()
     assert len(got) == len(set(got)) == 100, "nothing lost, nothing twice"
+
+
+@pytest.mark.side_by_side
+@clients("aiokafka", "kafka-python", "kafkajs")
+def test_a_client_of_the_old_protocol_joins_a_group_of_the_new(client: str, stage: Stage) -> None:
+    topic, group = stage.topic("both", partitions=4), stage.name("both")
+    new = stage.member("java-4.3", group, topic, **NEW)
+    new.wait_assigned(4)
+    old = stage.member(client, group, topic, session_ms=10_000)
+    settle(new, old, counts=(2, 2))
+    stage.agent("confluent").produce(topic, texts("b", 40, partitions=4))
+    wait_until(lambda: len(new.records) + len(old.records) >= 40, "every message")
+    assert {*values(new.records), *values(old.records)} == {b"b-%d" % number for number in range(40)}
+    old.leave()
+    new.wait_assigned(4)
+    new.leave()

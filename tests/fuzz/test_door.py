@@ -10,16 +10,18 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import pytest
 
 from runnel.record import records
 from runnel.record.records import Record
 from runnel.testing.process import BrokerProcess
-from runnel.wire.kafka import codec
+from runnel.wire.kafka import codec, notation
 from runnel.wire.kafka import messages as m
 from runnel.wire.kafka.apis import API, Api
 
@@ -28,7 +30,24 @@ SEED = int(os.environ.get("RUNNEL_FUZZ_SEED", "1"))
 GROWTH_BYTES_MAX = 64 * 1024 * 1024
 OPEN_AT_ONCE = 32
 ABSURD = [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\x80\x00\x00\x00", b"\xff\xff\xff\xff\x0f", b"\x00\xff\xff\xff"]
-TOPIC = "fuzz"
+TOPIC = "honest"  # nonsense never names it
+NUMBERS = [-(2**31), -1000, -2, -1, 0, 1, 2, 3, 100, 2**15 - 1, 2**31 - 1]
+TEXTS = [
+    "",
+    "fuzz",
+    "fuzz-2",
+    "..",
+    "a/b",
+    "x" * 300,
+    "\x00",
+    "range",
+    "consumer",
+    "__consumer_offsets",
+    "1",
+    "[a-",
+    "\U0001f600",
+]
+BITS = {"int8": 7, "int16": 15, "uint16": 16, "int32": 31, "uint32": 32, "int64": 63}
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +61,9 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
                 connection.sendall(sample(key, version))
         assert is_honest(broker)
         yield broker
+        assert "Traceback" not in broker.errors(), (
+            f"seed {SEED}: something was not foreseen:\n{broker.errors()[-4000:]}"
+        )
 
 
 def connect(broker: BrokerProcess) -> socket.socket:
@@ -187,8 +209,9 @@ def sample(key: int, version: int) -> bytes:
 def hostile(rng: random.Random, key: int, version: int) -> bytes:
     """A frame that is wrong somewhere; its size is right, so that the broker reads on."""
     body = bytearray(sample(key, version)[4:])
+    first = 14 if rng.random() < 0.9 else 4  # mostly behind the header, whose errors are soon all seen
     for _ in range(rng.choice([1, 1, 2, 5])):
-        at = rng.randrange(4, max(len(body), 5))
+        at = rng.randrange(first, max(len(body), first + 1))
         match rng.randrange(6):
             case 0:
                 body[at : at + 1] = bytes([rng.randrange(256)])
@@ -201,11 +224,49 @@ def hostile(rng: random.Random, key: int, version: int) -> bytes:
             case 4:
                 del body[at : at + rng.randrange(1, 9)]
             case 5:
-                body[8:] = rng.randbytes(rng.randrange(0, 200))
+                body[first:] = rng.randbytes(rng.randrange(0, 200))
     return struct.pack(">i", len(body)) + bytes(body)
 
 
-def test_mutated_requests_of_every_api_and_version(target: BrokerProcess) -> None:
+def nonsense(rng: random.Random, key: int, version: int) -> bytes:
+    """A frame that is well-formed and makes no sense."""
+    schema = notation.message(f"{API[key].name}Request")
+
+    def struct_of(kind: Any, layout: notation.Struct) -> object:
+        return kind(**{field.name: value_of(field) for field in layout.fields if version in field.versions})
+
+    def value_of(field: notation.Field) -> object:
+        if version in field.nullable and rng.random() < 0.2:
+            return None
+        if field.array:
+            return [one_of(field.type) for _ in range(rng.choice([0, 1, 1, 2, 3]))]
+        return one_of(field.type)
+
+    def one_of(kind: str) -> object:
+        if kind in schema.structs:
+            return struct_of(getattr(root, kind), schema.structs[kind])
+        if kind in BITS:
+            number = rng.choice([*NUMBERS, rng.getrandbits(BITS[kind])])
+            low = 0 if kind.startswith("u") else -(2 ** BITS[kind])
+            return min(max(number, low), 2 ** BITS[kind] - 1)
+        match kind:
+            case "string":
+                return rng.choice(TEXTS)
+            case "bool":
+                return rng.random() < 0.5
+            case "uuid":
+                return rng.choice([UUID(int=0), UUID(int=1), UUID(int=rng.getrandbits(128))])
+            case "float64":
+                return rng.choice([0.0, -1.0, float("inf")])
+            case _:
+                return rng.choice([b"", batch(), rng.randbytes(50)])
+
+    root: Any = getattr(m, schema.name)
+    return request(key, version, struct_of(root, schema.root))
+
+
+def attack(target: BrokerProcess, make: Callable[[random.Random, int, int], bytes]) -> None:
+    """Send such frames of every API and version, over connections that come and go."""
     rng = random.Random(SEED)
     kinds = served(target)
     before = resident_bytes(target)
@@ -215,11 +276,9 @@ def test_mutated_requests_of_every_api_and_version(target: BrokerProcess) -> Non
             lines.popleft().close()
         line = connect(target)
         lines.append(line)
-        try:
+        with suppress(BrokenPipeError, ConnectionResetError):  # it hung up: its right
             for _ in range(rng.choice([1, 1, 3])):
-                line.sendall(hostile(rng, *kinds[(number * 7919 + rng.randrange(3)) % len(kinds)]))
-        except (BrokenPipeError, ConnectionResetError):  # it hung up: its right
-            continue
+                line.sendall(make(rng, *kinds[(number * 7919 + rng.randrange(3)) % len(kinds)]))
         if number % 500 == 0:
             assert is_honest(target), f"seed {SEED}, frame {number}"
     for line in lines:
@@ -227,6 +286,14 @@ def test_mutated_requests_of_every_api_and_version(target: BrokerProcess) -> Non
     assert is_honest(target), f"seed {SEED}"
     grown = resident_bytes(target) - before
     assert grown < GROWTH_BYTES_MAX, f"seed {SEED}: {grown} bytes more after {FRAMES} hostile frames"
+
+
+def test_mutated_requests_of_every_api_and_version(target: BrokerProcess) -> None:
+    attack(target, hostile)
+
+
+def test_well_formed_nonsense_of_every_api_and_version(target: BrokerProcess) -> None:
+    attack(target, nonsense)
 
 
 def test_random_bytes(target: BrokerProcess) -> None:

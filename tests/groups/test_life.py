@@ -150,7 +150,8 @@ class Classic(Client):
                 self.join()
             case "sync":
                 assert self.joined is not None
-                assignments = self.assign(self.joined) if leads else ()
+                assigns = leads and not self.joined.skip_assignment
+                assignments = self.assign(self.joined) if assigns else ()
                 request = Sync("g", self.generation, self.member_id, self.instance, assignments=assignments)
                 self.world.ask(self, "sync", request)
             case "stable":
@@ -164,7 +165,7 @@ class Classic(Client):
         protocols = (OfferedProtocol("sticky", metadata), OfferedProtocol("range", metadata))
         self.world.ask(self, "join", Join(
             "g", self.member_id, self.instance, self.name, "host", SESSION_MS, REBALANCE_MS, "consumer", protocols,
-            requires_known_id=True,
+            requires_known_id=True, can_skip_assignment=True,
         ))  # fmt: skip
 
     def assign(self, joined: Joined) -> tuple[tuple[str, bytes], ...]:
@@ -188,6 +189,8 @@ class Classic(Client):
             case Joined():
                 self.member_id, self.generation, self.joined = result.member_id, result.generation, result
                 self.phase = "sync"
+                if result.skip_assignment:
+                    self.version = -1  # it leads again, and can't know which topics it assigned before (KIP-814)
             case Synced():
                 assigned = keys(read_assignment(result.assignment))
                 gave_up = self.owned - assigned

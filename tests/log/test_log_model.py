@@ -6,8 +6,9 @@ always means the same message, and whatever was not acknowledged disappears as a
 
 import asyncio
 import contextlib
+import tempfile
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,6 +21,7 @@ from runnel.model.errors import OffsetOutOfRange, OutOfOrderSequence
 from runnel.model.topic_config import FlushMode, TopicConfig
 from runnel.record import batch, records
 from runnel.record.records import Record
+from runnel.shell.disk import RealDisk
 from runnel.testing.clock import ManualClock, SeededRng
 from runnel.testing.disk import Fault, PowerCut, SimDisk
 
@@ -38,7 +40,7 @@ class LogMachine(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.loop.set_exception_handler(lambda loop, context: None)  # zombies die with PowerCut, unheard
         self.clock = ManualClock()
-        self.disk = SimDisk(SeededRng(seed))
+        self.disk = self.new_disk(seed)
         policy = frozenset({"compact"}) if self.compacted else frozenset({"delete"})
         self.config = TopicConfig(
             flush_mode=mode, segment_bytes=size, index_interval_bytes=200, retention_bytes=-1, retention_ms=-1,
@@ -51,6 +53,9 @@ class LogMachine(RuleBasedStateMachine):
         self.sequences: dict[int, int] = {}
         self.compacted_upto = 0
         self.log: Log = self.run(self.open)
+
+    def new_disk(self, seed: int) -> SimDisk:
+        return SimDisk(SeededRng(seed))
 
     def teardown(self) -> None:
         if hasattr(self, "loop"):
@@ -372,10 +377,48 @@ class CompactedLogMachine(LogMachine):
     compacted = True
 
 
+class KillableDisk(RealDisk):
+    """A real disk whose process may die, as far as a test can see; the power stays on."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.root = root
+        self.dead = False
+        self.calls: list[tuple[str, str]] = []
+
+    def inject(self, fault: Fault) -> None:
+        """No fault can be injected here."""
+
+    def heal(self) -> None:
+        """Nothing ever fails here."""
+
+    def kill(self) -> "KillableDisk":
+        self.close()
+        return KillableDisk(self.root)
+
+    crash = kill
+
+
+class RealLogMachine(LogMachine):
+    """The same on a real disk, without power cuts."""
+
+    def new_disk(self, seed: int) -> SimDisk:
+        self.root = tempfile.TemporaryDirectory()
+        return cast(SimDisk, KillableDisk(self.root.name))
+
+    def teardown(self) -> None:
+        super().teardown()
+        if hasattr(self, "root"):
+            cast(KillableDisk, self.disk).close()
+            self.root.cleanup()
+
+
 MODEST = settings(
     max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
 )
 TestLog = LogMachine.TestCase
 TestLog.settings = MODEST
+TestRealLog = RealLogMachine.TestCase
+TestRealLog.settings = settings(MODEST, max_examples=12, stateful_step_count=20)
 TestCompactedLog = CompactedLogMachine.TestCase
 TestCompactedLog.settings = MODEST

@@ -247,10 +247,59 @@ def test_bytes_in_flight_are_bounded_over_all_connections() -> None:
     run(scenario, answer, inflight_bytes_max=2_500)
 
 
+def test_what_is_only_promised_costs_nothing_and_keeps_nobody_waiting() -> None:
+    async def scenario(rig: Rig) -> None:
+        for _ in range(50):
+            liar = await rig.connect()
+            liar.writer.write((90_000_000).to_bytes(4, "big") + b"x" * 1_000)
+            await liar.writer.drain()
+        honest = await rig.connect()
+        honest.send(b"small")
+        assert await honest.receive() == b"small"
+        while sum(connection.receiving for connection in rig.listener.connections) < 50:
+            await asyncio.sleep(0.001)
+        assert rig.listener.budget.used == 0
+
+    run(scenario, echo, inflight_bytes_max=10_000_000)
+
+
+def test_small_requests_are_served_while_large_ones_wait_for_memory() -> None:
+    async def scenario(rig: Rig) -> None:
+        large = [await rig.connect() for _ in range(3)]
+        for client in large:  # half of each arrives: together more than the budget
+            client.writer.write((1_000_000).to_bytes(4, "big") + b"x" * 500_000)
+        while rig.listener.budget.used < 1_000_000:
+            await asyncio.sleep(0.001)
+        honest = await rig.connect()
+        for _ in range(10):
+            honest.send(b"small")
+            assert await honest.receive() == b"small"
+        assert rig.listener.budget.used <= 3_000_000  # the limit and one request
+        for client in large:  # each in its turn
+            client.writer.write(b"x" * 500_000)
+        for client in large:
+            assert await client.receive() == b"x" * 1_000_000
+        assert rig.listener.budget.used == 0
+
+    run(scenario, echo, inflight_bytes_max=2_000_000)
+
+
+def test_a_stream_of_large_frames_gets_large_buffers_at_once() -> None:
+    async def scenario(rig: Rig) -> None:
+        client = await rig.connect()
+        for _ in range(5):
+            client.send(b"x" * 900_000)
+            assert len(await client.receive()) == 900_000
+        assert rig.listener.budget.used == 0
+        assert rig.door.connection._inbox._usual_bytes == 1 << 20
+
+    run(scenario, echo)
+
+
 def test_a_connection_that_ends_gives_its_bytes_back() -> None:
     async def scenario(rig: Rig) -> None:
         client = await rig.connect()
-        client.writer.write((1_000).to_bytes(4, "big") + b"half")
+        client.writer.write((1_000_000).to_bytes(4, "big") + b"x" * 500_000)
         while rig.listener.budget.used == 0:
             await asyncio.sleep(0.001)
         await client.close()
@@ -381,7 +430,7 @@ def test_a_frame_kept_by_its_handler_is_never_overwritten() -> None:
 
     class Keeper(Door):
         async def handle(self, frame: memoryview) -> Sequence[Buffer] | None:
-            kept.append(frame)
+            kept.append(frame[:])
             return [framed(bytes(frame))]
 
     async def scenario(rig: Rig) -> None:

@@ -38,19 +38,23 @@ class Broker:
 
     def __init__(
         self, config: BrokerConfig, metadata: Metadata, *,
-        disk: Disk, clock: Clock, rng: Rng, on_fatal: Callable[[BaseException], None],
+        disk: Disk, files_max: int, clock: Clock, rng: Rng, on_fatal: Callable[[BaseException], None],
     ) -> None:  # fmt: skip
         self.id = BrokerId(config.broker_id)
         self.config = config
         self.metadata = metadata
         self.disk = disk
-        self.partitions = Partitions(self.id, config.topic, disk, clock, on_fatal)
+        self.partitions = Partitions(
+            self.id, config.topic, disk=disk, files_max=files_max, clock=clock, on_fatal=on_fatal
+        )
         group_config = GroupConfig(initial_rebalance_delay_ms=config.group_initial_delay_ms)
         self.groups = Groups(self.partitions, group_config, clock, rng)
         self._fetching = Fetching(config.fetch_bytes_max)
         self.produce = Producing(clock).produce
         self.fetch = self._fetching.fetch
-        self._housekeeping = Housekeeping(self.partitions, config.housekeeping_ms)
+        self._housekeeping = Housekeeping(
+            self.partitions, every_ms=config.housekeeping_ms, producer_expiry_ms=config.producer_expiry_ms
+        )
         self._on_fatal = on_fatal
         self._changes: deque[Change] = deque()
         self._follower: asyncio.Task[None] | None = None

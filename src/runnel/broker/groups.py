@@ -37,7 +37,7 @@ from runnel.groups.values import (
     Sync,
     Synced,
 )
-from runnel.model.errors import CoordinatorNotAvailable, InvalidGroupId, NotCoordinator, RunnelError
+from runnel.model.errors import CoordinatorNotAvailable, NotCoordinator, RunnelError
 from runnel.model.ids import TopicId
 from runnel.model.limits import MIB
 from runnel.model.seams import Clock, Rng
@@ -63,7 +63,8 @@ class ImageTopics:
         return self._image.version
 
     def names(self) -> Collection[str]:
-        return self._image.names.keys()
+        """Without internal topics: a pattern that matches everything does not mean them."""
+        return self._image.names.keys() - {TOPIC}
 
     def id_of(self, name: str) -> TopicId | None:
         return self._image.names.get(name)
@@ -149,8 +150,6 @@ class Groups:
         return broker
 
     def _shard(self, group_id: str) -> Shard:
-        if not group_id:
-            raise InvalidGroupId("a group needs a name: set group.id")
         topic = self._image.topic(TOPIC)
         shard = self._shards.get(shard_number(group_id, len(topic.partitions))) if topic else None
         if shard is None:

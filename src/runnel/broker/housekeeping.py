@@ -13,9 +13,10 @@ logger = logging.getLogger("runnel.housekeeping")
 class Housekeeping:
     """Looks after every partition again and again."""
 
-    def __init__(self, partitions: Partitions, every_ms: int) -> None:
+    def __init__(self, partitions: Partitions, *, every_ms: int, producer_expiry_ms: int) -> None:
         self._partitions = partitions
         self._every_s = every_ms / 1000
+        self._producer_expiry_ms = producer_expiry_ms
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -35,6 +36,7 @@ class Housekeeping:
     async def look_after(self, partition: Partition) -> None:
         """Remove what retention no longer keeps, compact what is worth it. A failure costs this partition its turn."""
         log = partition.log
+        log.forget_producers(self._producer_expiry_ms)
         try:
             await log.enforce_retention(partition.high_watermark)
             if partition.config.compacted:

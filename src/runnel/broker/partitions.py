@@ -13,6 +13,7 @@ from uuid import UUID
 from runnel.cluster.config_rules import topic_config
 from runnel.cluster.image import Change, Image, Topic
 from runnel.cluster.image import Partition as PartitionImage
+from runnel.log.files import Files
 from runnel.model.errors import Corruption, LeaderNotAvailable, NotLeader, RunnelError, StorageFailed, UnknownTopic
 from runnel.model.ids import BrokerId, PartitionKey, TopicId
 from runnel.model.seams import Clock, Disk
@@ -29,11 +30,13 @@ class Partitions:
     """All partitions that this broker holds."""
 
     def __init__(
-        self, me: BrokerId, defaults: TopicConfig, disk: Disk, clock: Clock, on_fatal: Callable[[BaseException], None]
-    ) -> None:
+        self, me: BrokerId, defaults: TopicConfig, *,
+        disk: Disk, files_max: int, clock: Clock, on_fatal: Callable[[BaseException], None],
+    ) -> None:  # fmt: skip
         self._me = me
         self._defaults = defaults
         self._disk = disk
+        self._files = Files(disk, files_max=files_max)
         self._clock = clock
         self._on_fatal = on_fatal
         self._image: Image
@@ -124,7 +127,7 @@ class Partitions:
             partition = await Partition.open(
                 topic.name, key, f"{FOLDER}/{key}", self.effective(topic),
                 me=self._me, leader_epoch=image.leader_epoch,
-                disk=self._disk, clock=self._clock, on_fatal=self._on_fatal,
+                disk=self._disk, clock=self._clock, on_fatal=self._on_fatal, files=self._files,
             )  # fmt: skip
         except (StorageFailed, Corruption, OSError) as error:
             failure = StorageFailed(f"{topic.name}-{number} can't be opened: {error}")

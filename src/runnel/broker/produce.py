@@ -56,11 +56,15 @@ class Producing:
         """Append batches; each result is a place in the log or an error."""
         begun = [self._begin(append, acks) for append in appends]
         let_pass()
-        timeout_s = max(timeout_ms, 0) / 1000
-        return [
-            result if isinstance(result, RunnelError) else await _finish(append.partition, result, acks, timeout_s)
-            for append, result in zip(appends, begun, strict=True)
-        ]
+        results: list[Produced | RunnelError] = []
+        for append, result in zip(appends, begun, strict=True):
+            if isinstance(result, RunnelError):
+                results.append(result)
+            elif acks != ACKS_ALL and isinstance(result, Appended):
+                results.append(_produced(append.partition, result))  # nothing to wait for: the common case
+            else:
+                results.append(await _finish(append.partition, result, acks, max(timeout_ms, 0) / 1000))
+        return results
 
     def _begin(self, append: Append, acks: int) -> "Appended | asyncio.Future[Appended] | RunnelError":
         partition, batch = append
@@ -127,4 +131,9 @@ async def _finish(
                 await waiting
     except RunnelError as error:
         return error
+    return _produced(partition, appended)
+
+
+def _produced(partition: Partition | RunnelError, appended: Appended) -> Produced:
+    assert isinstance(partition, Partition)
     return Produced(appended.base_offset, appended.append_time_ms, partition.log.start_offset)

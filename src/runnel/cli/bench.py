@@ -47,7 +47,9 @@ runnel bench produce --batch 256k -z lz4 --json
 """
 )
 @_topic_argument
-@click.option("-n", "--count", metavar="N", type=click.IntRange(min=1), default=1_000_000, show_default=True)
+@click.option(
+    "-n", "--count", metavar="N", type=click.IntRange(min=1), default=1_000_000, show_default=True, help="How many."
+)
 @click.option(
     "-s",
     "--size",
@@ -67,8 +69,14 @@ runnel bench produce --batch 256k -z lz4 --json
     show_default=True,
     help="Bytes of each batch, before compression.",
 )
-@click.option("-a", "--acks", type=_ACKS, default="all", show_default=True)
-@click.option("-z", "--compress", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), default="none")
+@click.option("-a", "--acks", type=_ACKS, default="all", show_default=True, help="Whose acknowledgement is awaited.")
+@click.option(
+    "-z",
+    "--compress",
+    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
+    default="none",
+    help="Compression.",
+)
 @click.option(
     "-i",
     "--in-flight",
@@ -123,13 +131,15 @@ def consume(topic: str, count: int | None, decode: bool, as_json: bool, broker: 
 # --- latency
 @bench.command(
     examples="""
-runnel bench latency                      one after the other
-runnel bench latency --rate 1000 -n 10000 a thousand a second
+runnel bench latency                          one after the other
+runnel bench latency --rate 1000 -n 10000     a thousand a second
 runnel bench latency --acks 1
 """
 )
 @_topic_argument
-@click.option("-n", "--count", metavar="N", type=click.IntRange(min=1), default=2_000, show_default=True)
+@click.option(
+    "-n", "--count", metavar="N", type=click.IntRange(min=1), default=2_000, show_default=True, help="How many."
+)
 @click.option(
     "-s",
     "--size",
@@ -141,7 +151,7 @@ runnel bench latency --acks 1
     help="Bytes of each message (at least 8).",
 )
 @click.option("-r", "--rate", metavar="N", type=click.IntRange(min=1), help="Messages a second.  [default: one by one]")
-@click.option("-a", "--acks", type=_ACKS, default="all", show_default=True)
+@click.option("-a", "--acks", type=_ACKS, default="all", show_default=True, help="Whose acknowledgement is awaited.")
 @json_option
 @broker_option
 def latency(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 POLL_MS = 500
 POLL_COUNT_MAX = 5_000
+LAST_COMMIT_MS = 3_000  # Ctrl-C waits no longer than this for the group's coordinator
 
 
 class Wanted(NamedTuple):
@@ -29,6 +30,7 @@ class Wanted(NamedTuple):
     count_max: int | None
     stop_at_end: bool
     group: str | None
+    isolation: int
 
 
 @click.command(
@@ -98,12 +100,14 @@ def consume(
     Goes on until Ctrl-C, unless -e, -c or --until says when to stop. Without -g it changes nothing on the broker.
     """
     from runnel.cli.session import run
+    from runnel.client.offsets import READ_COMMITTED, READ_UNCOMMITTED
     from runnel.client.positions import START
 
     _check_usage(begin, until, partitions, group)
     write = _writer(template, key_separator, as_json)
-    wanted = Wanted(topics, partitions, begin or START, until, count_max, stop_at_end, group)
-    run(broker, lambda cluster: _consume(cluster, wanted, write, committed))
+    isolation = READ_COMMITTED if committed else READ_UNCOMMITTED
+    wanted = Wanted(topics, partitions, begin or START, until, count_max, stop_at_end, group, isolation)
+    run(broker, lambda cluster: _consume(cluster, wanted, write))
 
 
 def _check_usage(
@@ -185,11 +189,10 @@ class _Printer:
 
 
 # --- reading
-async def _consume(cluster: "Cluster", wanted: Wanted, write: "Callable[[Message], bytes]", committed: bool) -> None:
+async def _consume(cluster: "Cluster", wanted: Wanted, write: "Callable[[Message], bytes]") -> None:
     from runnel.client.fetcher import FetchSettings
-    from runnel.client.offsets import READ_COMMITTED, READ_UNCOMMITTED
 
-    settings = FetchSettings(isolation=READ_COMMITTED if committed else READ_UNCOMMITTED)
+    settings = FetchSettings(isolation=wanted.isolation)
     printer = _Printer(write, wanted.count_max)
     if wanted.group is not None:
         await _consume_as_member(cluster, wanted, settings, printer)
@@ -204,11 +207,23 @@ async def _consume_alone(cluster: "Cluster", wanted: Wanted, settings: Any, prin
     stops = await _stops(cluster, wanted, partitions)
     async with Consumer(cluster, settings) as consumer:
         await consumer.assign(dict.fromkeys(partitions, wanted.begin))
+        _say_waiting(consumer.positions, wanted, stops)
         while not printer.full and not _all_reached(consumer.positions, stops):
             messages = await consumer.poll(count_max=printer.room(), timeout_ms=POLL_MS)
             if stops is not None:
                 messages = [x for x in messages if x.offset < stops[x.topic, x.partition]]  # type: ignore[index]
             printer.print(messages)
+
+
+def _say_waiting(positions: "Mapping[TopicPartition, int]", wanted: Wanted, stops: object) -> None:
+    """A person who sees nothing should know that it is not for lack of trying."""
+    import sys
+
+    from runnel.cli.output import note, plural
+    from runnel.client.positions import END
+
+    if stops is None and wanted.begin == END and sys.stdout.isatty():
+        note(f"Waiting for new messages in {plural(len(positions), 'partition')}; Ctrl-C ends it.")
 
 
 async def _partitions(cluster: "Cluster", wanted: Wanted) -> "list[TopicPartition]":
@@ -232,7 +247,7 @@ async def _stops(
 
     if wanted.until is None and not wanted.stop_at_end:
         return None
-    return await resolve(cluster, dict.fromkeys(partitions, wanted.until or END))
+    return await resolve(cluster, dict.fromkeys(partitions, wanted.until or END), isolation=wanted.isolation)
 
 
 def _all_reached(positions: "Mapping[TopicPartition, int]", stops: "Mapping[TopicPartition, int] | None") -> bool:
@@ -240,6 +255,8 @@ def _all_reached(positions: "Mapping[TopicPartition, int]", stops: "Mapping[Topi
 
 
 async def _consume_as_member(cluster: "Cluster", wanted: Wanted, settings: Any, printer: _Printer) -> None:
+    import asyncio
+
     from runnel.client.admin import Admin
     from runnel.client.group_consumer import GroupConsumer, GroupConsumerSettings
     from runnel.client.positions import START, From
@@ -249,16 +266,21 @@ async def _consume_as_member(cluster: "Cluster", wanted: Wanted, settings: Any, 
     begin = START if wanted.begin.anchor is From.STORED else wanted.begin
     joined = GroupConsumerSettings(fetch=settings, begin=begin)
     async with GroupConsumer(cluster, wanted.group, wanted.topics, joined) as consumer:
-        ends = _Ends(cluster)
-        while not printer.full and not (wanted.stop_at_end and await ends.reached(consumer)):
-            printer.print(await consumer.poll(count_max=printer.room(), timeout_ms=POLL_MS))
+        ends = _Ends(cluster, wanted.isolation)
+        try:
+            while not printer.full and not (wanted.stop_at_end and await ends.reached(consumer)):
+                printer.print(await consumer.poll(count_max=printer.room(), timeout_ms=POLL_MS))
+        except asyncio.CancelledError:  # Ctrl-C: all that was handed out was printed
+            await consumer.commit(timeout_ms=LAST_COMMIT_MS)
+            raise
 
 
 class _Ends:
     """The ends of the partitions that a member has, looked up anew after each rebalance."""
 
-    def __init__(self, cluster: "Cluster") -> None:
+    def __init__(self, cluster: "Cluster", isolation: int) -> None:
         self._cluster = cluster
+        self._isolation = isolation
         self._seen = 0
         self._stops: dict[TopicPartition, int] = {}
 
@@ -269,5 +291,6 @@ class _Ends:
             return False
         if self._seen != consumer.rebalances:
             self._seen = consumer.rebalances
-            self._stops = await resolve(self._cluster, dict.fromkeys(consumer.assignment, END))
+            wanted = dict.fromkeys(consumer.assignment, END)
+            self._stops = await resolve(self._cluster, wanted, isolation=self._isolation)
         return _all_reached(consumer.positions, self._stops)

@@ -44,7 +44,20 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
         context.exit()
 
 
-runnel = LazyGroup(
+class Root(LazyGroup):
+    """All commands. Ends quietly what click would comment on."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
+            ctx.exit(READER_GONE)
+
+
+runnel = Root(
     name="runnel",
     help="A distributed message queue. Kafka clients use it unchanged.",
     epilog="The broker's address is given by -b HOST:PORT or RUNNEL_BROKER. 'runnel COMMAND --help' says more.",
@@ -70,10 +83,8 @@ def main() -> NoReturn:
         sys.exit(end.exit_code)
     except click.ClickException as error:
         _explain(error)
-    except (KeyboardInterrupt, click.Abort):
-        _end_quietly(INTERRUPTED)
-    except BrokenPipeError:
-        _end_quietly(READER_GONE)
+    except click.Abort:
+        sys.exit(INTERRUPTED)
     except (RunnelError, OSError) as error:
         _fail(error)
 
@@ -92,15 +103,6 @@ def _fail(error: Exception) -> NoReturn:
     if type(error).__name__ == "BrokerUnreachable":
         click.echo("Start one with 'runnel serve', or name another with -b HOST:PORT or RUNNEL_BROKER.", err=True)
     sys.exit(FAILED)
-
-
-def _end_quietly(code: int) -> NoReturn:
-    """Leave without the interpreter's complaint about output that nobody reads any more."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(code)
 
 
 if __name__ == "__main__":

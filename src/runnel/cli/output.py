@@ -53,12 +53,11 @@ def _text(cell: object) -> str:
 
 
 def _draw(columns: Sequence[Column], rows: list[list[str]]) -> None:
-    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         table.add_column(column.title, justify="right" if column.right else "left", overflow="fold")
     for row in rows:

@@ -8,10 +8,8 @@ from runnel.cli.command import Command
 from runnel.cli.options import broker_option, complete_topics, setting, size
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from runnel.client.cluster import Cluster
-    from runnel.client.producer import Delivery, Producer
+    from runnel.client.producer import Delivery
 
 WINDOW = 10_000  # deliveries of which the report is still to be printed
 
@@ -53,15 +51,30 @@ runnel consume old --json -e | runnel produce new --json
 @click.option("-m", "--message", "messages", multiple=True, help="This message; may be repeated. Stdin is not read.")
 @click.option("-K", "--key-separator", metavar="SEP", help="Each line is KEY SEP VALUE.")
 @click.option("-k", "--key", help="The key of all messages.")
-@click.option("-H", "--header", "headers", metavar="NAME=VALUE", type=setting, multiple=True, help="A header of all.")
+@click.option(
+    "-H", "--header", "headers", metavar="NAME=VALUE", type=setting, multiple=True, help="A header of all messages."
+)
 @click.option("-p", "--partition", metavar="N", type=click.IntRange(min=0), help="The partition.  [default: by key]")
 @click.option("-D", "--delimiter", metavar="TEXT", default="\\n", show_default=True, help="What ends a message.")
 @click.option("-Z", "--null", "null_if_empty", is_flag=True, help="Empty values are null (tombstones).")
 @click.option(
     "--json", "as_json", is_flag=True, help="Each line is JSON: value, key, headers, partition, timestamp_ms."
 )
-@click.option("-z", "--compress", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), default="none")
-@click.option("-a", "--acks", type=click.Choice(["0", "1", "all"]), default="all", show_default=True)
+@click.option(
+    "-z",
+    "--compress",
+    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
+    default="none",
+    help="Compression.",
+)
+@click.option(
+    "-a",
+    "--acks",
+    type=click.Choice(["0", "1", "all"]),
+    default="all",
+    show_default=True,
+    help="Whose acknowledgement is awaited: nobody's, the leader's, all replicas'.",
+)
 @click.option(
     "--linger-ms",
     metavar="MS",
@@ -140,42 +153,29 @@ async def _produce(
     messages: tuple[str, ...],
     verbose: bool,
 ) -> int:
+    from runnel.cli.source import given, lines
     from runnel.client.producer import Producer
 
     async with Producer(cluster, settings) as producer:
-        report = _Report(verbose)
-        if messages:
-            for text in messages:
-                await _send(producer, topic, outgoing_of(text.encode(), shape), report)
-        else:
-            async for line in _lines(files, shape.delimiter):
-                await _send(producer, topic, outgoing_of(line, shape), report)
+        report = _Report()
+        async for line in given(messages) if messages else lines(files, shape.delimiter):
+            value, key, headers, partition, when = outgoing_of(line, shape)
+            delivery = await producer.send(
+                topic, value, key=key, partition=partition, headers=headers, timestamp_ms=when
+            )
+            if producer.failed:
+                break  # the flush says why: reading on would only lose more
+            if verbose:
+                await report.add(delivery)
         await producer.flush()
         await report.rest()
         return producer.delivered
 
 
-async def _send(producer: "Producer", topic: str, message: Outgoing, report: "_Report") -> None:
-    delivery = await producer.send(
-        topic,
-        message.value,
-        key=message.key,
-        partition=message.partition,
-        headers=message.headers,
-        timestamp_ms=message.timestamp_ms,
-    )
-    if producer.failed:
-        await delivery  # raises, or the flush does: reading on would only lose more
-        await producer.flush()
-    if report.wanted:
-        await report.add(delivery)
-
-
 class _Report:
     """Where messages went, in the order they were sent."""
 
-    def __init__(self, wanted: bool) -> None:
-        self.wanted = wanted
+    def __init__(self) -> None:
         self._pending: list[Delivery] = []
 
     async def add(self, delivery: "Delivery") -> None:
@@ -240,57 +240,3 @@ def _field(row: dict[str, Any], name: str) -> bytes | None:
     if value is None or isinstance(value, str):
         return None if value is None else value.encode()
     raise TypeError(f"{name} must be a string or null")
-
-
-# --- reading
-async def _lines(files: tuple[str, ...], delimiter: bytes) -> "AsyncIterator[bytes]":
-    """What stands between delimiters, in stdin or in the files one after the other."""
-    import sys
-
-    from runnel.cli.output import note
-
-    if not files and sys.stdin.isatty():
-        note("Type messages, one a line; end with Ctrl-D.")
-    for path in files or ("-",):
-        rest = b""
-        async for chunk in _chunks(path):
-            *lines, rest = (rest + chunk).split(delimiter)
-            for line in lines:
-                yield line
-        if rest:
-            yield rest
-
-
-async def _chunks(path: str) -> "AsyncIterator[bytes]":
-    """Bytes as they come; a pipe or a terminal is waited for without blocking the loop."""
-    import os
-    import sys
-
-    fd = sys.stdin.fileno() if path == "-" else os.open(path, os.O_RDONLY)
-    try:
-        while True:
-            await _readable(fd)
-            chunk = os.read(fd, 256 * 1024)
-            if not chunk:
-                return
-            yield chunk
-    finally:
-        if path != "-":
-            os.close(fd)
-
-
-async def _readable(fd: int) -> None:
-    """Wait for input. A plain file always has some, and the loop refuses to watch it."""
-    import asyncio
-
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    try:
-        loop.add_reader(fd, ready.set)
-    except (PermissionError, OSError):
-        await asyncio.sleep(0)
-        return
-    try:
-        await ready.wait()
-    finally:
-        loop.remove_reader(fd)

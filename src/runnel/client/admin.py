@@ -12,7 +12,7 @@ from runnel.client.cluster import Cluster, Node
 from runnel.client.errors import TopicMissing, check
 from runnel.client.metadata import ClusterView, Topic, TopicPartition
 from runnel.client.offsets import by_topic
-from runnel.model.errors import NotLeader
+from runnel.model.errors import NotLeader, UnknownTopic
 from runnel.wire.kafka import messages as m
 from runnel.wire.kafka.apis import Api
 from runnel.wire.kafka.error_codes import ErrorCode
@@ -145,7 +145,25 @@ class Admin:
                 check(t.error_code, action=action, broker=str(node), message=t.error_message)
             return [CreatedTopic(t.name, t.topic_id, t.num_partitions, t.replication_factor) for t in answer.topics]
 
-        return await self._on_controller(change)
+        created = await self._on_controller(change)
+        if not validate_only:
+            await self._until_served({t.name: t.partitions for t in created})
+        return created
+
+    async def _until_served(self, counts: Mapping[str, int]) -> None:
+        """The controller knows these partitions; wait until those who are asked for them have heard of it."""
+
+        async def attempt() -> None:
+            view = await self.cluster.view(counts)
+            for name, count in counts.items():
+                known = view.topics.get(name)
+                led = 0 if known is None else sum(p.leader >= 0 for p in known.partitions.values())
+                if led < max(count, 1):
+                    raise UnknownTopic(
+                        f"topic {name!r} was changed, but {self.cluster} serves only {led} of {count} partitions: wait"
+                    )
+
+        await self.cluster.persist(attempt, timeout_ms=self.timeout_ms)
 
     async def delete_topics(self, names: Iterable[str]) -> None:
         R = m.DeleteTopicsRequest
@@ -176,6 +194,8 @@ class Admin:
             self.cluster.forget(topic)
 
         await self._on_controller(change)
+        if not validate_only:
+            await self._until_served({topic: count})
 
     async def alter_config(
         self, topic: str, *, set_: Mapping[str, str], reset: Iterable[str] = (), validate_only: bool = False

@@ -151,6 +151,7 @@ class Cluster:
         self._stale: set[str] = set()
         self._coordinators: dict[tuple[str, int], BrokerAddress] = {}
         self._refreshing = asyncio.Lock()
+        self._loop = asyncio.get_running_loop()
         self.cluster_id: str | None = None
         self.controller_id = -1
         self.closed = False
@@ -233,7 +234,7 @@ class Cluster:
         wanted = None if topics is None else [m.MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
         request = m.MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
         _, answer = await self._ask_first(Api.METADATA, request, m.MetadataResponse)
-        view = view_of(answer, asyncio.get_running_loop().time())
+        view = view_of(answer, self._loop.time())
         self._learn(view)
         return view
 
@@ -257,7 +258,7 @@ class Cluster:
         topic = self._topics.get(name)
         if topic is None or name in self._stale:
             return None
-        age_s = asyncio.get_running_loop().time() - topic.read_at
+        age_s = self._loop.time() - topic.read_at
         return topic if age_s * 1000 < self.settings.metadata_age_ms_max else None
 
     def topic_name(self, topic_id: UUID) -> str | None:

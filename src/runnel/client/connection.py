@@ -9,7 +9,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from runnel.client.errors import BrokerUnreachable, NotKafka
 from runnel.model.errors import RequestTimedOut, UnsupportedVersion
@@ -71,58 +71,39 @@ class Connection(asyncio.BufferedProtocol):
     async def ask(self, api: Api, request: Any, reply: type[R], *, timeout_ms: int, version: int | None = None) -> R:
         """Send a request and return the answer; `reply` is its class."""
         version = self.version_of(api) if version is None else version
-        frame = await self._exchange(api, version, request, timeout_ms)
-        return self._decoded(api, version, frame, reply)
+        await self.room(timeout_ms)
+        return await self.begin(api, request, reply, version=version).finish(timeout_ms)
 
-    async def tell(self, api: Api, request: Any, *, timeout_ms: int, version: int | None = None) -> None:
+    def begin(self, api: Api, request: Any, reply: type[R], *, version: int) -> "Asked[R]":
+        """Send a request now: those who begin one after the other are answered in that order."""
+        correlation_id = self._next_id()
+        self._write(codec.encode_request(api, version, correlation_id, self.client_id, request))
+        answer: asyncio.Future[memoryview] = self._loop.create_future()
+        self._pending[correlation_id] = answer
+        return Asked(self, api, version, reply, answer)
+
+    def tell(self, api: Api, request: Any, *, version: int) -> None:
         """Send a request that has no answer (Produce with acks=0)."""
-        version = self.version_of(api) if version is None else version
-        await self._room(timeout_ms)
         self._write(codec.encode_request(api, version, self._next_id(), self.client_id, request))
 
     async def negotiate(self, timeout_ms: int) -> None:
         """Learn which versions the broker speaks. One that does not know our newest question is asked in version 0."""
         request = m.ApiVersionsRequest(client_software_name=CLIENT_NAME, client_software_version="1")
         version = API[Api.API_VERSIONS].max_version
-        frame = await self._exchange(Api.API_VERSIONS, version, request, timeout_ms)
+        asked = self.begin(Api.API_VERSIONS, request, m.ApiVersionsResponse, version=version)
+        frame = await asked.frame(timeout_ms)
         if int.from_bytes(frame[4:6], "big", signed=True) == ErrorCode.UNSUPPORTED_VERSION:
             version = 0
-            frame = await self._exchange(Api.API_VERSIONS, version, request, timeout_ms)
-        answer = self._decoded(Api.API_VERSIONS, version, frame, m.ApiVersionsResponse)
+            asked = self.begin(Api.API_VERSIONS, request, m.ApiVersionsResponse, version=version)
+            frame = await asked.frame(timeout_ms)
+        answer = asked.decoded(frame)
         self.versions = {k.api_key: VersionRange(k.min_version, k.max_version) for k in answer.api_keys}
-
-    async def _exchange(self, api: Api, version: int, request: Any, timeout_ms: int) -> memoryview:
-        await self._room(timeout_ms)
-        correlation_id = self._next_id()
-        self._write(codec.encode_request(api, version, correlation_id, self.client_id, request))
-        answer: asyncio.Future[memoryview] = self._loop.create_future()
-        self._pending[correlation_id] = answer
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                return await answer
-        except TimeoutError:
-            error = RequestTimedOut(
-                f"broker {self.address} did not answer {api.name} within {timeout_ms} ms: "
-                f"see whether it is overloaded or stopped, or give it more time"
-            )
-            self.abort(BrokerUnreachable(f"the connection to broker {self.address} was given up: {error}"))
-            raise error from None
-
-    def _decoded(self, api: Api, version: int, frame: memoryview, reply: type[R]) -> R:
-        try:
-            _, answer = codec.decode_response(api, version, frame)
-        except codec.Malformed as malformed:
-            error = self._not_kafka(f"its answer to {api.name} can't be read ({malformed})")
-            self.abort(error)
-            raise error from malformed
-        assert isinstance(answer, reply)
-        return answer
 
     def _next_id(self) -> int:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         return self._correlation_id
 
-    def _not_kafka(self, why: str) -> NotKafka:
+    def not_kafka(self, why: str) -> NotKafka:
         return NotKafka(
             f"{self.address} does not speak the Kafka protocol: {why}; check host and port of the Kafka listener"
         )
@@ -133,7 +114,7 @@ class Connection(asyncio.BufferedProtocol):
             raise self._reason or BrokerUnreachable(f"the connection to broker {self.address} is closed; connect again")
         self._transport.writelines(parts)
 
-    async def _room(self, timeout_ms: int) -> None:
+    async def room(self, timeout_ms: int) -> None:
         """Wait while the broker reads more slowly than we write."""
         while self._writable is not None:
             try:
@@ -175,7 +156,7 @@ class Connection(asyncio.BufferedProtocol):
         while filled - position >= 4:
             size = int.from_bytes(scratch[position : position + 4], "big", signed=True)
             if not 4 <= size <= FRAME_BYTES_MAX:
-                self.abort(self._not_kafka(f"it announced an answer of {size} bytes"))
+                self.abort(self.not_kafka(f"it announced an answer of {size} bytes"))
                 return
             frame = memoryview(bytearray(size))
             have = min(size, filled - position - 4)
@@ -192,7 +173,7 @@ class Connection(asyncio.BufferedProtocol):
     def _answer(self, frame: memoryview) -> None:
         waiting = self._pending.pop(int.from_bytes(frame[:4], "big", signed=True), None)
         if waiting is None:
-            self.abort(self._not_kafka("it answered a question that was not asked"))
+            self.abort(self.not_kafka("it answered a question that was not asked"))
         elif not waiting.done():
             waiting.set_result(frame)
 
@@ -227,6 +208,46 @@ class Connection(asyncio.BufferedProtocol):
         for waiting in pending.values():
             if not waiting.done():
                 waiting.set_exception(self._reason)
+
+
+class Asked(Generic[R]):
+    """A request that was sent and not answered yet."""
+
+    def __init__(
+        self, connection: Connection, api: Api, version: int, reply: type[R], answer: asyncio.Future[memoryview]
+    ) -> None:
+        self._connection = connection
+        self._api = api
+        self._version = version
+        self._reply = reply
+        self._answer = answer
+
+    async def finish(self, timeout_ms: int) -> R:
+        """The answer, which must come within this time."""
+        return self.decoded(await self.frame(timeout_ms))
+
+    async def frame(self, timeout_ms: int) -> memoryview:
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await self._answer
+        except TimeoutError:
+            address = self._connection.address
+            error = RequestTimedOut(
+                f"broker {address} did not answer {self._api.name} within {timeout_ms} ms: "
+                f"see whether it is overloaded or stopped, or give it more time"
+            )
+            self._connection.abort(BrokerUnreachable(f"the connection to broker {address} was given up: {error}"))
+            raise error from None
+
+    def decoded(self, frame: memoryview) -> R:
+        try:
+            _, answer = codec.decode_response(self._api, self._version, frame)
+        except codec.Malformed as malformed:
+            error = self._connection.not_kafka(f"its answer to {self._api.name} can't be read ({malformed})")
+            self._connection.abort(error)
+            raise error from malformed
+        assert isinstance(answer, self._reply)
+        return answer
 
 
 async def connect(host: str, port: int, *, client_id: str | None = CLIENT_NAME, timeout_ms: int) -> Connection:

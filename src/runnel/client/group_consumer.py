@@ -120,7 +120,9 @@ class GroupConsumer:
         except RetriableError:
             return  # the next one carries it
 
-    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+    async def commit(
+        self, offsets: Mapping[TopicPartition, int] | None = None, *, timeout_ms: int | None = None
+    ) -> None:
         """Store offsets for the group: of all that was polled so far, or these (each: the next one to read)."""
         if self.membership.generation.id < 0:
             # Sent as it is, the commit would be an administrator's, which a group without members accepts.
@@ -133,7 +135,8 @@ class GroupConsumer:
         if not changed:
             return
         values = {where: Committed(at) for where, at in changed.items()}
-        await commit(self.cluster, self.group, values, generation=self.membership.generation)
+        generation = self.membership.generation
+        await commit(self.cluster, self.group, values, generation=generation, timeout_ms=timeout_ms)
         self._committed |= changed
 
     # --- the end

@@ -8,7 +8,9 @@ Rule 3: when a numbered batch is given up, the numbers behind it would have a ga
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from runnel.client.metadata import TopicPartition
@@ -22,6 +24,10 @@ from runnel.record.records import Headers, Record
 SEQUENCE_BOUND = 2**31  # numbers wrap to 0
 EPOCH_MAX = 2**15 - 2  # above it, the producer needs a new id
 RECORD_OVERHEAD_BYTES = 21  # what lengths, deltas and attributes of a record take at most, nearly always
+
+
+# The constructor of a named tuple is Python code; this one is not, and it runs for every message.
+_record: Callable[[tuple[int, int, bytes | None, bytes | None, Headers]], Record] = partial(tuple.__new__, Record)
 
 
 class Appended(NamedTuple):
@@ -58,7 +64,7 @@ class Batch:
     def add(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int, size: int) -> int:
         """Append a message; its place in the batch."""
         place = self.count
-        self.records.append(Record(place, timestamp_ms, key, value, headers))
+        self.records.append(_record((place, timestamp_ms, key, value, headers)))
         self.count += 1
         self.size_bytes += size
         return place
@@ -110,6 +116,7 @@ class Line:
         self._next_sequence = 0
         self._serial = 0
         self._gap = False
+        self._proven = False  # whether the broker has appended something under this identity
         self.not_before = 0.0  # after a failure: a pause
 
     @property
@@ -131,10 +138,17 @@ class Line:
         """When there is something to send: a loop time, perhaps past; None while waiting for answers or messages."""
         if self._redo or self._gap:
             return self.not_before if not self.in_flight else None
-        if not self.waiting or len(self.in_flight) >= self.in_flight_max:
+        if not self.waiting or len(self.in_flight) >= self._in_flight_bound():
             return None
         first = self.waiting[0]
         return max(self.not_before, first.made_at if first.closed else first.made_at + linger_s)
+
+    def _in_flight_bound(self) -> int:
+        """Brokers take any first number of a producer they don't know: until one batch is in, no second is sent.
+
+        Else the second could be taken for the first when the leader was not ready for the first, which then never fits.
+        """
+        return self.in_flight_max if self._proven or self.identity.producer_id < 0 else 1
 
     def take(self) -> Batch | None:
         """The next batch to send, numbered."""
@@ -156,7 +170,7 @@ class Line:
         self.waiting.extendleft(reversed(self._redo))
         self._redo = []
         if self._gap:
-            self._gap = False
+            self._gap = self._proven = False
             self.identity = self.identity._replace(epoch=self.identity.epoch + 1)
             self._next_sequence = 0
             for batch in self.waiting:
@@ -165,6 +179,7 @@ class Line:
     def adopt(self, identity: Identity) -> None:
         """Send as this producer from now on."""
         self.identity = identity
+        self._proven = False
         self._next_sequence = 0
         for batch in self.waiting:
             batch.sequence = -1
@@ -184,8 +199,10 @@ class Line:
             if not batch.done.done():
                 batch.done.set_exception(result)
                 batch.done.exception()  # whoever awaits gets it; `flush` reports it in any case
-        elif not batch.done.done():
-            batch.done.set_result(result)
+        else:
+            self._proven = self._proven or batch.identity == self.identity
+            if not batch.done.done():
+                batch.done.set_result(result)
 
     def retry(self, batch: Batch, not_before: float) -> None:
         """The batch may not have been appended: send it again, before all that follow it."""
@@ -198,6 +215,10 @@ class Line:
     def broken(self) -> bool:
         """A batch failed: those sent behind it will be refused as out of order, and are sent again."""
         return bool(self._redo) or self._gap
+
+    def is_first(self, batch: Batch) -> bool:
+        """Whether nothing that was sent before this batch is still unanswered."""
+        return all(other.serial >= batch.serial for other in self.in_flight)
 
     def expired(self, now: float) -> list[Batch]:
         """Batches whose time is up and that are not in flight."""

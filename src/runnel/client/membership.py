@@ -62,6 +62,7 @@ class Membership:
         self.joined = False
         self.failure: RunnelError | None = None
         self._heartbeat: asyncio.Task[None] | None = None
+        self._divided: dict[str, int] = {}  # as the leader: topic -> partitions that were divided
         self._lane = cluster.new_lane("group")  # JoinGroup waits for the others: nothing may wait behind it
 
     # --- joining
@@ -98,6 +99,7 @@ class Membership:
             )
         self.generation = Generation(answer.generation_id, answer.member_id, self.settings.instance_id)
         plan: list[m.SyncGroupRequest.SyncGroupRequestAssignment] = []
+        self._divided = {}
         if answer.leader == answer.member_id and not answer.skip_assignment:
             plan = await self._plan(answer)
         return await self._sync(node, answer, plan)
@@ -126,6 +128,7 @@ class Membership:
         topics = sorted({topic for subscribed in members.values() for topic in subscribed})
         view = await self.cluster.refresh(topics)
         counts = {name: len(topic.partitions) for name, topic in view.topics.items()}
+        self._divided = counts
         assigned = ASSIGNORS[answer.protocol_name or self.settings.assignors[0]](members, counts)
         return [
             m.SyncGroupRequest.SyncGroupRequestAssignment(member_id=member, assignment=encode_assignment(partitions))
@@ -159,6 +162,7 @@ class Membership:
             await asyncio.sleep(self.settings.heartbeat_ms / 1000)
             try:
                 await self._beat_once()
+                await self._look_for_new_partitions()
             except RebalanceInProgress:
                 self.joined = False
                 return
@@ -187,6 +191,12 @@ class Membership:
             self.cluster.raise_for(
                 answer.error_code, action=f"stay in group {self.group!r}", broker=node, group=self.group
             )
+
+    async def _look_for_new_partitions(self) -> None:
+        """The leader divides anew when a topic has grown; it looks as often as metadata gets too old."""
+        for name, count in self._divided.items():
+            if len((await self.cluster.topic(name)).partitions) != count:
+                raise RebalanceInProgress(f"topic {name!r} has other partitions than group {self.group!r} divided")
 
     async def _stop_heartbeat(self) -> None:
         if self._heartbeat is not None:

@@ -45,6 +45,7 @@ class Topic:
     internal: bool
     partitions: Mapping[int, Partition]
     led: tuple[int, ...]  # the partitions that have a leader now, or all if none has
+    places: Mapping[int, TopicPartition]  # made once, for those who need one for every message
     read_at: float = 0.0  # loop time; says when to look again
 
     @property
@@ -94,7 +95,8 @@ def _topic_of(topic: m.MetadataResponse.MetadataResponseTopic, now: float) -> To
 def _made(name: str, topic_id: UUID, internal: bool, partitions: Mapping[int, Partition], now: float) -> Topic:
     ordered = dict(sorted(partitions.items()))
     led = tuple(p.number for p in ordered.values() if p.leader >= 0) or tuple(ordered)
-    return Topic(name, topic_id, internal, ordered, led, now)
+    places = {number: TopicPartition(name, number) for number in ordered}
+    return Topic(name, topic_id, internal, ordered, led, places, now)
 
 
 def newer(old: Topic | None, new: Topic) -> Topic:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from runnel.client.cluster import Cluster
 from runnel.client.metadata import TopicPartition
-from runnel.client.offsets import EARLIEST, LATEST, fetch_committed, list_offsets
+from runnel.client.offsets import EARLIEST, LATEST, READ_UNCOMMITTED, fetch_committed, list_offsets
 
 
 class From(Enum):
@@ -32,17 +32,24 @@ class Bounds(NamedTuple):
     end: int
 
 
-async def bounds(cluster: Cluster, partitions: list[TopicPartition]) -> dict[TopicPartition, Bounds]:
+async def bounds(
+    cluster: Cluster, partitions: list[TopicPartition], *, isolation: int = READ_UNCOMMITTED
+) -> dict[TopicPartition, Bounds]:
+    """What partitions hold; for READ_COMMITTED they end where the first open transaction begins."""
     starts = await list_offsets(cluster, dict.fromkeys(partitions, EARLIEST))
-    ends = await list_offsets(cluster, dict.fromkeys(partitions, LATEST))
+    ends = await list_offsets(cluster, dict.fromkeys(partitions, LATEST), isolation=isolation)
     return {where: Bounds(starts[where].offset, ends[where].offset) for where in partitions}
 
 
 async def resolve(
-    cluster: Cluster, wanted: Mapping[TopicPartition, Position], *, group: str | None = None
+    cluster: Cluster,
+    wanted: Mapping[TopicPartition, Position],
+    *,
+    group: str | None = None,
+    isolation: int = READ_UNCOMMITTED,
 ) -> dict[TopicPartition, int]:
     """The offset each position means now. Relative ones stay within what the partition holds."""
-    limits = await bounds(cluster, list(wanted))
+    limits = await bounds(cluster, list(wanted), isolation=isolation)
     times = {where: p.number for where, p in wanted.items() if p.anchor is From.TIME}
     at_times = await list_offsets(cluster, times) if times else {}
     stored_at = [where for where, p in wanted.items() if p.anchor is From.STORED]

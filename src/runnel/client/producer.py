@@ -127,12 +127,12 @@ class Producer:
     def _place(self, topic: Topic, key: bytes | None, partition: int | None) -> TopicPartition:
         count = len(topic.partitions)
         if partition is None:
-            return TopicPartition(topic.name, self._partitioner.choose(topic.name, key, topic.led, count))
-        if partition not in topic.partitions:
+            partition = self._partitioner.choose(topic.name, key, topic.led, count)
+        if partition not in topic.places:
             raise InvalidPartitions(
                 f"topic {topic.name!r} has no partition {partition}: it has {count}, from 0 to {count - 1}"
             )
-        return TopicPartition(topic.name, partition)
+        return topic.places[partition]
 
     def _batch_for(self, where: TopicPartition, size: int) -> Batch:
         """The open batch of a partition, or a new one if this message would make it too large."""

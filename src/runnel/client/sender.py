@@ -2,15 +2,18 @@
 
 Rule 1: a broker has at most `in_flight_max` requests of ours to answer; a request holds one batch of a partition.
 Rule 2: a batch is settled exactly once: appended, refused for good, or given up at its deadline.
-Rule 3: nothing waits for ever: what has no leader is looked up again after a pause, until the deadline.
+Rule 3: requests to a broker leave in the order they were made: numbered batches must not overtake each other.
+Rule 4: nothing waits for ever: what has no leader is looked up again after a pause, until the deadline.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from runnel.client.cluster import Cluster
+from runnel.client.connection import Asked
 from runnel.client.errors import BrokerUnreachable, Closed, Remedy, check, error_of, remedy_of
 from runnel.client.line import Appended, Batch, Identity, Line
 from runnel.client.metadata import TopicPartition
@@ -23,6 +26,7 @@ from runnel.wire.kafka.error_codes import ErrorCode
 
 PRODUCE_BY_ID = 13  # from this version on, Produce names topics by id
 ACKS_ALL = -1
+Request: TypeAlias = list[tuple[Line, Batch]]
 ANSWER_GRACE_MS = 5_000  # so that the broker's own word (timed out, not enough replicas) can still arrive
 
 
@@ -71,6 +75,8 @@ class Sender:
         self._lines: dict[TopicPartition, Line] = {}
         self._active: dict[TopicPartition, Line] = {}  # those that have something to do
         self._in_flight: dict[int, int] = {}  # broker -> requests
+        self._outbox: dict[int, deque[Request]] = {}  # broker -> requests in the order they are to be sent
+        self._writing: set[int] = set()  # brokers whose outbox is being emptied
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -174,7 +180,7 @@ class Sender:
 
     def _send_request(self, broker: int, lines: list[Line], linger_s: float) -> list[Line]:
         """Start one request with a batch of each line, as far as they fit; the lines that have more to send."""
-        batches: list[tuple[Line, Batch]] = []
+        batches: Request = []
         size = 0
         for line in lines:
             if size and line.waiting and size + line.waiting[0].size_bytes > self.settings.request_bytes_max:
@@ -185,7 +191,10 @@ class Sender:
                 size += batch.size_bytes
         if batches:
             self._in_flight[broker] = self._in_flight.get(broker, 0) + 1
-            self._spawn(self._deliver(broker, batches))
+            self._outbox.setdefault(broker, deque()).append(batches)
+            if broker not in self._writing:
+                self._writing.add(broker)
+                self._spawn(self._write(broker))
         now = self._loop.time()
         return [line for line in lines if (at := line.ready_at(linger_s)) is not None and at <= now]
 
@@ -265,40 +274,64 @@ class Sender:
             self._wake.set()
 
     # --- one request
-    async def _deliver(self, broker: int, batches: list[tuple[Line, Batch]]) -> None:
-        try:
-            await self._produce(broker, batches)
-        except (BrokerUnreachable, RequestTimedOut) as error:
-            self.cluster.doubt()
-            self._again(batches, error)
-        except RetriableError as error:
-            self._again(batches, error)
-        except RunnelError as error:
-            for line, batch in batches:
-                self._settle(line, batch, error)
-        finally:
-            self._in_flight[broker] -= 1
-            self._wake.set()
+    async def _write(self, broker: int) -> None:
+        """Send the requests to one broker in their order; when one can't be sent, those behind it are not either."""
+        outbox = self._outbox[broker]
+        while outbox:
+            batches = outbox[0]
+            try:
+                await self._begin(broker, batches)
+                outbox.popleft()
+            except RunnelError as error:
+                failed = list(outbox)
+                outbox.clear()
+                for batches in failed:
+                    self._failed(broker, batches, error)
+        self._writing.discard(broker)
 
-    async def _produce(self, broker: int, batches: list[tuple[Line, Batch]]) -> None:
+    async def _begin(self, broker: int, batches: Request) -> None:
         node = self.cluster.broker(broker, "produce")
         connection = await node.connection()
+        await connection.room(self.settings.request_timeout_ms)
         topics = [self.cluster.known_topic(batch.where.topic) for _, batch in batches]
         by_id = all(topic is not None and topic.has_id for topic in topics)
         version = connection.version_of(Api.PRODUCE, version_max=None if by_id else PRODUCE_BY_ID - 1)
         request = self._request(batches)
-        timeout_ms = self.settings.request_timeout_ms
         if self.settings.acks == 0:
-            await connection.tell(Api.PRODUCE, request, timeout_ms=timeout_ms, version=version)
+            connection.tell(Api.PRODUCE, request, version=version)
+            self._done(broker)
             for line, batch in batches:
                 self._settle(line, batch, Appended(-1, -1))
-            return
-        answer = await connection.ask(
-            Api.PRODUCE, request, m.ProduceResponse, timeout_ms=timeout_ms + ANSWER_GRACE_MS, version=version
-        )
-        self._settle_all(batches, answer, str(node))
+        else:
+            asked = connection.begin(Api.PRODUCE, request, m.ProduceResponse, version=version)
+            self._spawn(self._finish(broker, batches, asked))
 
-    def _request(self, batches: list[tuple[Line, Batch]]) -> m.ProduceRequest:
+    async def _finish(self, broker: int, batches: Request, asked: Asked[m.ProduceResponse]) -> None:
+        try:
+            answer = await asked.finish(self.settings.request_timeout_ms + ANSWER_GRACE_MS)
+        except RunnelError as error:
+            self._failed(broker, batches, error)
+        else:
+            self._done(broker)
+            self._settle_all(batches, answer, str(self.cluster.brokers.get(broker, broker)))
+
+    def _done(self, broker: int) -> None:
+        """The broker owes one answer less."""
+        self._in_flight[broker] -= 1
+        self._wake.set()
+
+    def _failed(self, broker: int, batches: Request, error: RunnelError) -> None:
+        """The request as a whole failed, before or after the broker got it."""
+        self._done(broker)
+        if isinstance(error, BrokerUnreachable | RequestTimedOut):
+            self.cluster.doubt()
+        if isinstance(error, RetriableError):
+            self._again(batches, error)
+        else:
+            for line, batch in batches:
+                self._settle(line, batch, error)
+
+    def _request(self, batches: Request) -> m.ProduceRequest:
         topics: dict[str, m.ProduceRequest.TopicProduceData] = {}
         for _, batch in batches:
             name = batch.where.topic
@@ -316,7 +349,7 @@ class Sender:
             acks=self.settings.acks, timeout_ms=self.settings.request_timeout_ms, topic_data=list(topics.values())
         )
 
-    def _settle_all(self, batches: list[tuple[Line, Batch]], answer: m.ProduceResponse, broker: str) -> None:
+    def _settle_all(self, batches: Request, answer: m.ProduceResponse, broker: str) -> None:
         results = {
             TopicPartition(topic.name or self.cluster.topic_name(topic.topic_id) or "", partition.index): partition
             for topic in answer.responses
@@ -344,7 +377,7 @@ class Sender:
         action = f"append {batch.count} messages to {batch.where}"
         error = error_of(code, action=action, broker=broker, message=result.error_message)
         # A batch in front of this one failed: the broker saw a gap that will close when both are sent again.
-        follows = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and line.broken
+        follows = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and (line.broken or not line.is_first(batch))
         if Remedy.RETRY in remedy or follows:
             self._again([(line, batch)], error)
         else:

@@ -86,10 +86,10 @@ def altered(
         raise InvalidRequest(f"settings {', '.join(twice)} are named twice in one request: name each once")
     values = dict(present) if incremental else {}
     for change in changes:
-        setting = topic_setting(change.name)
-        if change.op is ConfigOp.DELETE:
+        if change.op is ConfigOp.DELETE:  # also of what is unknown: then there is nothing to do, as in Kafka
             values.pop(change.name, None)
             continue
+        setting = topic_setting(change.name)
         values[change.name] = _changed(change, setting, present, effective)
         _check(change.name, setting, values[change.name])
     return values

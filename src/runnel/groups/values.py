@@ -5,9 +5,10 @@ by id: a topic that is deleted and created again is another topic.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
+
+import msgspec
 
 from runnel.model.errors import InvalidSessionTimeout, RunnelError
 from runnel.model.ids import Epoch, Offset, PartitionKey, TopicId
@@ -40,8 +41,7 @@ class TopicView(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class GroupConfig:
+class GroupConfig(msgspec.Struct, frozen=True):
     """The settings of groups; Kafka's name of each stands beside it."""
 
     session_timeout_min_ms: int = 6_000  # group.min.session.timeout.ms
@@ -83,16 +83,14 @@ class GroupState(Enum):
 
 
 # --- the classic protocol
-@dataclass(frozen=True, slots=True)
-class OfferedProtocol:
+class OfferedProtocol(msgspec.Struct, frozen=True):
     """One way of assigning that a member offers, best first, with its metadata for it."""
 
     name: str
     metadata: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Join:
+class Join(msgspec.Struct, frozen=True):
     group_id: str
     member_id: str  # "" at the first try
     instance_id: str | None
@@ -106,15 +104,13 @@ class Join:
     can_skip_assignment: bool = False  # JoinGroup v9+: a returning leader can be told not to assign (KIP-814)
 
 
-@dataclass(frozen=True, slots=True)
-class JoinedMember:
+class JoinedMember(msgspec.Struct, frozen=True):
     member_id: str
     instance_id: str | None
     metadata: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
+class Joined(msgspec.Struct, frozen=True):
     member_id: str
     generation: int
     protocol_type: str
@@ -124,8 +120,7 @@ class Joined:
     skip_assignment: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Sync:
+class Sync(msgspec.Struct, frozen=True):
     group_id: str
     generation: int
     member_id: str
@@ -135,50 +130,43 @@ class Sync:
     assignments: tuple[tuple[str, bytes], ...] = ()  # (member id, assignment), from the leader alone
 
 
-@dataclass(frozen=True, slots=True)
-class Synced:
+class Synced(msgspec.Struct, frozen=True):
     protocol_type: str
     protocol: str
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(msgspec.Struct, frozen=True):
     group_id: str
     generation: int
     member_id: str
     instance_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Leaver:
+class Leaver(msgspec.Struct, frozen=True):
     """Who leaves: by member id, or by instance id alone when an administrator removes a static member."""
 
     member_id: str
     instance_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(msgspec.Struct, frozen=True):
     group_id: str
     members: tuple[Leaver, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
+class Left(msgspec.Struct, frozen=True):
     """One entry for each member asked for, in order."""
 
     members: tuple[tuple[Leaver, RunnelError | None], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(msgspec.Struct, frozen=True):
     """It is done; there is nothing more to say."""
 
 
 # --- KIP-848
-@dataclass(frozen=True, slots=True)
-class ConsumerHeartbeat:
+class ConsumerHeartbeat(msgspec.Struct, frozen=True):
     """None means unchanged since the last heartbeat; a full one carries everything."""
 
     group_id: str
@@ -195,8 +183,7 @@ class ConsumerHeartbeat:
     owned: tuple[PartitionKey, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerAlive:
+class ConsumerAlive(msgspec.Struct, frozen=True):
     member_id: str
     member_epoch: int
     heartbeat_interval_ms: int
@@ -204,16 +191,14 @@ class ConsumerAlive:
 
 
 # --- offsets
-@dataclass(frozen=True, slots=True)
-class OffsetToCommit:
+class OffsetToCommit(msgspec.Struct, frozen=True):
     partition: PartitionKey
     offset: Offset
     leader_epoch: Epoch = Epoch(-1)
     metadata: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CommitOffsets:
+class CommitOffsets(msgspec.Struct, frozen=True):
     group_id: str
     member_id: str
     generation: int  # or the member epoch of a consumer group
@@ -222,15 +207,13 @@ class CommitOffsets:
     retention_ms: int | None = None  # OffsetCommit v2-v4 may ask for its own
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetsCommitted:
+class OffsetsCommitted(msgspec.Struct, frozen=True):
     """One entry for each offset asked for, in order."""
 
     errors: tuple[RunnelError | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FetchOffsets:
+class FetchOffsets(msgspec.Struct, frozen=True):
     """The offsets of one group; a request for several groups is several of these, each to its own shard."""
 
     group_id: str
@@ -239,51 +222,44 @@ class FetchOffsets:
     member_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class FetchedOffset:
+class FetchedOffset(msgspec.Struct, frozen=True):
     partition: PartitionKey
     offset: Offset  # -1: none
     leader_epoch: Epoch
     metadata: str
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetsFetched:
+class OffsetsFetched(msgspec.Struct, frozen=True):
     offsets: tuple[FetchedOffset, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteOffsets:
+class DeleteOffsets(msgspec.Struct, frozen=True):
     group_id: str
     partitions: tuple[PartitionKey, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetsDeleted:
+class OffsetsDeleted(msgspec.Struct, frozen=True):
     """One entry for each partition asked for, in order."""
 
     errors: tuple[RunnelError | None, ...]
 
 
 # --- looking
-@dataclass(frozen=True, slots=True)
-class ListGroups:
+class ListGroups(msgspec.Struct, frozen=True):
     """Empty filters let everything through; names are compared without regard to case, as in Kafka."""
 
     states: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ListedGroup:
+class ListedGroup(msgspec.Struct, frozen=True):
     group_id: str
     protocol_type: str
     state: GroupState
     type: GroupType
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedMember:
+class DescribedMember(msgspec.Struct, frozen=True):
     member_id: str
     instance_id: str | None
     client_id: str
@@ -292,8 +268,7 @@ class DescribedMember:
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedGroup:
+class DescribedGroup(msgspec.Struct, frozen=True):
     group_id: str
     state: GroupState
     protocol_type: str
@@ -301,8 +276,7 @@ class DescribedGroup:
     members: tuple[DescribedMember, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedConsumer:
+class DescribedConsumer(msgspec.Struct, frozen=True):
     member_id: str
     instance_id: str | None
     rack_id: str | None
@@ -316,8 +290,7 @@ class DescribedConsumer:
     type: GroupType  # CLASSIC: it speaks the classic protocol in an upgraded group
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedConsumerGroup:
+class DescribedConsumerGroup(msgspec.Struct, frozen=True):
     group_id: str
     state: GroupState
     group_epoch: int

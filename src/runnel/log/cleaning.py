@@ -13,7 +13,7 @@ from contextlib import suppress
 from crc32c import crc32c
 
 from runnel.log.checkpoint import sync, sync_dir
-from runnel.log.compaction import TIMESTAMP_MAX, CompactionStats, KeyMap, clean, is_due
+from runnel.log.compaction import CompactionStats, KeyMap, clean, is_due, map_keys
 from runnel.log.files import Files
 from runnel.log.index import Index
 from runnel.log.indexing import seal
@@ -69,17 +69,18 @@ class Cleaner:
     async def _is_due(self, sealed: list[Segment], dirty: list[Segment], config: TopicConfig, now_ms: int) -> bool:
         dirty_bytes = sum(segment.size for segment in dirty)
         clean_bytes = sum(segment.size for segment in sealed) - dirty_bytes
-        since_ms = await self._disk.offload(lambda: _first_timestamp(self._disk, dirty[0], now_ms))
+        cleaned = self._state.cleaned_offset
+        since_ms = await self._disk.offload(lambda: _dirty_since(self._disk, dirty[0], cleaned, now_ms))
         return is_due(
             clean_bytes=clean_bytes, dirty_bytes=dirty_bytes, dirty_since_ms=since_ms, config=config, now_ms=now_ms
         )
 
     async def _map_keys(self, dirty: list[Segment], config: TopicConfig, now_ms: int, upto: int) -> KeyMap:
         latest = KeyMap(max(self._state.cleaned_offset, self._state.start_offset))
-        lag_ms = config.min_compaction_lag_ms
-        young_ms = now_ms - lag_ms if lag_ms else TIMESTAMP_MAX
         batches = _batches(self._disk, dirty)
-        while await self._disk.offload(lambda: _map_slice(latest, batches, upto, young_ms)):
+        while await self._disk.offload(
+            lambda: map_keys(latest, batches, bound=upto, config=config, now_ms=now_ms, bytes_max=SLICE_BYTES)
+        ):
             pass
         return latest
 
@@ -87,10 +88,12 @@ class Cleaner:
         self, group: list[Segment], latest: KeyMap, config: TopicConfig, now_ms: int, stats: CompactionStats
     ) -> None:
         """Write what stays of a group of segments into one, and exchange them."""
-        last_offsets = {p.producer_id: p.batches[-1].last_offset for p in self._state.producers if p.batches}
-        rewrite = _Rewrite(self._disk, group, self._state.end_of(group[-1]), config.index_interval_bytes)
+        state = self._state
+        earlier = state.segments[: state.segments.index(group[0])]
+        rewrite = _Rewrite(self._disk, group, state.end_of(group[-1]), config.index_interval_bytes)
         kept = clean(
-            rewrite.batches(), latest, config=config, now_ms=now_ms, last_offsets=last_offsets, stats=stats
+            rewrite.batches(), latest, config=config, now_ms=now_ms, stats=stats,
+            last_offsets=state.producers.last_offsets(), complete=not any(segment.holes for segment in earlier),
         )  # fmt: skip
         try:
             while await self._disk.offload(lambda: rewrite.take(kept)):
@@ -232,22 +235,12 @@ def _batches(disk: Disk, segments: list[Segment]) -> Iterator[bytes]:
             file.close()
 
 
-def _map_slice(latest: KeyMap, batches: Iterator[bytes], upto: int, young_ms: int) -> bool:
-    """Map the keys of the next few batches; whether there may be more."""
-    size = 0
-    for raw in batches:
-        header = read_header(raw)
-        if header.last_offset >= upto or header.max_timestamp > young_ms or not latest.add(raw, header):
-            return False
-        size += len(raw)
-        if size >= SLICE_BYTES:
-            return True
-    return False
-
-
-def _first_timestamp(disk: Disk, segment: Segment, now_ms: int) -> int:
+def _dirty_since(disk: Disk, segment: Segment, cleaned_offset: int, now_ms: int) -> int:
+    """The time of the first batch that was not compacted; a compacted one may carry a delete horizon in its place."""
     for raw in _batches(disk, [segment]):
-        return read_header(raw).base_timestamp
+        header = read_header(raw)
+        if header.last_offset >= cleaned_offset:
+            return header.max_timestamp
     return now_ms
 
 

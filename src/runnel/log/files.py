@@ -7,7 +7,6 @@ Rule 2: a file that is forgotten (removed, replaced) stays open for those who ar
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from weakref import WeakKeyDictionary
 
 from runnel.model.seams import Disk, File
 
@@ -90,13 +89,3 @@ class Files:
                 if not found.users:
                     self.forget(path)
                     return
-
-
-_files: WeakKeyDictionary[Disk, Files] = WeakKeyDictionary()
-
-
-def files_of(disk: Disk) -> Files:
-    """The one set of open files of a disk, shared by its logs."""
-    if disk not in _files:
-        _files[disk] = Files(disk)
-    return _files[disk]

@@ -32,7 +32,7 @@ _FOOTER = Struct(">4sBBHIIIqII")  # magic, version, gaps, -, count, log bytes, o
 _MAGIC = b"RIdx"
 _VERSION = 1
 
-Read = Callable[[int, int], bytes | None]
+Read = Callable[[int, int], bytes | memoryview | None]
 Entry = tuple[int, int, int]
 
 

@@ -8,6 +8,7 @@ from runnel.log import checkpoint as checkpoints
 from runnel.log.checkpoint import Checkpoint, IndexMark
 from runnel.log.files import Files
 from runnel.log.index import Index
+from runnel.log.producers import Producers
 from runnel.log.segment import Segment
 from runnel.log.snapshots import is_worth_saving, save_snapshot
 from runnel.log.state import State
@@ -32,9 +33,9 @@ class Keeper:
 
     async def opened(self, *, changed: bool) -> None:
         """Keep what recovery found out, so that a crash does not make it do the same again."""
-        checkpoint, snapshot = self.capture()
+        checkpoint, producers = self.capture()
         if changed:
-            await self.save_or_leave(checkpoint, snapshot)
+            await self.save_or_leave(checkpoint, producers)
         else:
             self._saved = checkpoint
 
@@ -48,14 +49,14 @@ class Keeper:
         saved, active = self._saved, self._state.active
         return saved is None or saved.segment != active.base_offset or active.size - saved.position >= CHECKPOINT_BYTES
 
-    def capture(self) -> tuple[Checkpoint, bytes]:
+    def capture(self) -> tuple[Checkpoint, Producers]:
         """What a checkpoint says now. Only while appends wait and all is synced."""
         state = self._state
         self.flush_index(state.active)
         assert state.active.index is not None
-        snapshot = state.producers.to_bytes(state.end_offset)
+        producers = state.producers.copy()
         mark = state.active.index.mark()
-        return self.checkpoint(state.active, state.active.size, mark, state.end_offset, snapshot), snapshot
+        return self.checkpoint(state.active, state.active.size, mark, state.end_offset, producers), producers
 
     def checkpoint(
         self,
@@ -63,7 +64,7 @@ class Keeper:
         position: int,
         mark: IndexMark,
         end: Offset,
-        snapshot: bytes,
+        producers: Producers,
         *,
         start: Offset | None = None,
     ) -> Checkpoint:
@@ -72,20 +73,20 @@ class Keeper:
         return Checkpoint(
             start_offset=state.start_offset if start is None else start,
             recovery_offset=end, segment=segment.base_offset, position=position,
-            created_ms=segment.created_ms, snapshot=is_worth_saving(snapshot), cleaned_offset=state.cleaned_offset,
+            created_ms=segment.created_ms, snapshot=is_worth_saving(producers), cleaned_offset=state.cleaned_offset,
             index=mark, epochs=state.epochs.entries(),
         )  # fmt: skip
 
-    async def save(self, checkpoint: Checkpoint, snapshot: bytes = b"") -> None:
+    async def save(self, checkpoint: Checkpoint, producers: Producers | None = None) -> None:
         """Make a checkpoint durable; nothing is written if it says what the last one said."""
         if checkpoint != self._saved:
-            await self._disk.offload(lambda: _save(self._disk, self._state.folder, checkpoint, snapshot))
+            await self._disk.offload(lambda: _save(self._disk, self._state.folder, checkpoint, producers))
             self._saved = checkpoint
 
-    async def save_or_leave(self, checkpoint: Checkpoint, snapshot: bytes) -> None:
+    async def save_or_leave(self, checkpoint: Checkpoint, producers: Producers) -> None:
         """Without a newer checkpoint there is only more to scan after a crash: no reason to fail."""
         with suppress(OSError):
-            await self.save(checkpoint, snapshot)
+            await self.save(checkpoint, producers)
 
     async def save_start(self, start_offset: Offset, cleaned_offset: Offset) -> None:
         """Make a new start durable; the recovery point stays."""
@@ -107,7 +108,7 @@ class Keeper:
 
     def _earliest(self) -> Checkpoint:
         first = self._state.segments[0]
-        return self.checkpoint(first, 0, EMPTY_MARK, first.base_offset, b"")
+        return self.checkpoint(first, 0, EMPTY_MARK, first.base_offset, Producers())
 
     def flush_index(self, segment: Segment) -> None:
         """Move the tail of an index to its file; if the disk refuses, it stays in memory for now."""
@@ -122,7 +123,7 @@ class Keeper:
             index.flush(file)
 
 
-def _save(disk: Disk, folder: str, checkpoint: Checkpoint, snapshot: bytes) -> None:
-    if is_worth_saving(snapshot):
-        save_snapshot(disk, folder, checkpoint.recovery_offset, snapshot)
+def _save(disk: Disk, folder: str, checkpoint: Checkpoint, producers: Producers | None) -> None:
+    if producers is not None and is_worth_saving(producers):
+        save_snapshot(disk, folder, checkpoint.recovery_offset, producers)
     checkpoints.save(disk, folder, checkpoint)

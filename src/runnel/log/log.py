@@ -8,17 +8,18 @@ Rule 3: everything but the batches themselves can be lost, and is built again fr
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from runnel.log.appending import Appended
 from runnel.log.cleaning import Cleaner
 from runnel.log.compaction import CompactionStats
 from runnel.log.epochs import Epochs
-from runnel.log.files import Files, files_of
+from runnel.log.files import Files
 from runnel.log.producers import Producers
 from runnel.log.reader import Reader
 from runnel.log.recovery import recover
 from runnel.log.state import State
 from runnel.log.timing import Timed, TimeReader
 from runnel.log.trimming import Trimmer
-from runnel.log.writer import Appended, Writer
+from runnel.log.writer import Writer
 from runnel.model.errors import Corruption, Fatal, StorageFailed
 from runnel.model.ids import Offset
 from runnel.model.seams import Buffer, Clock, Disk
@@ -71,7 +72,7 @@ class Log:
             found = await disk.offload(lambda: recover(disk, folder, config.index_interval_bytes, now_ms))
         except OSError as error:
             raise StorageFailed(f"could not open {folder}: {error}. Check the disk, then try again") from error
-        files = files or files_of(disk)
+        files = files or Files(disk)
         state = State(folder, found)
         writer = Writer(disk, files, state, config, clock, on_progress, on_fatal)
         reader = Reader(disk, files, state, writer, config.index_interval_bytes, found.damage)
@@ -173,6 +174,10 @@ class Log:
 
     # --- keeping
 
+    def forget_producers(self, silent_ms: int) -> int:
+        """Forget the idempotent producers that wrote nothing for so long; how many that were."""
+        return self._state.producers.expire(self._clock.wall_ms(), silent_ms)
+
     async def sync(self) -> None:
         """Return when everything appended so far survives a power loss."""
         await self._writer.alone(self._writer.sync_active)
@@ -185,11 +190,3 @@ class Log:
         """Stop cleanly: the next opening has nothing to scan."""
         if not self._writer.closed:
             await self._writer.alone(self._writer.close)
-
-    async def remove(self) -> None:
-        """Stop, and remove all files: the topic was deleted."""
-        await self._writer.beside(self._remove)
-
-    async def _remove(self) -> None:
-        self._writer.abandon()
-        await self._disk.offload(lambda: self._disk.remove(self._state.folder))

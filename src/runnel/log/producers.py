@@ -99,6 +99,11 @@ class Producers:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Producers) and self._producers == other._producers
 
+    @property
+    def empty(self) -> bool:
+        """Nobody is remembered, and nobody is fenced off."""
+        return not self._producers and not self._fences
+
     def get(self, producer_id: int) -> Producer | None:
         return self._producers.get(producer_id)
 

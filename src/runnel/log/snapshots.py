@@ -6,16 +6,16 @@ from runnel.log.producers import Producers
 from runnel.model.seams import Disk
 
 SNAPSHOTS_MAX = 3  # the newest, and two to fall back to when it rots or the log is truncated
-_EMPTY_BYTES = len(Producers().to_bytes(0))
 
 
-def is_worth_saving(snapshot: bytes) -> bool:
+def is_worth_saving(producers: Producers) -> bool:
     """Most partitions have no idempotent producers, and need no file to say so."""
-    return len(snapshot) > _EMPTY_BYTES
+    return not producers.empty
 
 
-def save_snapshot(disk: Disk, folder: str, offset: int, snapshot: bytes) -> None:
-    replace(disk, folder, numbered(offset, PRODUCERS), snapshot)
+def save_snapshot(disk: Disk, folder: str, offset: int, producers: Producers) -> None:
+    """Off the loop: ten thousand producers take tens of milliseconds to write down."""
+    replace(disk, folder, numbered(offset, PRODUCERS), producers.to_bytes(offset))
     for old in offsets_of(disk.list(folder), PRODUCERS)[:-SNAPSHOTS_MAX]:
         disk.remove(f"{folder}/{numbered(old, PRODUCERS)}")
 

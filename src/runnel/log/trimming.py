@@ -159,7 +159,8 @@ class Trimmer:
         state = self._state
         dropped = list(reversed(state.segments))
         empty = Segment(state.folder, offset, 0, now_ms, Index())
-        await self._writer.keeper.save(self._writer.keeper.checkpoint(empty, 0, EMPTY_MARK, offset, b"", start=offset))
+        keeper = self._writer.keeper
+        await keeper.save(keeper.checkpoint(empty, 0, EMPTY_MARK, offset, Producers(), start=offset))
         state.start_offset = state.end_offset = state.synced_offset = state.cleaned_offset = offset
         state.epochs.truncate(0)
         state.producers = Producers()

@@ -12,18 +12,19 @@ Rule 4: what is acknowledged as durable was synced before; the order is write, s
 """
 
 import asyncio
-import errno
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from crc32c import crc32c
 
+from runnel.log.appending import Appended, Waiting, closed, dead, refusal, uncut
 from runnel.log.checkpoint import sync
 from runnel.log.files import Files
 from runnel.log.index import TAIL_BYTES_MAX
 from runnel.log.indexing import seal
 from runnel.log.keeper import EMPTY_MARK, Keeper
+from runnel.log.producers import Producers
 from runnel.log.recovery import create_segment, recover
 from runnel.log.segment import Segment
 from runnel.log.state import State
@@ -35,39 +36,6 @@ from runnel.model.topic_config import INT_MAX, FlushMode, TimestampType, TopicCo
 from runnel.record.batch import BatchHeader, headers, intact, patch, stamp_append_time
 
 T = TypeVar("T")
-
-
-class Appended(NamedTuple):
-    """Where a batch is in the log."""
-
-    base_offset: Offset
-    last_offset: Offset
-    append_time_ms: int  # -1: the records keep the producer's timestamps
-    duplicate: bool  # it was there already; nothing was written
-
-
-class _Waiting:
-    """One append in line. A follower's batches carry their offsets; a leader's batch gets them when it is written."""
-
-    __slots__ = ("buffer", "future", "given", "header", "leader_epoch")
-
-    def __init__(
-        self, buffer: Buffer, header: BatchHeader, leader_epoch: int, given: list[BatchHeader] | None,
-        future: "asyncio.Future[Appended]",
-    ) -> None:  # fmt: skip
-        self.buffer = buffer
-        self.header = header
-        self.leader_epoch = leader_epoch
-        self.given = given
-        self.future = future
-
-    def fail(self, error: BaseException) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
-
-    def succeed(self, appended: Appended) -> None:
-        if not self.future.done():
-            self.future.set_result(appended)
 
 
 class Writer:
@@ -92,8 +60,8 @@ class Writer:
         self.keeper = Keeper(disk, files, state)
         self.closed = False
         self.reconfigure(config)
-        self._line: list[_Waiting] = []
-        self._unsealed: list[tuple[Segment, Offset, bytes, Callable[[], None] | None]] = []
+        self._line: list[Waiting] = []
+        self._unsealed: list[tuple[Segment, Offset, Producers, Callable[[], None] | None]] = []
         self._worker = Worker(self._due, self._refused, self._die)
         self._release_file: Callable[[], None] | None = None  # it has bytes that are to be synced
         self._timer: asyncio.TimerHandle | None = None
@@ -155,15 +123,15 @@ class Writer:
     ) -> "asyncio.Future[Appended]":
         self._refuse_if_over()
         future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        self._line.append(_Waiting(buffer, header, leader_epoch, given, future))
+        self._line.append(Waiting(buffer, header, leader_epoch, given, future))
         self._worker.kick()
         return future
 
     def _refuse_if_over(self) -> None:
         if self._worker.fatal is not None:
-            raise _dead(self._state.folder, self._worker.fatal)
+            raise dead(self._state.folder, self._worker.fatal)
         if self.closed:
-            raise _closed(self._state.folder)
+            raise closed(self._state.folder)
 
     def _is_full(self, position: int, size: int, last_offset: int, now_ms: int) -> bool:
         """Whether the active segment has to be rolled before a batch of this size."""
@@ -191,7 +159,9 @@ class Writer:
             if known is not None:
                 time = known.timestamp if self._stamps else -1
                 return Appended(Offset(known.base_offset), Offset(known.last_offset), time, True)
-            self._state.producers.record(header, base, now_ms)
+            # What the log will say: a replay must give the same state.
+            kept = header._replace(max_timestamp=now_ms) if self._stamps else header
+            self._state.producers.record(kept, base, now_ms)
         assert not isinstance(buffer, bytes)
         patch(buffer, base, leader_epoch)
         if self._stamps:
@@ -199,7 +169,7 @@ class Writer:
             return Appended(Offset(base), Offset(base + header.last_offset_delta), now_ms, False)
         return Appended(Offset(base), Offset(base + header.last_offset_delta), -1, False)
 
-    def _place_given(self, waiting: _Waiting, base: int, now_ms: int) -> Appended:
+    def _place_given(self, waiting: Waiting, base: int, now_ms: int) -> Appended:
         given, epoch = waiting.given, self._state.epochs.latest
         assert given
         for header in given:
@@ -288,12 +258,12 @@ class Writer:
         if not self._line or file is None:
             return
         if not self._cut(file):
-            self._fail_line(_uncut(file.path))
+            self._fail_line(uncut(file.path))
             return
         line, self._line = self._line, []
         now_ms = self._clock.wall_ms()
         end, position = self._state.end_offset, self._state.active.size
-        placed: list[tuple[_Waiting, Appended]] = []
+        placed: list[tuple[Waiting, Appended]] = []
         for number, waiting in enumerate(line):
             if self._is_full_for(waiting, end, position):
                 self._line = line[number:]
@@ -305,7 +275,7 @@ class Writer:
                     end, position = Offset(appended.last_offset + 1), position + len(waiting.buffer)
         self._write_placed(file, placed)
 
-    def _try_to_place(self, waiting: _Waiting, end: int, now_ms: int) -> Appended | None:
+    def _try_to_place(self, waiting: Waiting, end: int, now_ms: int) -> Appended | None:
         try:
             if waiting.given:
                 return self._place_given(waiting, end, now_ms)
@@ -314,7 +284,7 @@ class Writer:
             waiting.fail(error)
             return None
 
-    def _write_placed(self, file: File, placed: list[tuple[_Waiting, Appended]]) -> None:
+    def _write_placed(self, file: File, placed: list[tuple[Waiting, Appended]]) -> None:
         fresh = [(waiting, appended) for waiting, appended in placed if not appended.duplicate]
         if fresh:
             try:
@@ -331,7 +301,7 @@ class Writer:
         if fresh:
             self._wrote()
 
-    def _note_waiting(self, waiting: _Waiting, appended: Appended) -> None:
+    def _note_waiting(self, waiting: Waiting, appended: Appended) -> None:
         if not waiting.given:
             self._note(waiting.header, appended, waiting.leader_epoch)
         for header in waiting.given or ():
@@ -375,12 +345,12 @@ class Writer:
             yield
         except Fatal as error:
             self.closed = True
-            self._fail_line(_dead(self._state.folder, error))
+            self._fail_line(dead(self._state.folder, error))
             raise
         finally:
             self._step_under_way = False
             if self.closed:
-                self._fail_line(_closed(self._state.folder))
+                self._fail_line(closed(self._state.folder))
             else:
                 self._drain()
 
@@ -396,7 +366,7 @@ class Writer:
             except OSError as error:
                 self._fail_line(refusal(self._state.folder, error))
 
-    def _is_full_for(self, waiting: _Waiting, end: int, position: int) -> bool:
+    def _is_full_for(self, waiting: Waiting, end: int, position: int) -> bool:
         last = waiting.given[-1].last_offset if waiting.given else end + waiting.header.last_offset_delta
         return self._is_full(position, len(waiting.buffer), last, self._clock.wall_ms())
 
@@ -413,13 +383,13 @@ class Writer:
         segment, file = await self._disk.offload(lambda: create_segment(self._disk, state.folder, end, now_ms))
         self._files.put(segment.log_path, file)
         state.set_segments([*state.segments, segment])
-        self._unsealed.append((old, end, state.producers.to_bytes(end), self._release_file))
+        self._unsealed.append((old, end, state.producers.copy(), self._release_file))
         self._release_file = None
 
     async def _seal(self) -> None:
         """Make a segment that was rolled durable. Appends go on: they are in another file."""
         state = self._state
-        segment, next_base, snapshot, release = self._unsealed[0]
+        segment, next_base, producers, release = self._unsealed[0]
         self.keeper.flush_index(segment)
         async with self._files.pinned(segment.log_path) as file:
             await self._disk.offload(lambda: _seal(self._disk, file, segment, next_base))
@@ -429,8 +399,8 @@ class Writer:
         state.synced_offset = max(state.synced_offset, next_base)
         self._on_progress()
         successor = state.segment_of(next_base)
-        checkpoint = self.keeper.checkpoint(successor, 0, EMPTY_MARK, next_base, snapshot)
-        await self.keeper.save_or_leave(checkpoint, snapshot)
+        checkpoint = self.keeper.checkpoint(successor, 0, EMPTY_MARK, next_base, producers)
+        await self.keeper.save_or_leave(checkpoint, producers)
 
     async def _sync(self) -> None:
         """One sync for all that was written since the last one."""
@@ -508,7 +478,7 @@ class Writer:
 
     def _die(self, error: Fatal) -> None:
         self.abandon()
-        self._fail_line(_dead(self._state.folder, error))
+        self._fail_line(dead(self._state.folder, error))
         self._on_fatal(error)
 
 
@@ -521,29 +491,3 @@ def _seal(disk: Disk, file: File, segment: Segment, next_base: Offset) -> None:
             seal(index_file, segment.index, segment, next_base)
         finally:
             index_file.close()
-
-
-def refusal(path: str, error: OSError) -> StorageFailed:
-    advice = {
-        errno.ENOSPC: "make room on its file system; appends go on as soon as there is some",
-        errno.EDQUOT: "raise the quota or make room; appends go on as soon as there is some",
-        errno.EROFS: "its file system is read-only: find out why (dmesg), then mount it writable",
-        errno.EFBIG: "raise the file size limit of the broker's process (ulimit -f)",
-        errno.EMFILE: "raise the number of open files of the broker's process (ulimit -n)",
-    }.get(error.errno or 0, "check the disk (dmesg, SMART); appends are tried again with each request")
-    return StorageFailed(f"could not write to {path}: {error.strerror}. Nothing of this batch was kept; {advice}")
-
-
-def _uncut(path: str) -> StorageFailed:
-    return StorageFailed(
-        f"could not write to {path}: an earlier write failed half-way, and the disk refuses to cut its rest off. "
-        "Check the disk; appends are tried again with each request"
-    )
-
-
-def _closed(folder: str) -> StorageFailed:
-    return StorageFailed(f"{folder} is closed: send again to the partition's next leader")
-
-
-def _dead(folder: str, error: Fatal) -> StorageFailed:
-    return StorageFailed(f"{folder} takes no more appends: {error}")

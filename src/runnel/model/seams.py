@@ -52,7 +52,7 @@ class File(Protocol):
         """Up to `size` bytes, fewer only at the end of the file. May block: call it off the loop, or on small files."""
         ...
 
-    def read_cached(self, size: int, position: int) -> bytes | None:
+    def read_cached(self, size: int, position: int) -> bytes | memoryview | None:
         """Like `read` if the page cache has it all, else None; never blocks."""
         ...
 

@@ -116,7 +116,9 @@ class TopicConfig:
         "batches are kept as the producer compressed them",
     )  # fmt: skip
     delete_retention_ms: int = _long("delete.retention.ms", DAY_MS, 0, "how long compaction keeps a tombstone")
-    file_delete_delay_ms: int = _long("file.delete.delay.ms", 60_000, 0, "how long a removed segment stays readable")
+    file_delete_delay_ms: int = _long(
+        "file.delete.delay.ms", 60_000, 0, "accepted for Kafka's tools; who reads a removed segment may finish"
+    )
     flush_mode: FlushMode = _setting(
         "flush.mode", "string", FlushMode.COMMIT, FlushMode, "commit, interval or os",
         "commit: acks=all waits for fdatasync; interval: a sync every flush.ms or flush.messages; os: the kernel syncs",

@@ -8,26 +8,24 @@ next connection. (It asks then and not in `give`, because the event loop itself 
 from runnel.model.limits import KIB, MIB
 
 SMALL_BYTES = 64 * KIB  # one read of a socket; an idle connection holds none
-LARGE_BYTES = 2 * MIB  # frames above this are rare: their buffers are made to measure and dropped
+SIZES = (SMALL_BYTES, 256 * KIB, MIB, 4 * MIB)  # above, buffers are rare: made to measure, and dropped
 KEPT_BYTES_MAX = 32 * MIB
 
 
 class BufferPool:
-    """Two sizes of buffers for all connections of a broker."""
+    """Buffers of a few sizes, for all connections of a broker."""
 
     def __init__(self) -> None:
-        self._free: dict[int, list[bytearray]] = {SMALL_BYTES: [], LARGE_BYTES: []}
+        self._free: dict[int, list[bytearray]] = {size: [] for size in SIZES}
         self._kept_bytes = 0
 
     def take(self, size: int) -> bytearray:
-        """A buffer of at least `size` bytes, with old bytes in it."""
-        for kind, free in self._free.items():
-            if size <= kind:
-                while free:
-                    self._kept_bytes -= kind
-                    if _unseen(buffer := free.pop()):
-                        return buffer
-                return bytearray(kind)
+        """A buffer of exactly `size` bytes, with old bytes in it if that is one of the sizes."""
+        free = self._free.get(size, ())
+        while free:
+            self._kept_bytes -= size
+            if _unseen(buffer := free.pop()):
+                return buffer
         return bytearray(size)
 
     def give(self, buffer: bytearray) -> None:
@@ -37,6 +35,11 @@ class BufferPool:
         if free is not None and self._kept_bytes + kind <= KEPT_BYTES_MAX:
             self._kept_bytes += kind
             free.append(buffer)
+
+
+def rounded(size: int) -> int:
+    """The smallest of the sizes that holds so many bytes, or the very number."""
+    return next((known for known in SIZES if size <= known), size)
 
 
 def _unseen(buffer: bytearray) -> bool:

@@ -1,8 +1,8 @@
 """One client connection: frames with a 4-byte size come in, answers go out in the order of the requests.
 
 Rule 1: a request holds up those behind it until it answers, or says with `let_pass` that they may start.
-Rule 2: nothing is read that could not be kept: the bytes of a frame are reserved before the frame is received, reading
-        stops while a request holds the line, while the client does not take its answers, and while too many wait.
+Rule 2: nothing is read that could not be kept: reading stops while requests wait behind one that holds the line, while
+        the client does not take its answers, while too many are under way, and while `inbox` waits for memory.
 Rule 3: whatever a handler raises costs this connection at most.
 """
 
@@ -15,8 +15,7 @@ from typing import Any, Protocol, cast
 from runnel.model.errors import Fatal, InvalidRequest
 from runnel.model.seams import Buffer
 from runnel.net import eager
-from runnel.net.budget import ByteBudget
-from runnel.net.buffers import SMALL_BYTES, BufferPool
+from runnel.net.inbox import Frame, Inbox, Supplies
 
 PIPELINE_MAX = 64  # requests of one connection that may be under way; clients send 5 or so
 WRITE_BUFFER_BYTES = 1024 * 1024  # answers not taken by the client before its next request has to wait
@@ -34,12 +33,8 @@ class Handler(Protocol):
     def closed(self) -> None: ...
 
 
-class Listener(Protocol):
+class Listener(Supplies, Protocol):
     """What a connection needs of the listener that accepted it."""
-
-    frame_bytes_max: int
-    budget: ByteBudget
-    buffers: BufferPool
 
     def opened(self, connection: "Connection") -> Handler | None: ...
 
@@ -48,30 +43,13 @@ class Listener(Protocol):
     def fatal(self, error: BaseException) -> None: ...
 
 
-class _Chunk:
-    """A receive buffer and how many frames in it are not answered yet."""
-
-    __slots__ = ("data", "filled", "frames", "parsed")
-
-    def __init__(self, data: bytearray) -> None:
-        self.data = data
-        self.filled = 0
-        self.parsed = 0
-        self.frames = 0
-
-    @property
-    def unparsed(self) -> int:
-        return self.filled - self.parsed
-
-
 class _Request:
     """One request between its frame and its answer."""
 
-    __slots__ = ("answered", "bytes_reserved", "chunk", "parts")
+    __slots__ = ("answered", "frame", "parts")
 
-    def __init__(self, chunk: _Chunk, bytes_reserved: int) -> None:
-        self.chunk = chunk
-        self.bytes_reserved = bytes_reserved
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
         self.answered = False
         self.parts: Sequence[Buffer] | None = None
 
@@ -81,11 +59,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
+        self._loop: asyncio.AbstractEventLoop
         self._transport: asyncio.Transport | None = None
         self._handler: Handler | None = None
-        self._chunk: _Chunk | None = None
-        self._reserved = 0  # bytes reserved for the frame that is being received
-        self._awaits_budget = False
+        self._inbox = Inbox(listener, self._refilled)
         self._requests: deque[_Request] = deque()
         self._holder: _Request | None = None
         self._reading = True
@@ -97,6 +74,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- what the event loop calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._loop = asyncio.get_running_loop()
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is none by name
         self.peer = _peer_of(transport)
         self._touch()
@@ -106,14 +84,10 @@ class Connection(asyncio.BufferedProtocol):
             transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        chunk = self._chunk
-        if chunk is None:
-            chunk = self._chunk = _Chunk(self._listener.buffers.take(SMALL_BYTES))
-        return memoryview(chunk.data)[chunk.filled :]
+        return self._inbox.room()
 
     def buffer_updated(self, nbytes: int) -> None:
-        assert self._chunk is not None
-        self._chunk.filled += nbytes
+        self._inbox.received(nbytes)
         self._touch()
         self._start_requests()
 
@@ -127,13 +101,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        if not self._awaits_budget:
-            self._listener.budget.release(self._reserved)
-        else:
-            self._listener.budget.withdraw(self._budget_granted)
-        self._reserved = 0
-        self._awaits_budget = False
-        self._chunk = None
+        self._inbox.close()
         if self._handler is not None:
             self._handler.closed()
         self._listener.closed(self)
@@ -162,7 +130,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def receiving(self) -> bool:
         """A frame has begun and is not complete, through no fault of ours."""
-        return self._chunk is not None and self._chunk.unparsed > 0 and self._reading
+        return self._reading and self._inbox.unparsed > 0
 
     @property
     def stuck(self) -> bool:
@@ -173,25 +141,15 @@ class Connection(asyncio.BufferedProtocol):
 
     def _start_requests(self) -> None:
         """Start every request that is complete and may start; then read on, or not."""
-        chunk = self._chunk
-        while chunk is not None and self._may_start() and chunk.unparsed >= 4:
-            begin = chunk.parsed
-            size = int.from_bytes(chunk.data[begin : begin + 4], "big", signed=True)
-            if not 0 < size <= self._listener.frame_bytes_max:
-                self._refuse_frame(size)
-                return
-            if not self._reserve(4 + size):
-                break
-            if chunk.unparsed < 4 + size:
-                chunk = self._make_room(chunk, 4 + size)
-                break
-            chunk.parsed += 4 + size
-            chunk.frames += 1
-            reserved, self._reserved = self._reserved, 0
-            self._start(memoryview(chunk.data)[begin + 4 : chunk.parsed], _Request(chunk, reserved))
-            chunk = self._chunk
-        self._leave_chunk()
-        self._read_on(self._may_start() and not self._awaits_budget)
+        try:
+            while self._may_start() and (frame := self._inbox.next()) is not None:
+                self._start(frame)
+        except InvalidRequest as error:
+            logger.warning("closed the connection of %s: it announced %s", self.peer, error)
+            self.abort()
+            return
+        self._inbox.settle()
+        self._read_on()
 
     def _may_start(self) -> bool:
         return (
@@ -203,49 +161,15 @@ class Connection(asyncio.BufferedProtocol):
             and not self._transport.is_closing()
         )
 
-    def _reserve(self, size: int) -> bool:
-        if self._reserved or self._awaits_budget:
-            return not self._awaits_budget
-        self._reserved = size
-        self._awaits_budget = not self._listener.budget.reserve(size, self._budget_granted)
-        return not self._awaits_budget
-
-    def _budget_granted(self) -> None:
-        self._awaits_budget = False
+    def _refilled(self) -> None:
         # Not at once: the request that gave the bytes back may itself have been started this way, and so on.
-        asyncio.get_running_loop().call_soon(self._start_requests)
+        self._loop.call_soon(self._start_requests)
 
-    def _make_room(self, chunk: _Chunk, size: int) -> _Chunk:
-        """See to it that a frame of this size fits behind what has been received of it."""
-        if len(chunk.data) - chunk.parsed >= size:
-            return chunk
-        larger = _Chunk(self._listener.buffers.take(size))
-        larger.filled = chunk.unparsed
-        larger.data[: larger.filled] = memoryview(chunk.data)[chunk.parsed : chunk.filled]
-        self._chunk = larger
-        self._retire(chunk)
-        return larger
-
-    def _leave_chunk(self) -> None:
-        """Give up a buffer that is all parsed, so that an idle connection holds none; never end without room."""
-        chunk = self._chunk
-        if chunk is None:
-            return
-        if chunk.unparsed == 0:
-            self._chunk = None
-            self._retire(chunk)
-        elif chunk.filled == len(chunk.data):
-            self._make_room(chunk, len(chunk.data) - chunk.parsed + SMALL_BYTES)
-
-    def _retire(self, chunk: _Chunk) -> None:
-        if chunk.frames == 0 and chunk is not self._chunk:
-            self._listener.buffers.give(chunk.data)
-
-    def _read_on(self, wanted: bool) -> None:
+    def _read_on(self) -> None:
+        """Read as long as what arrives can be used. A held line alone is no reason to stop: so a client that went
+        away is noticed; but what it sends meanwhile is."""
+        wanted = not self._inbox.waiting and (self._may_start() or (self._writable and self._inbox.unparsed == 0))
         if self._transport is None or wanted == self._reading:
-            return
-        # Without pressure reading goes on while a request holds the line: so a client that went away is noticed.
-        if not wanted and self._chunk is None and self._writable and not self._awaits_budget:
             return
         self._reading = wanted
         if wanted:
@@ -253,21 +177,15 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._transport.pause_reading()
 
-    def _refuse_frame(self, size: int) -> None:
-        logger.warning(
-            "closed the connection of %s: it announced a frame of %d bytes, allowed are 1 to %d",
-            self.peer, size, self._listener.frame_bytes_max,
-        )  # fmt: skip
-        self.abort()
-
     # --- answers out
 
-    def _start(self, frame: memoryview, request: _Request) -> None:
+    def _start(self, frame: Frame) -> None:
         assert self._handler is not None
+        request = _Request(frame)
         self._requests.append(request)
         self._holder = request
         try:
-            parts, task = eager.start(self._handler.handle(frame))
+            parts, task = eager.start(self._handler.handle(frame.body))
         except Exception as error:
             self._failed(request, error)
         else:
@@ -299,9 +217,7 @@ class Connection(asyncio.BufferedProtocol):
     def _send(self, request: _Request) -> None:
         if request.parts and self._transport is not None:
             self._transport.writelines(request.parts)
-        self._listener.budget.release(request.bytes_reserved)
-        request.chunk.frames -= 1
-        self._retire(request.chunk)
+        self._inbox.answered(request.frame)
 
     def _failed(self, request: _Request, error: BaseException) -> None:
         match error:
@@ -317,7 +233,7 @@ class Connection(asyncio.BufferedProtocol):
         self._answer(request, None)
 
     def _touch(self) -> None:
-        self.active_at = asyncio.get_running_loop().time()
+        self.active_at = self._loop.time()
 
 
 def _peer_of(transport: asyncio.Transport) -> str:

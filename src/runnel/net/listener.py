@@ -21,7 +21,7 @@ class ListenerLimits:
     inflight_bytes_max: int = 256 * MIB
     connections_max: int = 10_000
     idle_s: float = 600.0  # Kafka's connections.max.idle.ms
-    stalled_s: float = 60.0  # half a frame, or an answer that is not taken
+    stalled_s: float = 30.0  # half a frame, or an answer that is not taken
 
 
 class FramedListener:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from runnel.log.files import Files
 from runnel.log.log import Appended, Log
 from runnel.model.errors import OffsetOutOfRange, RequestTimedOut
 from runnel.model.ids import BrokerId, Epoch, Offset, PartitionKey
@@ -44,11 +45,12 @@ class Partition:
     async def open(
         cls, topic: str, key: PartitionKey, path: str, config: TopicConfig, *,
         me: BrokerId, leader_epoch: Epoch, disk: Disk, clock: Clock, on_fatal: Callable[[BaseException], None],
+        files: Files | None = None,
     ) -> "Partition":  # fmt: skip
         """Open the log, recovering it if need be; what it holds is readable at once."""
         partition = cls(topic, key, config, me, leader_epoch)
         partition.log = log = await Log.open(
-            disk, path, config, clock=clock, on_progress=partition._log_moved, on_fatal=on_fatal
+            disk, path, config, clock=clock, on_progress=partition._log_moved, on_fatal=on_fatal, files=files
         )
         partition.progress = Progress([me], log.held_offset)
         partition._bytes_seen = log.size_bytes

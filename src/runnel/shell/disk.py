@@ -75,8 +75,9 @@ class RealFile:
             got += len(data)
         return b"".join(parts)
 
-    def read_cached(self, size: int, position: int) -> bytes | None:
-        scratch = self._scratch[:size] if size <= len(self._scratch) else memoryview(bytearray(size))
+    def read_cached(self, size: int, position: int) -> bytes | memoryview | None:
+        large = size > len(self._scratch)
+        scratch = memoryview(bytearray(size)) if large else self._scratch[:size]
         try:
             got = os.preadv(self._fd, [scratch], position, NOWAIT) if NOWAIT else -1
         except OSError as error:
@@ -84,7 +85,7 @@ class RealFile:
                 return None
             raise
         if got == size or (got >= 0 and position + got >= self.size()):
-            return bytes(scratch[:got])
+            return scratch[:got] if large else bytes(scratch[:got])
         return None
 
     def truncate(self, size: int) -> None:

@@ -143,6 +143,20 @@ class Aio(Driver):
         self._run(self.consumer.stop())
         self.joined = False
 
+    def commit_alone(self, group: str, topic: str, partition: int, offset: int) -> int:
+        async def work() -> int:
+            place = TopicPartition(topic, partition)
+            consumer = AIOKafkaConsumer(bootstrap_servers=self.bootstrap, group_id=group, enable_auto_commit=False)
+            await consumer.start()
+            try:
+                consumer.assign([place])
+                await consumer.commit({place: offset})
+                return int(await consumer.committed(place))
+            finally:
+                await consumer.stop()
+
+        return int(self._run(work()))
+
     # --- administration
     def _administer(self, call: str, *arguments: Any, **named: Any) -> Any:
         async def work() -> Any:

@@ -160,6 +160,14 @@ class Confluent(Driver):
         self.consumer.close()
         self.joined = False
 
+    def commit_alone(self, group: str, topic: str, partition: int, offset: int) -> int:
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": group, "enable.auto.commit": False})
+        consumer.assign([TopicPartition(topic, partition)])
+        consumer.commit(offsets=[TopicPartition(topic, partition, offset)], asynchronous=False)
+        found = consumer.committed([TopicPartition(topic, partition)], WAIT_S)[0].offset
+        consumer.close()
+        return int(found)
+
     # --- administration
     def create_topic(self, topic: str, partitions: int, config: dict[str, str]) -> None:
         self._one(self.admin.create_topics([kinds.NewTopic(topic, partitions, 1, config=config)]))

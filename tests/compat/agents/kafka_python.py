@@ -125,6 +125,15 @@ class KafkaPython(Driver):
         self.consumer.close()
         self.joined = False
 
+    def commit_alone(self, group: str, topic: str, partition: int, offset: int) -> int:
+        place = TopicPartition(topic, partition)
+        consumer = KafkaConsumer(bootstrap_servers=self.bootstrap, group_id=group, enable_auto_commit=False)
+        consumer.assign([place])
+        consumer.commit({place: OffsetAndMetadata(offset, "", -1)})
+        found = consumer.committed(place)
+        consumer.close()
+        return int(found)
+
     # --- administration
     def create_topic(self, topic: str, partitions: int, config: dict[str, str]) -> None:
         wanted = {topic: {"num_partitions": partitions, "replication_factor": 1, "configs": config}}

@@ -204,6 +204,23 @@ def test_bytes_behind_a_request_are_ignored(line: Line) -> None:
     assert answer.brokers
 
 
+@pytest.mark.parametrize("version", [12, 13])
+def test_an_id_decides_whatever_the_name(line: Line, topic: str, version: int) -> None:
+    """Java 4.3 asks by id and leaves the name empty, not null."""
+    (found,) = metadata(line, version, name=topic)
+    by_id = [metadata(line, version, name=name, topic_id=found.topic_id)[0] for name in ("", None)]
+    assert [(one.error_code, one.name) for one in by_id] == [(0, topic), (0, topic)]
+    (unknown,) = metadata(line, version, name=None, topic_id=uuid.uuid4())
+    assert (unknown.error_code, unknown.name) == (ErrorCode.UNKNOWN_TOPIC_ID, None)
+
+
+def metadata(line: Line, version: int, **asked: Any) -> list[Any]:
+    request = m.MetadataRequest(
+        topics=[m.MetadataRequest.MetadataRequestTopic(**asked)], allow_auto_topic_creation=False
+    )
+    return list(line.ask(Api.METADATA, version, request).topics)
+
+
 def test_an_unknown_tagged_field_is_skipped(line: Line) -> None:
     """A tag that no version has: 99, three bytes."""
     body = b"\x00" + b"\x00" + b"\x00\x00" + b"\x01\x63\x03abc"  # header tags; no topics (all); flags; one tag

@@ -120,7 +120,7 @@ def _broker_entries(name: str, broker: Broker) -> list[Entry]:
     if name not in ("", str(broker.id)):
         raise InvalidRequest(f"broker {name} was asked about, but this is broker {broker.id}: ask that one")
     entries = _dynamic_entries(broker, None if name == "" else str(broker.id))
-    return entries if name == "" else entries + _file_entries(broker)
+    return entries if name == "" else [*entries, *_file_entries(broker), _advertised(broker)]
 
 
 def _dynamic_entries(broker: Broker, key: str | None) -> list[Entry]:
@@ -156,6 +156,14 @@ def _file_entries(broker: Broker) -> list[Entry]:
         entry.synonyms = [(setting.kafka_name, entry.value, source)]
         entries.append(entry)
     return entries
+
+
+def _advertised(broker: Broker) -> Entry:
+    """Where clients find this broker: tools look for it under this name."""
+    name, endpoint = "advertised.listeners", broker.image.brokers[broker.id].listeners["kafka"]
+    value = f"PLAINTEXT://{endpoint.host}:{endpoint.port}"
+    synonyms = [(name, value, SOURCE_FILE)]
+    return Entry(name, value, SOURCE_FILE, "string", "where clients find this broker", True, synonyms)
 
 
 def _kind(value: Any) -> Kind:

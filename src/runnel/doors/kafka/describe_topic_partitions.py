@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from runnel.cluster.image import NO_LEADER, Partition, Topic
 from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.errors import code_of
-from runnel.model.errors import LeaderNotAvailable, RunnelError
+from runnel.model.errors import InvalidRequest, LeaderNotAvailable, RunnelError
 from runnel.wire.kafka import messages as m
 
 PARTITIONS_MAX = 2_000  # Kafka's max.request.partition.size.limit
@@ -45,6 +45,8 @@ def _described(
     try:
         call.broker.check_topic_name(name)
         topic = call.broker.image.topic_named(name)
+        if not 0 <= first < len(topic.partitions):
+            raise InvalidRequest(f"topic {name!r} has {len(topic.partitions)} partitions, the cursor says {first}")
     except RunnelError as error:
         return Response.DescribeTopicPartitionsResponseTopic(
             error_code=code_of(error), name=name, topic_authorized_operations=OPERATIONS_UNASKED

@@ -3,7 +3,7 @@
 
 from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.errors import code_of
-from runnel.model.errors import RunnelError, UnsupportedByRunnel
+from runnel.model.errors import InvalidRequest, RunnelError, UnsupportedByRunnel
 from runnel.wire.kafka import messages as m
 
 
@@ -11,6 +11,8 @@ async def init_producer_id(request: m.InitProducerIdRequest, call: Call) -> m.In
     try:
         if request.transactional_id is not None:
             raise UnsupportedByRunnel("transactions are not supported yet: leave transactional.id empty")
+        if (request.producer_id < 0) != (request.producer_epoch < 0):
+            raise InvalidRequest("a producer id and its epoch come together, or not at all")
         producer_id = await call.broker.new_producer_id()
     except RunnelError as error:
         return m.InitProducerIdResponse(error_code=code_of(error), producer_id=-1, producer_epoch=-1)

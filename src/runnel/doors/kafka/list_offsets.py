@@ -4,12 +4,13 @@
 from runnel.broker.fetch import check_epoch
 from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.errors import code_of
-from runnel.model.errors import InvalidRequest, RunnelError
+from runnel.model.errors import InvalidRequest, RunnelError, UnsupportedVersion
 from runnel.model.ids import NO_EPOCH, Epoch
 from runnel.replica.partition import Partition
 from runnel.wire.kafka import messages as m
 
 UNKNOWN = (-1, -1, int(NO_EPOCH))
+SINCE = {-3: 7, -4: 8, -5: 9, -6: 11}  # the version that gave each of these a meaning
 
 Answer = m.ListOffsetsResponse.ListOffsetsPartitionResponse
 
@@ -31,6 +32,10 @@ async def _answer_of(
     try:
         partition = call.broker.partitions.find(topic, asked.partition_index)
         check_epoch(partition, Epoch(asked.current_leader_epoch))
+        if call.version < SINCE.get(asked.timestamp, 0):
+            raise UnsupportedVersion(
+                f"timestamp {asked.timestamp} means something since v{SINCE[asked.timestamp]} only"
+            )
         offset, timestamp, epoch = await _look_up(partition, asked.timestamp)
     except RunnelError as error:
         return Answer(partition_index=asked.partition_index, error_code=code_of(error))

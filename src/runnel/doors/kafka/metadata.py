@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from runnel.cluster.image import NO_LEADER, Image, Topic
 from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.errors import code_of
-from runnel.model.errors import InvalidTopicName, LeaderNotAvailable, RunnelError
+from runnel.model.errors import InvalidRequest, InvalidTopicName, LeaderNotAvailable, RunnelError
 from runnel.model.ids import NO_TOPIC_ID, TopicId
 from runnel.wire.kafka import messages as m
 
 ALWAYS_CREATES_BELOW = 4  # older clients can't say that they do not want a topic created
+BY_ID_SINCE = 12
 OPERATIONS_UNASKED = -(2**31)
 
 
@@ -37,7 +38,7 @@ async def metadata(request: m.MetadataRequest, call: Call) -> m.MetadataResponse
 async def _create_missing(request: m.MetadataRequest, call: Call) -> None:
     allowed = request.allow_auto_topic_creation or call.version < ALWAYS_CREATES_BELOW
     if allowed and call.broker.config.auto_create_topics:
-        names = [asked.name for asked in request.topics or () if asked.name is not None]
+        names = [asked.name for asked in request.topics or () if asked.name and asked.topic_id == NO_TOPIC_ID]
         await call.broker.create_missing_topics(names)
 
 
@@ -55,15 +56,17 @@ def _brokers(image: Image) -> list[m.MetadataResponse.MetadataResponseBroker]:
 
 def _answer_of(asked: m.MetadataRequest.MetadataRequestTopic, call: Call) -> m.MetadataResponse.MetadataResponseTopic:
     try:
-        if asked.name is None and asked.topic_id != NO_TOPIC_ID:
+        if asked.topic_id != NO_TOPIC_ID and call.version < BY_ID_SINCE:
+            raise InvalidRequest(f"topics can be asked for by id since v{BY_ID_SINCE}, this is v{call.version}")
+        if asked.topic_id != NO_TOPIC_ID:  # it decides; Java 4.3 sends "" beside it
             return _described(call.broker.image.topic_with_id(TopicId(asked.topic_id)), call)
         if asked.name is None:
             raise InvalidTopicName("a topic was asked for by neither name nor id")
         call.broker.check_topic_name(asked.name)
         return _described(call.broker.image.topic_named(asked.name), call)
     except RunnelError as error:
-        # v12+ may answer null for the name of an id that is unknown; older clients need a text.
-        name = asked.name if asked.name is not None or call.version >= 12 else ""
+        by_id = asked.topic_id != NO_TOPIC_ID and call.version >= BY_ID_SINCE
+        name = None if by_id else asked.name or ""  # older versions have no null
         return m.MetadataResponse.MetadataResponseTopic(
             error_code=code_of(error),
             name=name,

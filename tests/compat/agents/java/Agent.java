@@ -14,16 +14,15 @@ import java.util.Optional;
 import java.util.Properties;
 import java.util.Set;
 import java.util.TreeMap;
-import java.util.UUID;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
 import java.util.concurrent.LinkedBlockingQueue;
-import java.util.concurrent.TimeUnit;
 import java.util.regex.Pattern;
 import java.util.stream.Collectors;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.ConfigEntry;
+import org.apache.kafka.clients.admin.CreateTopicsOptions;
 import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
@@ -36,7 +35,9 @@ import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.Node;
+import org.apache.kafka.common.TopicCollection;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.Uuid;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.protocol.Errors;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
@@ -159,8 +160,19 @@ public final class Agent {
             case "join" -> join(group, request.get("topics"), request.get("options"));
             case "commit" -> commit();
             case "committed" -> committed(place);
+            case "commit_alone" -> commitAlone(group, place, request.get("offset").asLong());
             case "seek" -> seek(place, request.get("offset").asLong());
             case "leave" -> leave();
+            case "validate_topic" -> admin()
+                .createTopics(List.of(new NewTopic(topic, 3, (short) 1)), new CreateTopicsOptions().validateOnly(true)).all().get();
+            case "describe_topic_by_id" -> admin()
+                .describeTopics(TopicCollection.ofTopicIds(List.of(Uuid.fromString(request.get("topic_id").asText()))))
+                .allTopicIds().get().values().iterator().next().name();
+            case "delete_topic_by_id" -> admin()
+                .deleteTopics(TopicCollection.ofTopicIds(List.of(Uuid.fromString(request.get("topic_id").asText())))).all().get();
+            case "group_type" -> groupType(group);
+            case "features" -> admin().describeFeatures().featureMetadata().get().finalizedFeatures().keySet();
+            case "broker_config" -> brokerConfig();
             case "create_topic" -> createTopic(topic, request);
             case "delete_topic" -> admin().deleteTopics(List.of(topic)).all().get();
             case "create_partitions" -> admin()
@@ -310,6 +322,16 @@ public final class Agent {
         return offset == null ? null : offset.offset();
     }
 
+    private Object commitAlone(String group, TopicPartition place, long offset) {
+        var settings = settings(JSON.createObjectNode());
+        settings.put("group.id", group);
+        try (var consumer = consumer(settings)) {
+            consumer.assign(List.of(place));
+            consumer.commitSync(Map.of(place, new OffsetAndMetadata(offset, "by hand")));
+            return consumer.committed(Set.of(place)).get(place).offset();
+        }
+    }
+
     private Object seek(TopicPartition place, long offset) {
         member.seek(place, offset);
         return null;
@@ -359,6 +381,20 @@ public final class Agent {
         var change = new AlterConfigOp(new ConfigEntry(request.get("name").asText(), value.isNull() ? null : value.asText()), operation);
         var resource = new ConfigResource(ConfigResource.Type.TOPIC, topic);
         return admin().incrementalAlterConfigs(Map.of(resource, List.of(change))).all().get();
+    }
+
+    private Object groupType(String group) throws Exception {
+        return admin().listConsumerGroups().all().get().stream().filter(found -> found.groupId().equals(group))
+            .map(found -> found.type().map(Object::toString).orElse("unknown")).findFirst().orElse("none");
+    }
+
+    private Object brokerConfig() throws Exception {
+        var id = admin().describeCluster().nodes().get().iterator().next().idString();
+        var resource = new ConfigResource(ConfigResource.Type.BROKER, id);
+        var values = new TreeMap<String, String>();
+        for (var entry : admin().describeConfigs(List.of(resource)).all().get().get(resource).entries())
+            values.put(entry.name(), entry.value());
+        return values;
     }
 
     private Object describeGroup(String group) throws Exception {

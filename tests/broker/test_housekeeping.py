@@ -1,0 +1,100 @@
+"""Housekeeping: what is too old goes, and one partition's trouble is not another's."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from runnel.broker.housekeeping import Housekeeping
+from runnel.broker.partitions import Partitions
+from runnel.broker.produce import Append, Producing
+from runnel.model.errors import StorageFailed
+from runnel.model.ids import Offset
+from runnel.record import records
+from runnel.record.batch import headers
+from runnel.replica.partition import Partition
+from runnel.shell.clock import SystemClock
+from runnel.testing.gated_disk import GatedDisk
+
+Run = Callable[[Any], None]
+DAY_MS = 86_400_000
+
+
+def housekeeping(producer_expiry_ms: int = DAY_MS) -> Housekeeping:
+    return Housekeeping(cast(Partitions, []), every_ms=1, producer_expiry_ms=producer_expiry_ms)
+
+
+async def produce(partition: Partition, key: bytes, timestamp: int, **fields: Any) -> None:
+    row = records.Record(Offset(0), timestamp, key, b"x" * 1000, ())
+    batch = memoryview(bytearray(records.encode([row], **fields)))
+    [result] = await Producing(SystemClock()).produce([Append(partition, batch)], 1, 1000, lambda: None)
+    assert not isinstance(result, Exception), result
+
+
+def test_retention_removes_what_is_too_old(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition(retention_ms=DAY_MS, segment_bytes=2_000)
+        for _ in range(5):
+            await produce(partition, b"k", 1_000)
+        now = SystemClock().wall_ms()
+        await produce(partition, b"k", now)
+        await housekeeping().look_after(partition)
+        assert partition.log.start_offset >= 4
+        assert partition.log.end_offset == 6
+
+    run(scenario)
+
+
+def test_compaction_keeps_the_last_of_each_key(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition(cleanup_policy=frozenset({"compact"}), segment_bytes=2_000)
+        now = SystemClock().wall_ms()
+        for number in range(9):
+            await produce(partition, b"%d" % (number % 2), now)
+        await partition.log.sync()
+        await housekeeping().look_after(partition)
+        left = [row.offset for row in await _all(partition)]
+        assert len(left) < 9
+        assert left[-2:] == [7, 8]
+
+    run(scenario)
+
+
+async def _all(partition: Partition) -> list[records.Record]:
+    rows: list[records.Record] = []
+    offset = Offset(0)
+    while offset < partition.high_watermark:
+        data = memoryview(await partition.read(offset, 1 << 20))
+        for at, header in headers(data):
+            rows += records.decode(data[at : at + header.size])
+            offset = Offset(header.last_offset + 1)
+    return rows
+
+
+def test_producers_that_are_silent_for_long_are_forgotten(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        now = SystemClock().wall_ms()
+        await produce(partition, b"k", now, producer_id=5, producer_epoch=0, base_sequence=0)
+        await housekeeping().look_after(partition)
+        assert len(partition.log.producers) == 1
+        await housekeeping(producer_expiry_ms=0).look_after(partition)
+        assert len(partition.log.producers) == 0
+
+    run(scenario)
+
+
+def test_a_failure_is_reported_and_costs_one_turn(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition()
+
+        async def refuse(*_: object) -> int:
+            raise StorageFailed("the disk does not answer")
+
+        monkeypatch.setattr(type(partition.log), "enforce_retention", refuse)
+        await housekeeping().look_after(partition)
+
+    run(scenario)
+    assert "housekeeping of t-0 failed, it goes on with the next: the disk does not answer" in caplog.text

@@ -1,0 +1,27 @@
+"""What commands print."""
+
+import pytest
+
+from runnel.cli.output import bytes_text, left, plural, print_table, right
+
+
+def test_tables_are_plain_columns_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table([*left("NAME"), *right("COUNT"), *left("NOTE")], [("a", 1, None), ("long", 1000, "x")])
+    assert capsys.readouterr().out == "NAME  COUNT  NOTE\na         1  -\nlong   1000  x\n"
+
+
+def test_an_empty_table_says_so_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(left("NAME"), [], none="There are none.")
+    assert capsys.readouterr() == ("", "There are none.\n")
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(None, "-"), (0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**30, "1.0 GiB"), (2**51, "2048.0 TiB")],
+)
+def test_sizes(size: int | None, text: str) -> None:
+    assert bytes_text(size) == text
+
+
+def test_plurals() -> None:
+    assert (plural(1, "message"), plural(1_000, "message")) == ("1 message", "1,000 messages")

@@ -247,6 +247,10 @@ class SimDisk:
     def inject(self, fault: Fault) -> None:
         self._faults.append(fault)
 
+    def inherit(self, before: "SimDisk") -> None:
+        """What was wrong with the disk before a restart is wrong after it."""
+        self._faults = [fault for fault in before._faults if fault.times > 0]
+
     def heal(self) -> None:
         """Nothing fails any more."""
         self._faults.clear()

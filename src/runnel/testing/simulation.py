@@ -125,6 +125,7 @@ class SimBroker:
         else:
             self.host.kill()
             self.disk = before.kill()
+        self.disk.inherit(before)
         before.discard()
         self._gone(self._simulation.swarm.session_s)
 
@@ -153,6 +154,7 @@ class SimBroker:
         if self.host.process is process and self.host.running:
             self.host.kill()
             before, self.disk = self.disk, self.disk.kill()
+            self.disk.inherit(before)
             before.discard()
             self._gone(0.0)
 

@@ -18,6 +18,7 @@ from runnel.log.producers import Producers
 from runnel.log.writer import Writer
 from runnel.model.errors import RunnelError
 from runnel.net import buffers
+from runnel.net.connection import Connection
 from runnel.replica.partition import Partition
 from runnel.testing.simulation import Outcome, run
 
@@ -143,6 +144,10 @@ def _always_unseen(buffer: bytearray) -> bool:
     return True
 
 
+def _retire_at_once(self: Connection, chunk: Any) -> None:
+    self._listener.buffers.give(chunk.data)
+
+
 async def _finish_duplicate_at_once(partition: Any, begun: Any, acks: int, timeout_s: float) -> Any:
     try:
         appended = await begun if isinstance(begun, asyncio.Future) else begun
@@ -198,7 +203,7 @@ MUTANTS = [
         "early-duplicate",
         "a duplicate is answered when its original is committed",
         [(produce, "_finish", _finish_duplicate_at_once)],
-        ("disk-slow", "reset", "power"),
+        ("disk-slow", "reset", "power-at"),
     ),
     Mutant(
         "early-offsets", "answers of groups wait for their log", [(Shard, "_append", _append_unawaited)], ("power-at",)
@@ -217,9 +222,8 @@ MUTANTS = [
     ),
     Mutant(
         "buffer-reused",
-        "a receive buffer with a view left is not used again",
-        [(buffers, "_unseen", _always_unseen)],
-        ("disk-slow", "reset"),
+        "a receive buffer is used again when its requests are answered",
+        [(buffers, "_unseen", _always_unseen), (Connection, "_retire", _retire_at_once)],
     ),
 ]
 

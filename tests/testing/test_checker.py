@@ -163,6 +163,15 @@ def send_without_idempotence(history: History) -> None:
             poll.records = {K: [*poll.records[K], (4, "a1")]}
 
 
+def lose_the_second_copy(history: History) -> None:
+    """Without acks=all, what was acknowledged may go, and its offset be given again."""
+    history.sends.append(Send("pd", K, "d0", 9, 9.5, Status.OK, 5, durable=False, idempotent=False))
+    history.sends.append(Send("pa", K, "a2", 10, 10.5, Status.OK, 5))
+    for poll in history.polls:
+        if isinstance(poll, Poll) and poll.process == "audit":
+            poll.records = {K: [*poll.records[K], (4, "d0"), (5, "a2")]}
+
+
 def leave_the_group_free_to_go_back(history: History) -> None:
     """A new owner begins where the last commit was."""
     history.joins.append(Joined("g", "m3", 3, 12))
@@ -170,7 +179,8 @@ def leave_the_group_free_to_go_back(history: History) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [forget_the_acknowledgement, send_without_idempotence, leave_the_group_free_to_go_back]
+    "change",
+    [forget_the_acknowledgement, send_without_idempotence, lose_the_second_copy, leave_the_group_free_to_go_back],
 )
 def test_what_is_legal_is_not_found(change: Callable[[History], None]) -> None:
     history = good()

@@ -55,7 +55,7 @@ class _Facts:
                     self.read[key].add(value)
                     self.log[key][offset].add(value)
         for send in history.sends:
-            if send.offset is not None and send.offset >= 0 and self.committed(send):
+            if send.offset is not None and send.status is Status.OK and send.durable:
                 self.log[send.key][send.offset].add(send.value)
         self.places: dict[str, dict[int, int]] = {}  # key -> offset -> how many messages lie before it
         self.offsets: dict[str, dict[str, list[int]]] = {}  # key -> value -> where it lies
@@ -65,10 +65,6 @@ class _Facts:
             for offset in sorted(log):
                 for value in sorted(log[offset]):
                     where.setdefault(value, []).append(offset)
-
-    def committed(self, send: Send) -> bool:
-        """Whether it must be there: acknowledged for good, or read by somebody."""
-        return (send.status is Status.OK and send.durable) or send.value in self.read[send.key]
 
 
 def _inconsistent_offsets(facts: _Facts) -> Iterator[Anomaly]:

@@ -18,7 +18,7 @@ from runnel.log.producers import Producers
 from runnel.log.writer import Writer
 from runnel.model.errors import RunnelError
 from runnel.net import buffers
-from runnel.net.connection import Connection
+from runnel.net.inbox import Inbox
 from runnel.replica.partition import Partition
 from runnel.testing.simulation import Outcome, run
 
@@ -144,8 +144,9 @@ def _always_unseen(buffer: bytearray) -> bool:
     return True
 
 
-def _retire_at_once(self: Connection, chunk: Any) -> None:
-    self._listener.buffers.give(chunk.data)
+def _retire_at_once(self: Inbox, chunk: Any) -> None:
+    if chunk is not self._chunk:
+        self._supplies.buffers.give(chunk.data)
 
 
 async def _finish_duplicate_at_once(partition: Any, begun: Any, acks: int, timeout_s: float) -> Any:
@@ -160,7 +161,10 @@ _finish = produce._finish
 
 MUTANTS = [
     Mutant(
-        "ack-written", "acks=all is answered when the high watermark has passed", [(Partition, "committed", _nothing)]
+        "ack-written",
+        "acks=all is answered when the high watermark has passed",
+        [(Partition, "committed", _nothing)],
+        ("power-at", "power"),
     ),
     Mutant("hold-written", "a replica holds what is synced", [(Writer, "held_offset", property(_held_is_written))]),
     Mutant(
@@ -203,7 +207,7 @@ MUTANTS = [
         "early-duplicate",
         "a duplicate is answered when its original is committed",
         [(produce, "_finish", _finish_duplicate_at_once)],
-        ("disk-slow", "reset", "power-at"),
+        ("disk-slow", "reset", "power"),
     ),
     Mutant(
         "early-offsets", "answers of groups wait for their log", [(Shard, "_append", _append_unawaited)], ("power-at",)
@@ -223,7 +227,7 @@ MUTANTS = [
     Mutant(
         "buffer-reused",
         "a receive buffer is used again when its requests are answered",
-        [(buffers, "_unseen", _always_unseen), (Connection, "_retire", _retire_at_once)],
+        [(buffers, "_unseen", _always_unseen), (Inbox, "_retire", _retire_at_once)],
     ),
 ]
 

@@ -12,7 +12,7 @@ import pytest
 from runnel.testing.simulation import run
 
 SEEDS = int(os.environ.get("RUNNEL_SIMULATION_SEEDS", "8"))
-QUICK_MUTANTS = ["hold-written", "read-end", "no-sync", "no-sync-dir", "cut-too-much", "no-dedup"]
+QUICK_MUTANTS = ["hold-written", "read-end", "no-rollback", "no-sync-dir", "cut-too-much", "no-dedup"]
 
 
 def _mutants() -> ModuleType:

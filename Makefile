@@ -5,9 +5,11 @@ DATA ?= data
 
 .DEFAULT_GOAL := help
 BENCH ?= short
+SEEDS ?= 100
 LOCK := $(BIN)/pip-compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-emit-trusted-host \
 	--no-emit-find-links --allow-unsafe --strip-extras --no-annotate --no-header
-.PHONY: help prerequisites setup setup-dev setup-compat setup-zookeeper run test check compat fuzz bench format lock clean
+.PHONY: help prerequisites setup setup-dev setup-compat setup-zookeeper run test check compat fuzz simulate mutants \
+	bench format lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -51,6 +53,12 @@ compat: setup-compat ## the tests with foreign Kafka clients alone
 
 fuzz: setup-dev ## hostile frames against a real broker, for longer than make test does
 	RUNNEL_FUZZ_FRAMES=200000 $(BIN)/pytest tests/fuzz tests/wire
+
+simulate: setup ## the whole broker under faults, in virtual time, on all cores (SEEDS=N)
+	@$(BIN)/runnel simulate --seeds $(SEEDS) --jobs $$(nproc)
+
+mutants: setup-dev ## rules switched off: the simulation must notice each
+	$(BIN)/python tests/simulation/mutants.py
 
 bench: setup-dev ## Runnel beside its peers and the disk's limit (BENCH=full: all of it, an hour)
 	$(BIN)/python -m bench $(if $(filter full,$(BENCH)),--full)

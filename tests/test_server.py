@@ -18,6 +18,7 @@ from runnel.broker.config import Address, BrokerConfig
 from runnel.client.cluster import Cluster
 from runnel.client.producer import Delivery
 from runnel.client.producer import Producer as OwnProducer
+from runnel.cluster.embedded import Embedded
 from runnel.model.errors import Fatal, RunnelError
 from runnel.server import Machine, Server
 from runnel.shell.clock import SystemClock
@@ -226,7 +227,8 @@ def test_a_failed_sync_ends_the_broker_and_acknowledges_nothing(tmp_path: Path) 
         config = BrokerConfig(data=str(tmp_path), kafka=Address("127.0.0.1", 0))
         disk = DiskThatCannotSync(str(tmp_path))
         ended: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
-        server = Server(config, Machine(disk, SystemClock(), SystemRng()), ended.set_result)
+        machine = Machine(disk, SystemClock(), SystemRng(), lambda: Embedded.open(disk, config.data))
+        server = Server(config, machine, ended.set_result)
         await server.start()
         cluster = Cluster([str(server.kafka)], clock=SystemClock())
         producer = OwnProducer(cluster)

@@ -5,7 +5,7 @@ import logging
 import resource
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import uvloop
@@ -37,11 +37,12 @@ logger = logging.getLogger("runnel.server")
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The seams, as one."""
+    """The seams, as one; the network is the running loop."""
 
     disk: Disk
     clock: Clock
     rng: Rng
+    open_store: Callable[[], Awaitable[Store]]
     files_max: int = 512  # files that logs may have open; connections are files too
 
 
@@ -58,20 +59,12 @@ class Server:
         self._place: asyncio.Task[None]
 
     async def start(self) -> None:
-        store = await self._open_store()
+        store = await self._machine.open_store()
         try:
             await self._start(store)
         except BaseException:
             await store.close()  # others need not wait until the session of a broker that never was times out
             raise
-
-    async def _open_store(self) -> Store:
-        where = self._config.store
-        if not where.hosts:
-            return await Embedded.open(self._machine.disk, self._config.data)
-        from runnel.cluster.zookeeper import ZooKeeper  # a broker that is alone does not pay for its import
-
-        return await ZooKeeper.open(where.hosts, where.chroot, session_ms=self._config.session_ms)
 
     async def _start(self, store: Store) -> None:
         config, machine = self._config, self._machine
@@ -120,6 +113,15 @@ class Server:
         await self.broker.stop()
 
 
+async def _open_store(config: BrokerConfig, disk: Disk) -> Store:
+    where = config.store
+    if not where.hosts:
+        return await Embedded.open(disk, config.data)
+    from runnel.cluster.zookeeper import ZooKeeper  # a broker that is alone does not pay for its import
+
+    return await ZooKeeper.open(where.hosts, where.chroot, session_ms=config.session_ms)
+
+
 def _limits(config: BrokerConfig) -> ListenerLimits:
     return ListenerLimits(
         frame_bytes_max=config.request_bytes_max,
@@ -153,7 +155,8 @@ async def _serve(config: BrokerConfig, files_max: int, ready: Callable[[Server],
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
     disk = RealDisk(config.data)
-    server = Server(config, Machine(disk, SystemClock(), SystemRng(), files_max), end)
+    machine = Machine(disk, SystemClock(), SystemRng(), lambda: _open_store(config, disk), files_max)
+    server = Server(config, machine, end)
     try:
         await server.start()
         ready(server)

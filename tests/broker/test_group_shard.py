@@ -148,6 +148,36 @@ def test_when_an_append_fails_the_state_is_what_the_log_says(tmp_path: Path, mon
     run(tmp_path, scenario)
 
 
+def test_a_log_that_can_not_be_read_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the groups of this shard would be loading until somebody restarts the broker."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.commit(1)
+        failures = [StorageFailed("the disk is full"), StorageFailed("the disk is ill")]
+        read = rig.replica.read
+
+        def refuse(*_: object) -> None:
+            raise failures.pop()
+
+        async def read_once_well(offset: Offset, bytes_max: int) -> bytes | memoryview:
+            if failures:
+                raise failures.pop()
+            return await read(offset, bytes_max)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(rig.replica, "append", refuse)
+            patched.setattr(rig.replica, "read", read_once_well)
+            with pytest.raises(NotCoordinator, match="the disk is ill"):
+                await rig.commit(2)
+            while not rig.shard.loaded:
+                await asyncio.sleep(0)
+        assert failures == []
+        assert offset_of(await rig.fetch()) == 1
+        await rig.commit(3)
+
+    run(tmp_path, scenario)
+
+
 def test_closing_tells_those_who_wait(tmp_path: Path) -> None:
     async def scenario(rig: Rig) -> None:
         await rig.commit(1)

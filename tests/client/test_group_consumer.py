@@ -14,7 +14,7 @@ from runnel.client.metadata import TopicPartition
 from runnel.client.offsets import fetch_committed
 from runnel.client.positions import END
 from runnel.client.producer import Producer
-from runnel.model.errors import ClientError, InvalidConfig
+from runnel.model.errors import ClientError, InvalidConfig, UnknownMember
 from runnel.testing.process import BrokerProcess
 
 LIVELY = GroupConsumerSettings(group=GroupSettings(heartbeat_ms=50, session_timeout_ms=10_000))
@@ -177,3 +177,18 @@ def test_an_assignor_nobody_knows(on_cluster: OnCluster, name: str) -> None:
             GroupConsumer(cluster, name, [name], settings)
 
     on_cluster(work)
+
+
+def test_who_has_no_seat_does_not_commit_as_an_administrator(on_cluster: OnCluster, name: str) -> None:
+    """A group without members accepts commits without a generation: a member that was thrown out must not send one."""
+
+    async def talk(cluster: Cluster) -> None:
+        await fill(cluster, name, 1, 5)
+        async with GroupConsumer(cluster, name, [name], BY_HAND) as consumer:
+            await read(consumer, 5)
+            await consumer.membership.leave()
+            with pytest.raises(UnknownMember, match="no seat"):
+                await consumer.commit()
+            assert await fetch_committed(cluster, name) == {}
+
+    on_cluster(talk)

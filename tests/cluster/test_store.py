@@ -12,6 +12,7 @@ from runnel.cluster.embedded import Embedded
 from runnel.cluster.store import PERSISTENT, Check, Conflict, Create, Delete, Node, Op, Reason, Set, Store, parent_of
 from runnel.cluster.zookeeper import ZooKeeper
 from runnel.shell.disk import RealDisk
+from runnel.testing.store import Ensemble
 
 Body: TypeAlias = Callable[[Path], AbstractAsyncContextManager[Store]]
 Law: TypeAlias = Callable[[Store], Awaitable[None]]
@@ -29,10 +30,23 @@ async def embedded(folder: Path) -> AsyncIterator[Store]:
         disk.close()
 
 
-@pytest.fixture(params=["embedded", "zookeeper"])
+ENSEMBLES: dict[Path, Ensemble] = {}
+
+
+@asynccontextmanager
+async def simulated(folder: Path) -> AsyncIterator[Store]:
+    """One session with a store in memory, which outlives it."""
+    store = await ENSEMBLES.setdefault(folder, Ensemble()).open()
+    yield store
+    await store.close()
+
+
+@pytest.fixture(params=["embedded", "simulated", "zookeeper"])
 def body(request: pytest.FixtureRequest) -> Body:
     if request.param == "embedded":
         return embedded
+    if request.param == "simulated":
+        return simulated
     address: str = request.getfixturevalue("zookeeper").address
 
     @asynccontextmanager

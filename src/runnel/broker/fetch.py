@@ -68,7 +68,7 @@ class Fetching:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._waiting: set[_Growth] = set()
+        self._waiting: dict[_Growth, None] = {}
         self._closing = False
 
     async def fetch(self, reads: Sequence[Read], *, bytes_min: int, bytes_max: int, wait_ms: int) -> list[ReadResult]:
@@ -110,14 +110,14 @@ class Fetching:
             return  # it grew while another partition was read from the disk
         growth = _Growth(missing)
         timer = asyncio.get_running_loop().call_later(left_s, growth.end)
-        self._waiting.add(growth)
+        self._waiting[growth] = None
         for partition in partitions:
             partition.watch(growth)
         try:
             await growth.enough
         finally:
             timer.cancel()
-            self._waiting.discard(growth)
+            self._waiting.pop(growth, None)
             for partition in partitions:
                 partition.unwatch(growth)
 

@@ -26,6 +26,7 @@ from runnel.replica.partition import Partition
 APPEND_BYTES_MAX = MIB  # a batch of decisions; one decision may be larger
 COMMIT_TIMEOUT_S = 30.0
 READ_BYTES_MAX = 4 * MIB
+RETRY_S, RETRY_S_MAX = 0.1, 10.0  # pauses before a log that can't be read is read again
 
 logger = logging.getLogger("runnel.groups")
 
@@ -44,12 +45,28 @@ class Shard:
         self.loaded = False
         self._closed = False
         self._steps: deque[Step] = deque()
-        self._asked: set[asyncio.Future[Any]] = set()
+        self._asked: dict[asyncio.Future[Any], None] = {}
         self._worker: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     async def load(self) -> None:
-        """Read the state out of the log."""
+        """Read the state out of the log, and try again as long as that fails: nobody else would."""
+        pause_s = RETRY_S
+        while True:
+            try:
+                machine = await self._replayed()
+                break
+            except RunnelError as error:
+                logger.error("%s can't be read, trying again in %g s: %s", self.partition.name, pause_s, error)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, RETRY_S_MAX)
+        if self._closed:
+            return
+        self._machine = machine
+        self.loaded = True
+        self._take(machine.wake(self._topics(), self._clock.monotonic_ms(), self._clock.wall_ms()))
+
+    async def _replayed(self) -> GroupShard:
         machine = self._new_machine()
         offset = self.partition.log.start_offset
         while offset < self.partition.high_watermark:
@@ -61,9 +78,7 @@ class Shard:
                         machine.replay(record.key, record.value)
                 offset = Offset(header.last_offset + 1)
                 data = data[header.size :]
-        self._machine = machine
-        self.loaded = True
-        self._take(machine.wake(self._topics(), self._clock.monotonic_ms(), self._clock.wall_ms()))
+        return machine
 
     def close(self) -> None:
         self._closed = True
@@ -79,8 +94,8 @@ class Shard:
         if not self.loaded:
             raise CoordinatorLoading(f"the coordinator {self.partition.name} is reading its log: try again")
         ticket: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._asked.add(ticket)
-        ticket.add_done_callback(self._asked.discard)
+        self._asked[ticket] = None
+        ticket.add_done_callback(self._asked.pop)
         decide = getattr(self._machine, verb)
         self._take(decide(request, ticket, self._topics(), self._clock.monotonic_ms(), self._clock.wall_ms()))
         return await ticket
@@ -109,12 +124,14 @@ class Shard:
             while self._steps:
                 steps = self._next_steps()
                 decided = [record for step in steps for record in step.records]
-                if decided:
-                    await self._append(decided)
+                try:
+                    if decided:
+                        await self._append(decided)
+                except RunnelError as error:
+                    await self._start_over(error)
+                    continue
                 for step in steps:
                     _send(step)
-        except RunnelError as error:
-            await self._start_over(error)
         finally:
             self._worker = None
 
@@ -162,6 +179,8 @@ class Shard:
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
 
     def _tick(self) -> None:
+        if not self.loaded:
+            return  # what the machine knows is being thrown away
         self._take(self._machine.tick(self._clock.monotonic_ms(), self._topics(), self._clock.wall_ms()))
 
 

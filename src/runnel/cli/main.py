@@ -24,6 +24,7 @@ COMMANDS = {
     "consume": ("runnel.cli.consume:consume", "Read messages to stdout."),
     "group": ("runnel.cli.group:group", "Look at consumer groups; move and delete them."),
     "bench": ("runnel.cli.bench:bench", "Measure throughput and latency of a broker."),
+    "simulate": ("runnel.cli.simulate:simulate", "Prove the broker against faults, in virtual time."),
     "completion": ("runnel.cli.shell:completion", "Print the completion script of a shell."),
     "version": ("runnel.cli.shell:version", "Print the version."),
 }

@@ -77,7 +77,7 @@ class Fetcher:
         self._arrived = asyncio.Event()
         self._room = asyncio.Event()
         self._busy: dict[int, asyncio.Task[None]] = {}  # broker -> its long poll
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._looking_up = False
         self._timer: asyncio.TimerHandle | None = None
         self._failure: RunnelError | None = None
@@ -147,7 +147,7 @@ class Fetcher:
         if self._buffered_bytes >= self.settings.buffer_bytes_max:
             return
         now = self._loop.time()
-        leaderless: set[str] = set()
+        leaderless: dict[str, None] = {}
         by_broker: dict[int, list[Reading]] = {}
         for reading in self.readings.values():
             if reading.paused or self._later(reading, now):
@@ -155,12 +155,12 @@ class Fetcher:
             topic = self.cluster.known_topic(reading.where.topic)
             partition = topic.partitions.get(reading.where.partition) if topic else None
             if partition is None or not self.cluster.knows(partition.leader):
-                leaderless.add(reading.where.topic)
+                leaderless[reading.where.topic] = None
             else:
                 by_broker.setdefault(partition.leader, []).append(reading)
         if leaderless and not self._looking_up:
             self._looking_up = True
-            self._spawn(self._look_up(leaderless))
+            self._spawn(self._look_up(list(leaderless)))
         for broker, readings in by_broker.items():
             if broker not in self._busy:
                 self._busy[broker] = self._spawn(self._poll(broker, readings))
@@ -180,12 +180,12 @@ class Fetcher:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._ended)
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (fault := task.exception()) is not None:
             closed = Closed(f"reading stopped because of a fault in the client: {fault!r}; report it")
             closed.__cause__ = fault
@@ -195,7 +195,7 @@ class Fetcher:
         self._failure = self._failure or error
         self._arrived.set()
 
-    async def _look_up(self, topics: set[str]) -> None:
+    async def _look_up(self, topics: list[str]) -> None:
         try:
             for topic in topics:
                 self.cluster.forget(topic)

@@ -19,7 +19,7 @@ from runnel.client.membership import GroupSettings, Membership
 from runnel.client.metadata import TopicPartition
 from runnel.client.offsets import Committed, commit, fetch_committed
 from runnel.client.positions import START, Position
-from runnel.model.errors import RetriableError, RunnelError
+from runnel.model.errors import RetriableError, RunnelError, UnknownMember
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +124,12 @@ class GroupConsumer:
         self, offsets: Mapping[TopicPartition, int] | None = None, *, timeout_ms: int | None = None
     ) -> None:
         """Store offsets for the group: of all that was polled so far, or these (each: the next one to read)."""
+        if self.membership.generation.id < 0:
+            # Sent as it is, the commit would be an administrator's, which a group without members accepts.
+            raise UnknownMember(
+                f"this consumer has no seat in group {self.group!r} (any more): poll, to join it (again);"
+                " what was read since the last commit is read again by whoever has the partition then"
+            )
         wanted = dict(self.positions if offsets is None else offsets)
         changed = {where: at for where, at in wanted.items() if self._committed.get(where) != at}
         if not changed:

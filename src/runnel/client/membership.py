@@ -125,7 +125,7 @@ class Membership:
     async def _plan(self, answer: m.JoinGroupResponse) -> list[m.SyncGroupRequest.SyncGroupRequestAssignment]:
         """As the leader: divide the partitions among all members."""
         members = {member.member_id: decode_subscription(member.metadata) for member in answer.members}
-        topics = {topic for subscribed in members.values() for topic in subscribed}
+        topics = sorted({topic for subscribed in members.values() for topic in subscribed})
         view = await self.cluster.refresh(topics)
         counts = {name: len(topic.partitions) for name, topic in view.topics.items()}
         self._divided = counts

@@ -79,7 +79,7 @@ class Sender:
         self._writing: set[int] = set()  # brokers whose outbox is being emptied
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._looking_up: set[str] = set()
         self._pump: asyncio.Task[None] | None = None
 
@@ -200,13 +200,13 @@ class Sender:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._ended)
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """An error that is not one of ours is a fault in this code: nobody may wait for it for ever."""
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and task.exception() is not None:
             self.crash = self.crash or task.exception()
             self.abandon()

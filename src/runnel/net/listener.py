@@ -36,7 +36,7 @@ class FramedListener:
         self.frame_bytes_max = limits.frame_bytes_max
         self.budget = ByteBudget(limits.inflight_bytes_max)
         self.buffers = BufferPool()
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}  # in the order in which they came
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._empty: asyncio.Event | None = None
@@ -82,11 +82,11 @@ class FramedListener:
                 connection.peer, len(self.connections),
             )  # fmt: skip
             return None
-        self.connections.add(connection)
+        self.connections[connection] = None
         return self._door(connection)
 
     def closed(self, connection: Connection) -> None:
-        self.connections.discard(connection)
+        self.connections.pop(connection, None)
         if self._empty is not None and not self.connections:
             self._empty.set()
 

@@ -36,7 +36,7 @@ class Partition:
         self.leader_epoch = leader_epoch
         self._me = me
         self._commits: deque[tuple[Offset, asyncio.Future[None]]] = deque()
-        self._watchers: set[Watcher] = set()
+        self._watchers: dict[Watcher, None] = {}  # first come, first served
         self._bytes_seen = 0
         self.log: Log
         self.progress: Progress
@@ -164,7 +164,7 @@ class Partition:
         return self.log.epochs.end_offset(epoch)
 
     def watch(self, watcher: Watcher) -> None:
-        self._watchers.add(watcher)
+        self._watchers[watcher] = None
 
     def unwatch(self, watcher: Watcher) -> None:
-        self._watchers.discard(watcher)
+        self._watchers.pop(watcher, None)

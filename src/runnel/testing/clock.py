@@ -1,8 +1,12 @@
 """A clock that a test moves by hand, and chance that a seed repeats."""
 
+from collections.abc import Sequence
 from random import Random  # noqa: TID251  (a seeded body of the seam)
+from typing import TypeVar
 
 from runnel.model.ids import Millis
+
+T = TypeVar("T")
 
 BEGIN_WALL_MS = 1_700_000_000_000  # any moment will do; the same in every run
 
@@ -33,9 +37,9 @@ class ManualClock:
 
 
 class SeededRng:
-    """The same numbers for the same seed."""
+    """The same numbers for the same seed: the seam, and what simulations draw besides."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int | str = 0) -> None:
         self._random = Random(seed)
 
     def below(self, bound: int) -> int:
@@ -43,3 +47,15 @@ class SeededRng:
 
     def token(self, size: int) -> bytes:
         return self._random.randbytes(size)
+
+    def uniform(self, low: float, high: float) -> float:
+        return low + (high - low) * self._random.random()
+
+    def chance(self, probability: float) -> bool:
+        return self._random.random() < probability
+
+    def pick(self, choices: Sequence[T]) -> T:
+        return choices[self._random.randrange(len(choices))]
+
+    def shuffle(self, items: list[T]) -> None:
+        self._random.shuffle(items)

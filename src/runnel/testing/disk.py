@@ -17,6 +17,7 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from runnel.model.seams import Buffer, Rng
@@ -214,6 +215,8 @@ class SimDisk:
         self._free_bytes = free_bytes
         self._faults: list[Fault] = []
         self._cold: Callable[[str], bool] = lambda path: False
+        self.pace_s: Callable[[], float] | None = None  # how long work off the loop takes, on a loop with virtual time
+        self.on_power_cut: Callable[[], None] | None = None  # called when an injected power cut strikes
         self.dead = False
         self.calls: list[tuple[str, str]] = []  # every call so far
 
@@ -230,10 +233,23 @@ class SimDisk:
         self.dead = True
         survivor = SimDisk(self._rng, free_bytes=self._free_bytes)
         survivor._root = self._root
+        survivor.pace_s, survivor.on_power_cut = self.pace_s, self.on_power_cut
         return survivor
+
+    def discard(self) -> None:
+        """Hold nothing any more: nobody will use this disk, though somebody may still know it."""
+        self.dead = True
+        self._root = _Folder()
+        self._cold = lambda path: False
+        self.pace_s = self.on_power_cut = None
+        self.calls.clear()
 
     def inject(self, fault: Fault) -> None:
         self._faults.append(fault)
+
+    def inherit(self, before: "SimDisk") -> None:
+        """What was wrong with the disk before a restart is wrong after it."""
+        self._faults = [fault for fault in before._faults if fault.times > 0]
 
     def heal(self) -> None:
         """Nothing fails any more."""
@@ -328,6 +344,8 @@ class SimDisk:
 
     async def offload(self, work: Callable[[], T]) -> T:
         """The loop turns before the work and after it, as often as chance wants: others get in between."""
+        if self.pace_s is not None:
+            return await self._offload_paced(work, self.pace_s)
         for _ in range(1 + self._rng.below(3)):
             await asyncio.sleep(0)
         if self.dead:
@@ -336,6 +354,21 @@ class SimDisk:
         for _ in range(self._rng.below(2)):
             await asyncio.sleep(0)
         return result
+
+    async def _offload_paced(self, work: Callable[[], T], pace_s: Callable[[], float]) -> T:
+        """The work takes virtual time, and is done even if the caller does not wait for it any more."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+
+        def do() -> None:
+            try:
+                outcome = partial(done.set_result, work())
+            except Exception as error:  # noqa: BLE001  (whatever it is, it is the caller's)
+                outcome = partial(done.set_exception, error)
+            loop.call_later(pace_s(), lambda: done.done() or outcome())
+
+        loop.call_later(pace_s(), do)
+        return await done
 
     # --- inside
 
@@ -347,6 +380,8 @@ class SimDisk:
             if fault.strikes(call, path):
                 if fault.power_cut:
                     self.dead = True
+                    if self.on_power_cut is not None:
+                        self.on_power_cut()
                     raise PowerCut(f"at {call} {path}")
                 error = _error(fault.errno, path)
                 if fault.short_bytes is not None and call == "write":

@@ -1,0 +1,98 @@
+"""What clients did and saw: the input of the checker. Times are seconds of one clock, that of the test.
+
+A process is one life of one client: after a crash, or when it is made anew, the client is another process.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+Records = Mapping[str, list[tuple[int, str]]]  # key -> (offset, value), in the order in which they were handed out
+NEVER = float("inf")
+
+
+class Status(Enum):
+    OK = "ok"  # acknowledged
+    FAIL = "fail"  # certainly not done
+    INFO = "info"  # nobody knows
+
+
+@dataclass(slots=True)
+class Send:
+    """One message on its way to one partition (`key`); it may be there until somebody says that it is not."""
+
+    process: str
+    key: str
+    value: str
+    begun: float = 0.0
+    ended: float = NEVER
+    status: Status = Status.INFO
+    offset: int | None = None
+    durable: bool = True  # sent with acks=all: what is acknowledged must survive
+    idempotent: bool = True
+
+
+@dataclass(slots=True)
+class Poll:
+    """Messages that were handed out. In a group, by whom and in which generation."""
+
+    process: str
+    records: Records
+    begun: float = 0.0
+    ended: float = 0.0
+    group: str | None = None
+    member: str = ""
+    generation: int = -1
+    final: bool = False  # part of the reading of everything at the end
+
+
+@dataclass(slots=True)
+class Assigned:
+    """From now on the process reads these partitions, from these offsets on."""
+
+    process: str
+    positions: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class Commit:
+    """Offsets that a member stored for its group."""
+
+    group: str
+    offsets: Mapping[str, int]
+    member: str = ""
+    generation: int = -1
+    begun: float = 0.0
+    ended: float = NEVER
+    status: Status = Status.INFO
+
+
+@dataclass(slots=True)
+class Looked:
+    """Offsets of a group, as somebody read them."""
+
+    group: str
+    offsets: Mapping[str, int]
+    begun: float = 0.0
+    ended: float = 0.0
+
+
+@dataclass(slots=True)
+class Joined:
+    """A member learned that it is in this generation."""
+
+    group: str
+    member: str
+    generation: int
+    at: float = 0.0
+
+
+@dataclass(slots=True)
+class History:
+    """Everything, each kind in the order of its beginning."""
+
+    sends: list[Send] = field(default_factory=list)
+    polls: list[Poll | Assigned] = field(default_factory=list)
+    commits: list[Commit] = field(default_factory=list)
+    looks: list[Looked] = field(default_factory=list)
+    joins: list[Joined] = field(default_factory=list)

@@ -1,0 +1,275 @@
+"""An event loop on which a whole cluster runs in one process: time is virtual, and chance comes from a seed.
+
+Rule 1: callbacks run in the order in which they became ready, as asyncio promises; one process relies on it, and gets
+        it. What nobody promises is drawn: when bytes and disk work arrive, which of two timers of the same instant
+        comes first, and how long a callback takes (the clock may move on before the next one runs).
+Rule 2: time stands still while there is something to run, lag apart; then it jumps to the next timer.
+Rule 3: everything that runs belongs to a process of a host (a contextvar, inherited by tasks and callbacks), or to
+        the world. What belongs to a process that is dead is dropped: no `finally`, no `except`, no last write.
+Rule 4: no escape: threads, signals, sockets and name lookups are refused.
+
+Hosts share nothing but the network (`testing.network`), where every message takes time: so the order between hosts
+is drawn with the latencies.
+"""
+
+import asyncio
+import contextvars
+import heapq
+import zlib
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NoReturn, cast
+
+from runnel.model.ids import Millis
+from runnel.testing.clock import BEGIN_WALL_MS, SeededRng
+from runnel.testing.disk import PowerCut
+from runnel.testing.network import Network, Server
+
+STEPS_MAX = 2_000_000  # callbacks of one run: more means that something goes round in circles
+
+
+class Deadlock(Exception):
+    """Nothing is ready, and no timer is set: whoever waits, waits for ever."""
+
+
+class Process:
+    """One life of a program on a host, from its start to its end."""
+
+    def __init__(self, host: "Host") -> None:
+        self.host = host
+        self.dead = False
+        self.connections: dict[Any, None] = {}
+        self.context = contextvars.copy_context()
+        self.context.run(_PROCESS.set, self)
+
+
+_PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
+
+
+def current_process() -> Process:
+    process = _PROCESS.get()
+    if process is None:
+        raise RuntimeError("only a process of a host can use the network: start one with SimLoop.start")
+    return process
+
+
+class Host:
+    """A machine: one program at a time, a clock of its own, power that can fail."""
+
+    def __init__(self, loop: "SimLoop", name: str) -> None:
+        self._loop = loop
+        self.name = name
+        self.powered = True
+        self.process: Process | None = None
+        self.clock = SimClock(loop)
+        self.held: deque[asyncio.Handle] | None = None  # while it is paused: what waits to run
+        self.on_answer: Callable[[], None] | None = None  # called before bytes leave this host
+
+    def start(self, main: Callable[[], Any]) -> "asyncio.Task[Any]":
+        """Run a program; the last one must be dead."""
+        assert self.process is None or self.process.dead
+        self.powered = True
+        process = self.process = Process(self)
+        return process.context.run(lambda: self._loop.create_task(main()))
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and not self.process.dead
+
+    def kill(self) -> None:
+        """SIGKILL: the process is gone, the system tells its peers."""
+        self._end(lambda network, process: network.hang_up(process))
+
+    def cut_power(self) -> None:
+        """The machine is gone; nobody is told."""
+        self.powered = False
+        self._end(lambda network, process: network.forget(process))
+
+    def _end(self, disconnect: Callable[[Network, Process], None]) -> None:
+        self.resume()
+        if self.process is not None and not self.process.dead:
+            self._loop.bury()
+            self.process.dead = True
+            disconnect(self._loop.network, self.process)
+
+    def pause(self) -> None:
+        """SIGSTOP: nothing of this host runs, its connections stay."""
+        if self.held is None:
+            self.held = deque()
+
+    def resume(self) -> None:
+        held, self.held = self.held, None
+        if held:
+            self._loop.ready_again(held)
+
+
+class SimClock:
+    """A host's clocks: the monotonic one follows the loop, the wall clock can be set."""
+
+    def __init__(self, loop: "SimLoop") -> None:
+        self._loop = loop
+        self.offset_ms = 0
+
+    def monotonic_ms(self) -> Millis:
+        return Millis(int(self._loop.time() * 1000))
+
+    def wall_ms(self) -> Millis:
+        return Millis(BEGIN_WALL_MS + int(self._loop.time() * 1000) + self.offset_ms)
+
+
+class SimLoop(asyncio.BaseEventLoop):
+    """Use it as `with SimLoop(seed) as loop: loop.run_until_complete(...)`."""
+
+    _ready: deque[asyncio.Handle]
+    _scheduled: list[asyncio.TimerHandle]
+
+    def __init__(self, seed: int | str) -> None:
+        super().__init__()
+        self.set_debug(False)
+        self.seed = seed
+        self.rng = SeededRng(f"{seed}/loop")
+        self.lag_chance = 0.0  # that a callback takes time
+        self.lag_s = 0.0  # how much at most
+        self.steps = 0
+        self.trace_hash = 0
+        self.tracer: Callable[[str], None] | None = None
+        self.mishaps: list[str] = []  # exceptions that nobody caught
+        self.world = contextvars.copy_context()
+        self.network = Network(self, SeededRng(f"{seed}/network"))
+        self.hosts: dict[str, Host] = {}
+        self._now = 0.0
+        self._graves: list[asyncio.Task[Any]] = []
+        self.set_exception_handler(self._mishap)
+
+    def __enter__(self) -> "SimLoop":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End what still waits, without a trace, and close."""
+        self.set_exception_handler(lambda loop, context: None)
+        for host in self.hosts.values():
+            if host.process is not None:
+                host.process.dead = True
+        self.bury()
+        for task in self._graves:  # grows: what is ended may start something on its way out
+            if not task.done():
+                task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is no accident
+                with suppress(BaseException):
+                    cast(Any, task.get_coro()).close()
+        self._ready.clear()
+        self._scheduled.clear()
+        self._graves.clear()
+        self.close()
+
+    def create_task(self, coro: Any, *, name: object = None, context: Any = None) -> "asyncio.Task[Any]":
+        task: asyncio.Task[Any] = super().create_task(coro, name=name, context=context)
+        if not self.is_running():
+            self._graves.append(task)
+        return task
+
+    def host(self, name: str) -> Host:
+        if name not in self.hosts:
+            self.hosts[name] = Host(self, name)
+        return self.hosts[name]
+
+    def bury(self) -> None:
+        """Keep all tasks alive, so that none is collected, and so ended, at a moment that no seed decides."""
+        self._graves.extend(asyncio.all_tasks(self))
+
+    def ready_again(self, held: deque[asyncio.Handle]) -> None:
+        self._ready.extend(held)
+
+    def trace(self, what: str) -> None:
+        """Note what happened: two runs are the same if their traces are."""
+        line = f"{self._now:.9f} {self.steps} {what}"
+        self.trace_hash = zlib.crc32(line.encode(), self.trace_hash)
+        if self.tracer is not None:
+            self.tracer(line)
+
+    # --- turning
+
+    def time(self) -> float:
+        return self._now
+
+    def _run_once(self) -> None:
+        if self.lag_chance and self.rng.chance(self.lag_chance):
+            self._now += self.rng.uniform(0, self.lag_s)
+        self._wake_timers()
+        if not self._ready:
+            self._jump()
+            return
+        handle = self._ready.popleft()
+        if handle.cancelled():
+            return
+        process = handle._context.get(_PROCESS)  # type: ignore[attr-defined]  # typeshed leaves it out
+        if process is not None:
+            if process.dead:
+                return
+            if process.host.held is not None:
+                process.host.held.append(handle)
+                return
+        self.steps += 1
+        if self.steps > STEPS_MAX:
+            raise Deadlock(f"{STEPS_MAX} callbacks ran and the end is not near")
+        handle._run()
+
+    def _wake_timers(self) -> None:
+        timers = self._scheduled
+        due: list[asyncio.TimerHandle] = []
+        while timers and timers[0].when() <= self._now:
+            due.append(self._pop_timer())
+        if len(due) > 1:
+            self.rng.shuffle(due)
+            due.sort(key=asyncio.TimerHandle.when)
+        self._ready.extend(due)
+
+    def _jump(self) -> None:
+        """Nothing is ready: go to the next timer."""
+        while self._scheduled and self._scheduled[0].cancelled():
+            self._pop_timer()
+        if not self._scheduled:
+            raise Deadlock("nothing is ready and no timer is set")
+        self._now = max(self._now, self._scheduled[0].when())
+
+    def _pop_timer(self) -> asyncio.TimerHandle:
+        handle = heapq.heappop(self._scheduled)
+        handle._scheduled = False  # type: ignore[attr-defined]  # as asyncio's own loop does
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Cancelled timers are dropped when their time comes."""
+
+    def _mishap(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not isinstance(error, PowerCut):
+            self.mishaps.append(f"{context.get('message')}: {error!r}")
+
+    # --- the network
+
+    async def create_server(  # type: ignore[override]
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, **options: Any
+    ) -> Server:
+        return self.network.listen(current_process(), protocol_factory, host, port, options.get("start_serving", True))
+
+    async def create_connection(  # type: ignore[override]
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, **options: Any
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        return await self.network.connect(current_process(), protocol_factory, host, port)
+
+    # --- no escape
+
+    def _escape(self, *_: Any, **__: Any) -> NoReturn:
+        raise RuntimeError("escape from the simulation: what it needs must come through a seam")
+
+    run_in_executor = _escape  # type: ignore[assignment]
+    getaddrinfo = _escape
+    add_reader = _escape  # type: ignore[assignment]
+    add_signal_handler = _escape  # type: ignore[assignment]
+    subprocess_exec = _escape
+
+    def _process_events(self, event_list: object) -> None:
+        pass
+
+    def _write_to_self(self) -> None:
+        pass

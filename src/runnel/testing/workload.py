@@ -1,0 +1,224 @@
+"""The clients of a simulation: they use runnel.client, and write down what they did and saw."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Protocol
+
+from runnel.client.cluster import Cluster
+from runnel.client.consumer import Consumer, Message
+from runnel.client.group_consumer import GroupConsumer, GroupConsumerSettings
+from runnel.client.metadata import TopicPartition
+from runnel.client.offsets import fetch_committed
+from runnel.client.positions import START, bounds
+from runnel.client.producer import Delivery, Producer
+from runnel.client.sender import ACKS_ALL, ProducerSettings
+from runnel.model.errors import RunnelError
+from runnel.testing.clock import SeededRng
+from runnel.testing.history import Assigned, Commit, History, Joined, Looked, Poll, Send, Status
+from runnel.testing.loop import Host, SimLoop
+from runnel.testing.swarm import CLUSTER_SETTINGS, TOPIC, Swarm
+
+GROUP = "billing"
+
+
+class Stage(Protocol):
+    """What clients need of the simulation that they are in."""
+
+    loop: SimLoop
+    swarm: Swarm
+    history: History
+    bootstrap: Sequence[str]
+    sending: bool  # producers go on
+
+    def seen(self, records: dict[str, list[tuple[int, str]]]) -> None:
+        """Somebody was handed these messages."""
+        ...
+
+
+class Client:
+    """One life of one client, on a host of its own."""
+
+    def __init__(self, stage: Stage, host: Host, life: int) -> None:
+        self.stage = stage
+        self.process = f"{host.name}.{life}"
+        self.rng = SeededRng(f"{stage.loop.seed}/{self.process}")
+        self.keys = [TopicPartition(TOPIC, number) for number in range(stage.swarm.partitions)]
+        self._host = host
+
+    def cluster(self) -> Cluster:
+        rng = SeededRng(f"{self.stage.loop.seed}/{self.process}/client")
+        return Cluster(self.stage.bootstrap, clock=self._host.clock, rng=rng, settings=CLUSTER_SETTINGS)
+
+    def now(self) -> float:
+        return self.stage.loop.time()
+
+    async def nap(self, longest_s: float) -> None:
+        await asyncio.sleep(self.rng.uniform(0, longest_s))
+
+    # --- sending
+
+    async def produce(self, settings: ProducerSettings) -> None:
+        producer = Producer(self.cluster(), settings)
+        number = 0
+        while self.stage.sending:
+            for _ in range(1 + self.rng.below(4)):
+                await self._send(producer, f"{self.process}.{number}")
+                number += 1
+            await self.nap(8 * self.stage.swarm.send_every_s)
+        try:
+            await producer.close()
+        except RunnelError:
+            return  # each delivery has told
+
+    async def _send(self, producer: Producer, value: str) -> None:
+        where, settings = self.rng.pick(self.keys), producer.settings
+        send = Send(
+            self.process, str(where), value, self.now(),
+            durable=settings.acks == ACKS_ALL, idempotent=settings.idempotent,
+        )  # fmt: skip
+        self.stage.history.sends.append(send)
+        body = f"{value}|{'x' * self.rng.below(self.stage.swarm.value_bytes)}".encode()
+        try:
+            delivery = await producer.send(where.topic, body, partition=where.partition)
+        except RunnelError:
+            send.status = Status.FAIL  # it did not get into a batch
+            await self.nap(0.3)
+        else:
+            delivery.add_done_callback(lambda: self._settled(send, delivery))
+
+    def _settled(self, send: Send, delivery: Delivery) -> None:
+        try:
+            offset = delivery.result().offset
+        except RunnelError as error:
+            self.stage.loop.trace(f"send {send.value} {type(error).__name__}")
+            return
+        send.status, send.ended = Status.OK, self.now()
+        send.offset = offset if offset >= 0 else None
+        self.stage.loop.trace(f"send {send.value} {offset}")
+
+    # --- reading
+
+    def _record(self, messages: list[Message]) -> dict[str, list[tuple[int, str]]]:
+        records: dict[str, list[tuple[int, str]]] = defaultdict(list)
+        for message in messages:
+            assert message.value is not None
+            value = message.value.partition(b"|")[0].decode()
+            records[str(TopicPartition(message.topic, message.partition))].append((message.offset, value))
+        self.stage.seen(records)
+        self.stage.loop.trace(f"poll {self.process} {sorted((k, v[0][0], v[-1][0]) for k, v in records.items())}")
+        return records
+
+    async def read(self) -> None:
+        """Read everything from the start, and again, and again."""
+        consumer = Consumer(self.cluster(), self.stage.swarm.fetch)
+        while self.stage.sending:
+            try:
+                if not consumer.positions or self.rng.chance(0.015):
+                    await consumer.assign(dict.fromkeys(self.keys, START))
+                    await self._seek(consumer)
+                begun = self.now()
+                messages = await consumer.poll(count_max=1 + self.rng.below(50), timeout_ms=300)
+            except RunnelError:
+                await self.nap(0.3)
+                continue
+            if messages:
+                self.stage.history.polls.append(Poll(self.process, self._record(messages), begun, self.now()))
+            await self.nap(0.1)
+
+    async def _seek(self, consumer: Consumer) -> None:
+        for where, position in list(consumer.positions.items()):
+            if position < 40 and self.rng.chance(0.3):
+                ends = await bounds(consumer.cluster, [where])
+                await consumer.seek(where, self.rng.below(ends[where].end + 1))
+        positions = {str(where): offset for where, offset in consumer.positions.items()}
+        self.stage.history.polls.append(Assigned(self.process, positions))
+
+    async def read_all(self) -> int:
+        """Read everything there is, once, as the last word; how many messages there were."""
+        consumer = Consumer(self.cluster())
+        limits = await bounds(consumer.cluster, self.keys)
+        await consumer.assign(dict.fromkeys(self.keys, START))
+        positions = {str(where): offset for where, offset in consumer.positions.items()}
+        self.stage.history.polls.append(Assigned(self.process, positions))
+        count = 0
+        while any(consumer.positions[where] < limits[where].end for where in self.keys):
+            messages = await consumer.poll(count_max=1_000, timeout_ms=500)
+            if messages:
+                count += len(messages)
+                records = self._record(messages)
+                self.stage.history.polls.append(Poll(self.process, records, self.now(), self.now(), final=True))
+        await consumer.close()
+        return count
+
+    # --- groups
+
+    async def join(self) -> None:
+        """Be a member of the group; one that failed becomes another."""
+        while True:
+            try:
+                await self._be_member()
+            except RunnelError as error:
+                self.stage.loop.trace(f"member {self.process} {type(error).__name__}")
+                await self.nap(0.5)
+
+    async def _be_member(self) -> None:
+        swarm, history = self.stage.swarm, self.stage.history
+        settings = GroupConsumerSettings(swarm.group, swarm.fetch, commit_ms=None)
+        consumer = GroupConsumer(self.cluster(), GROUP, [TOPIC], settings)
+        join = consumer.membership.join
+        joined = Joined(GROUP, "", -1)
+
+        async def noted_join() -> list[TopicPartition]:
+            nonlocal joined
+            assigned = await join()
+            generation = consumer.membership.generation
+            joined = Joined(GROUP, generation.member_id, generation.id, self.now())
+            history.joins.append(joined)
+            self.stage.loop.trace(f"joined {generation} {assigned}")
+            return assigned
+
+        consumer.membership.join = noted_join  # type: ignore[method-assign]
+        while True:
+            begun = self.now()
+            messages = await consumer.poll(count_max=1 + self.rng.below(50), timeout_ms=400)
+            if messages:
+                records = self._record(messages)
+                history.polls.append(
+                    Poll(self.process, records, begun, self.now(), GROUP, joined.member, joined.generation)
+                )
+            if self.rng.chance(0.5):
+                await self._commit(consumer, joined)
+            if self.rng.chance(0.01):
+                await consumer.close()
+                return
+
+    async def _commit(self, consumer: GroupConsumer, joined: Joined) -> None:
+        known = consumer._committed  # what did not change is not sent
+        offsets = {str(where): at for where, at in consumer.positions.items() if known.get(where) != at}
+        if not offsets:
+            return
+        commit = Commit(GROUP, offsets, joined.member, joined.generation, self.now())
+        self.stage.history.commits.append(commit)
+        await consumer.commit()
+        commit.status, commit.ended = Status.OK, self.now()
+        self.stage.loop.trace(f"commit {joined.member} {offsets}")
+
+    async def look(self) -> None:
+        """Read the group's offsets again and again."""
+        cluster = self.cluster()
+        while True:
+            try:
+                await self.look_once(cluster)
+            except RunnelError:
+                await self.nap(0.05)  # the first look after a failure is the one that tells most
+            else:
+                await self.nap(1.0)
+
+    async def look_once(self, cluster: Cluster) -> dict[str, int]:
+        begun = self.now()
+        found = await fetch_committed(cluster, GROUP)
+        offsets = {str(where): committed.offset for where, committed in found.items()}
+        self.stage.history.looks.append(Looked(GROUP, offsets, begun, self.now()))
+        self.stage.loop.trace(f"look {sorted(offsets.items())}")
+        return offsets

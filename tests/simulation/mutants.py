@@ -1,0 +1,247 @@
+"""Rules of Runnel, each switched off on purpose: a simulation that does not notice proves nothing about the rule.
+
+python tests/simulation/mutants.py [SEEDS [NAME...]]     prints the table: rule, the seed that saw it, what it saw
+"""
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from unittest import mock
+
+from runnel.broker import produce
+from runnel.broker.group_shard import Shard
+from runnel.groups.classic import ClassicGroup
+from runnel.log import checkpoint, recovery, scan, writer
+from runnel.log.producers import Producers
+from runnel.log.writer import Writer
+from runnel.model.errors import RunnelError
+from runnel.net import buffers
+from runnel.net.inbox import Inbox
+from runnel.replica.partition import Partition
+from runnel.testing.simulation import Outcome, run
+
+SEEDS_MAX = 150
+
+
+class Mutant(NamedTuple):
+    name: str
+    rule: str  # what is switched off
+    patches: list[tuple[Any, str, Any]]
+    faults: tuple[str, ...] = ()  # those that bring it to light soonest; none: whatever the seed draws
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        started = [mock.patch.object(target, name, new) for target, name, new in self.patches]
+        for patch in started:
+            patch.start()
+        try:
+            yield
+        finally:
+            for patch in started:
+                patch.stop()
+
+
+class Death(NamedTuple):
+    seed: int
+    seen: str
+
+
+def hunt(mutant: Mutant, seeds: range) -> Death | None:
+    """The first seed that sees the mutant, and what it sees; a seed that sees something without it does not count."""
+    for seed in seeds:
+        with mutant.active():
+            outcome = attempt(seed, mutant.faults)
+        seen = [outcome] if isinstance(outcome, str) else outcome.violations
+        if seen and not run(seed, faults=mutant.faults).violations:
+            return Death(seed, seen[0])
+    return None
+
+
+def attempt(seed: int, faults: tuple[str, ...]) -> Outcome | str:
+    """The outcome, or how the broken code broke the run itself."""
+    try:
+        return run(seed, faults=faults)
+    except Exception as error:  # noqa: BLE001  (a mutant may fail in any way)
+        return f"crashed: {error!r}"
+
+
+# --- the mutants
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
+def _held_is_written(self: Writer) -> int:
+    return self._state.end_offset
+
+
+async def _read_all_written(self: Partition, offset: int, bytes_max: int) -> bytes | memoryview:
+    return await self.log.read(offset, bytes_max, self.log.end_offset)
+
+
+def _read_cached_all_written(self: Partition, offset: int, bytes_max: int) -> bytes | memoryview | None:
+    if offset >= self.log.end_offset:
+        return b""
+    return self.log.read_cached(offset, bytes_max, self.log.end_offset)
+
+
+def _no_dedup(self: Producers, header: Any) -> None:
+    return None
+
+
+def _scan_nothing(self: Any, file: Any, segment: Any, position: int, *_: Any) -> int:
+    return position
+
+
+_walk = scan.walk
+
+
+def _walk_unchecked(file: Any, position: int, end: int, *, check_crc: bool = True) -> Any:
+    return _walk(file, position, end, check_crc=False)
+
+
+async def _append_unawaited(self: Shard, decided: Any) -> None:
+    with mock.patch.object(self.partition, "committed", _nothing):
+        await _shard_append(self, decided)
+
+
+_shard_append = Shard._append
+
+
+async def _keep_going(self: Shard, error: Any) -> None:
+    self._steps.clear()
+    self._fail_all(error)
+
+
+def _anybody(self: ClassicGroup, *_: Any) -> Any:
+    return next(iter(self.roster.members.values()))
+
+
+def _forget_producers(*_: Any) -> Producers:
+    return Producers()
+
+
+def _seal_unsynced(disk: Any, file: Any, segment: Any, next_base: Any) -> None:
+    with mock.patch.object(writer, "sync", _nothing):
+        _seal(disk, file, segment, next_base)
+
+
+_seal = writer._seal
+
+
+def _sloppy_replace(disk: Any, folder: str, name: str, data: bytes, *, durable: bool = True) -> None:
+    _replace(disk, folder, name, data, durable=False)
+
+
+_replace = checkpoint.replace
+
+
+def _always_unseen(buffer: bytearray) -> bool:
+    return True
+
+
+def _retire_at_once(self: Inbox, chunk: Any) -> None:
+    if chunk is not self._chunk:
+        self._supplies.buffers.give(chunk.data)
+
+
+async def _finish_duplicate_at_once(partition: Any, begun: Any, acks: int, timeout_s: float) -> Any:
+    try:
+        appended = await begun if isinstance(begun, asyncio.Future) else begun
+    except RunnelError as error:
+        return error
+    return await _finish(partition, appended, 1 if appended.duplicate else acks, timeout_s)
+
+
+_finish = produce._finish
+
+MUTANTS = [
+    Mutant(
+        "ack-written",
+        "acks=all is answered when the high watermark has passed",
+        [(Partition, "committed", _nothing)],
+        ("power-at", "power"),
+    ),
+    Mutant("hold-written", "a replica holds what is synced", [(Writer, "held_offset", property(_held_is_written))]),
+    Mutant(
+        "read-end",
+        "nobody reads above the high watermark",
+        [(Partition, "read", _read_all_written), (Partition, "read_cached", _read_cached_all_written)],
+    ),
+    Mutant("no-sync", "what is held was synced", [(writer, "sync", _nothing)]),
+    Mutant(
+        "seal-unsynced", "a segment that was rolled is synced before it counts", [(writer, "_seal", _seal_unsynced)]
+    ),
+    Mutant("no-sync-dir", "what is created is durable once its folder is synced", [(checkpoint, "sync_dir", _nothing)]),
+    Mutant(
+        "checkpoint-unsynced",
+        "a checkpoint is synced before it takes its name",
+        [(checkpoint, "replace", _sloppy_replace)],
+    ),
+    Mutant("cut-too-much", "recovery keeps every good batch", [(recovery._Recovery, "_scan", _scan_nothing)]),
+    Mutant(
+        "trust-torn-tail",
+        "recovery checks the checksums of the tail",
+        [(recovery, "walk", _walk_unchecked)],
+        ("power-at",),
+    ),
+    Mutant(
+        "no-rollback",
+        "a write that failed leaves no producer state",
+        [(Producers, "rollback", _nothing)],
+        ("disk-full",),
+    ),
+    Mutant("no-dedup", "a batch that comes twice is stored once", [(Producers, "check", _no_dedup)]),
+    Mutant("no-replay", "producers are a function of the log", [(Producers, "replay", _nothing)]),
+    Mutant(
+        "no-snapshot",
+        "producers are found again below the recovery point",
+        [(recovery, "load_producers", _forget_producers)],
+        ("cut", "stop"),
+    ),
+    Mutant(
+        "early-duplicate",
+        "a duplicate is answered when its original is committed",
+        [(produce, "_finish", _finish_duplicate_at_once)],
+        ("disk-slow", "reset", "power"),
+    ),
+    Mutant(
+        "early-offsets", "answers of groups wait for their log", [(Shard, "_append", _append_unawaited)], ("power-at",)
+    ),
+    Mutant(
+        "keep-state",
+        "a group's state that could not be kept is thrown away",
+        [(Shard, "_start_over", _keep_going)],
+        ("disk-full", "kill"),
+    ),
+    Mutant(
+        "anybody",
+        "who lost its seat can't commit",
+        [(ClassicGroup, "_speaker", _anybody)],
+        ("pause", "client-kill", "cut"),
+    ),
+    Mutant(
+        "buffer-reused",
+        "a receive buffer is used again when its requests are answered",
+        [(buffers, "_unseen", _always_unseen), (Inbox, "_retire", _retire_at_once)],
+    ),
+]
+
+
+def main(seeds: int, names: list[str]) -> int:
+    survivors = 0
+    for mutant in MUTANTS:
+        if names and mutant.name not in names:
+            continue
+        death = hunt(mutant, range(seeds))
+        survivors += death is None
+        fate = "SURVIVED" if death is None else f"seed {death.seed:<4} {death.seen[:90]}"
+        print(f"{mutant.name:20} {mutant.rule:64} {fate}", flush=True)
+    return survivors
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else SEEDS_MAX, sys.argv[2:]))

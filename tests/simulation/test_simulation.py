@@ -1,0 +1,57 @@
+"""The whole broker under simulation: a sample for every change. `runnel simulate --seeds N` runs more."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from runnel.testing.simulation import run
+
+SEEDS = int(os.environ.get("RUNNEL_SIMULATION_SEEDS", "8"))
+QUICK_MUTANTS = ["hold-written", "read-end", "no-rollback", "no-sync-dir", "cut-too-much", "no-dedup"]
+
+
+def _mutants() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("mutants", Path(__file__).with_name("mutants.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+mutants = _mutants()
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_nothing_happens_that_must_not(seed: int) -> None:
+    outcome = run(seed)
+    assert outcome.violations == []
+    assert outcome.acknowledged > 0
+    assert sum(outcome.faults.values()) > 0
+
+
+def test_a_seed_is_replayed_exactly_whatever_the_hashes_are() -> None:
+    program = "from runnel.testing.simulation import run; print(run(4).trace_hash, run(4).trace_hash)"
+    hashes = set()
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+        )
+        hashes.update(done.stdout.split())
+    assert len(hashes) == 1
+
+
+def test_other_seeds_are_other_runs() -> None:
+    assert run(1).trace_hash != run(4).trace_hash
+
+
+@pytest.mark.parametrize("name", QUICK_MUTANTS)
+def test_a_rule_that_is_switched_off_is_missed(name: str) -> None:
+    mutant = next(mutant for mutant in mutants.MUTANTS if mutant.name == name)
+    assert mutants.hunt(mutant, range(20)) is not None

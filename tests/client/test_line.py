@@ -103,7 +103,7 @@ def test_a_batch_given_up_raises_the_epoch_so_that_no_number_is_missing(loop: as
     encoded = second.encode(Compression.NONE)
     line.settle(first, BatchTooLarge("too large"))
     assert line.ready_at(0.0) is None
-    line.retry(second, 0.0)  # refused as out of order
+    line.retry(second, 0.0, absent=True)  # refused as out of order
     assert take(line) is second
     assert (second.identity, second.sequence) == (Identity(7, 1), 0)
     header = record_batch.read_header(second.encode(Compression.NONE))
@@ -113,6 +113,26 @@ def test_a_batch_given_up_raises_the_epoch_so_that_no_number_is_missing(loop: as
     assert take(line).sequence == 1
     with pytest.raises(BatchTooLarge):
         first.done.result()
+
+
+def test_what_may_have_been_appended_is_never_sent_under_another_number(loop: asyncio.AbstractEventLoop) -> None:
+    """The first was given up, and nobody knows what became of the others: under a new epoch they could be doubled."""
+    line = line_of(loop, 1, 1, 1, 1)
+    first, second, third = take(line), take(line), take(line)
+    line.settle(first, NotLeader("its time was up"))
+    line.retry(second, 0.0)
+    line.retry(third, 0.0)
+    assert take(line) is second
+    assert (second.identity, second.sequence) == (FIRST, 1)
+    assert line.ready_at(0.0) is None  # one at a time, while it is not known what is there
+    line.settle(second, Appended(1, -1))  # it was there
+    assert take(line) is third
+    assert (third.identity, third.sequence) == (FIRST, 2)
+    line.retry(third, 0.0, absent=True)  # out of order: it was not
+    assert take(line) is third
+    assert (third.identity, third.sequence) == (Identity(7, 1), 0)
+    line.settle(third, Appended(2, -1))
+    assert take(line).sequence == 1
 
 
 def test_what_was_never_numbered_leaves_no_gap(loop: asyncio.AbstractEventLoop) -> None:

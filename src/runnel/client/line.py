@@ -4,6 +4,9 @@ Rule 1: a batch gets its sequence number when it is first sent, and keeps it whe
 Rule 2: after a failure nothing new is sent until all in flight was answered; then the failed go first, in order.
 Rule 3: when a numbered batch is given up, the numbers behind it would have a gap: the epoch is raised, and numbering
         starts at 0. (Sequence state on the broker is kept by partition, so an epoch can be raised for one alone.)
+Rule 4: a batch that may have been appended is never sent under another number. Before the epoch is raised, each such
+        batch is sent once more as it was: it is taken, known as a duplicate, or refused as out of order, and only
+        then certainly absent.
 """
 
 import asyncio
@@ -60,6 +63,7 @@ class Batch:
     identity: Identity = Identity()
     sequence: int = -1
     encoded: Buffer | None = None
+    doubtful: bool = False  # it was sent with its number, and nobody knows whether it was appended
 
     def add(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int, size: int) -> int:
         """Append a message; its place in the batch."""
@@ -156,20 +160,25 @@ class Line:
             self._requeue()
         if not self.waiting:
             return None
-        batch = self.waiting.popleft()
+        batch = self._first_doubtful() if self._gap else self.waiting[0]
+        self.waiting.remove(batch)
         batch.closed = True
         if self.identity.producer_id >= 0 and not batch.numbered:
             batch.restamp(self.identity, self._next_sequence)
             self._next_sequence = (self._next_sequence + batch.count) % SEQUENCE_BOUND
+        batch.doubtful = batch.numbered
         self.in_flight.append(batch)
         return batch
+
+    def _first_doubtful(self) -> Batch:
+        return next(batch for batch in self.waiting if batch.doubtful)
 
     def _requeue(self) -> None:
         """Nothing is in flight: put the failed batches first, in the order they had; close a gap in the numbers."""
         assert not self.in_flight
         self.waiting.extendleft(reversed(self._redo))
         self._redo = []
-        if self._gap:
+        if self._gap and not any(batch.doubtful for batch in self.waiting):
             self._gap = self._proven = False
             self.identity = self.identity._replace(epoch=self.identity.epoch + 1)
             self._next_sequence = 0
@@ -204,9 +213,10 @@ class Line:
             if not batch.done.done():
                 batch.done.set_result(result)
 
-    def retry(self, batch: Batch, not_before: float) -> None:
-        """The batch may not have been appended: send it again, before all that follow it."""
+    def retry(self, batch: Batch, not_before: float, *, absent: bool = False) -> None:
+        """The batch may not have been, or is certainly not (`absent`), appended: send it again, before those behind."""
         self.in_flight.remove(batch)
+        batch.doubtful = batch.numbered and not absent
         self._redo.append(batch)
         self._redo.sort(key=lambda b: b.serial)
         self.not_before = not_before

@@ -379,17 +379,17 @@ class Sender:
         # A batch in front of this one failed: the broker saw a gap that will close when both are sent again.
         follows = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and (line.broken or not line.is_first(batch))
         if Remedy.RETRY in remedy or follows:
-            self._again([(line, batch)], error)
+            self._again([(line, batch)], error, absent=follows)
         else:
             self._settle(line, batch, error)
 
-    def _again(self, batches: Iterable[tuple[Line, Batch]], error: RunnelError) -> None:
+    def _again(self, batches: Iterable[tuple[Line, Batch]], error: RunnelError, *, absent: bool = False) -> None:
         now = self._loop.time()
         for line, batch in batches:
             if batch.deadline <= now:
                 self._settle(line, batch, error)
             else:
-                line.retry(batch, now + self.cluster.settings.backoff_ms_min / 1000)
+                line.retry(batch, now + self.cluster.settings.backoff_ms_min / 1000, absent=absent)
 
     def _settle(self, line: Line, batch: Batch, result: Appended | RunnelError) -> None:
         line.settle(batch, result)

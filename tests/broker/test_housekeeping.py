@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import pytest
 
+from runnel.broker.groups import Groups
 from runnel.broker.housekeeping import Housekeeping
 from runnel.broker.partitions import Partitions
 from runnel.broker.produce import Append, Producing
@@ -21,7 +22,8 @@ DAY_MS = 86_400_000
 
 
 def housekeeping(producer_expiry_ms: int = DAY_MS) -> Housekeeping:
-    return Housekeeping(cast(Partitions, []), every_ms=1, producer_expiry_ms=producer_expiry_ms)
+    nobody = cast(Partitions, [])
+    return Housekeeping(nobody, cast(Groups, None), every_ms=1, producer_expiry_ms=producer_expiry_ms)
 
 
 async def produce(partition: Partition, key: bytes, timestamp: int, **fields: Any) -> None:

@@ -135,6 +135,19 @@ def test_what_may_have_been_appended_is_never_sent_under_another_number(loop: as
     assert take(line).sequence == 1
 
 
+def test_asking_for_a_doubtful_batch_does_not_change_the_order(loop: asyncio.AbstractEventLoop) -> None:
+    line = line_of(loop, 1, 1, 1, 1)
+    first, second, third = take(line), take(line), take(line)
+    line.settle(first, NotLeader("its time was up"))
+    line.retry(second, 0.0, absent=True)
+    line.retry(third, 0.0)
+    assert take(line) is third  # is it there?
+    line.retry(third, 0.0, absent=True)
+    assert take(line) is second
+    line.settle(second, Appended(1, -1))
+    assert take(line) is third
+
+
 def test_what_was_never_numbered_leaves_no_gap(loop: asyncio.AbstractEventLoop) -> None:
     line = line_of(loop, 1, 1)
     late = line.expired(200.0)

@@ -60,7 +60,7 @@ class Broker:
         self.produce = Producing(clock).produce
         self.fetch = self._fetching.fetch
         self._housekeeping = Housekeeping(
-            self.partitions, every_ms=config.housekeeping_ms, producer_expiry_ms=config.producer_expiry_ms
+            self.partitions, self.groups, every_ms=config.housekeeping_ms, producer_expiry_ms=config.producer_expiry_ms
         )
         self._on_fatal = on_fatal
         self._changes: deque[Change] = deque()

@@ -93,12 +93,12 @@ class Groups:
 
     def start(self, image: Image) -> None:
         self._see(image)
-        self._open_shards()
+        self.open_shards()
 
     def follow(self, change: Change) -> None:
         """The image changed: lead new shards, forget the offsets of deleted topics."""
         self._see(change.after)
-        self._open_shards()
+        self.open_shards()
         for topic_id, topic in change.delta.topics.items():
             if topic is None:
                 for shard in self._shards.values():
@@ -114,7 +114,8 @@ class Groups:
         self._image = image
         self._topics = ImageTopics(image)
 
-    def _open_shards(self) -> None:
+    def open_shards(self) -> None:
+        """Lead every shard whose partition is open here and is not led yet."""
         topic = self._image.topic(TOPIC)
         for number in range(len(topic.partitions) if topic else 0):
             if number in self._shards:

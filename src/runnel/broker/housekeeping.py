@@ -1,8 +1,9 @@
-"""Housekeeping: retention and compaction, one partition after the other, never on the loop."""
+"""Housekeeping: retention, compaction, and another try at what could not be opened; never on the loop."""
 
 import asyncio
 import logging
 
+from runnel.broker.groups import Groups
 from runnel.broker.partitions import Partitions
 from runnel.model.errors import RunnelError
 from runnel.replica.partition import Partition
@@ -13,8 +14,9 @@ logger = logging.getLogger("runnel.housekeeping")
 class Housekeeping:
     """Looks after every partition again and again."""
 
-    def __init__(self, partitions: Partitions, *, every_ms: int, producer_expiry_ms: int) -> None:
+    def __init__(self, partitions: Partitions, groups: Groups, *, every_ms: int, producer_expiry_ms: int) -> None:
         self._partitions = partitions
+        self._groups = groups
         self._every_s = every_ms / 1000
         self._producer_expiry_ms = producer_expiry_ms
         self._task: asyncio.Task[None] | None = None
@@ -30,6 +32,8 @@ class Housekeeping:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(self._every_s)
+            await self._partitions.try_again()
+            self._groups.open_shards()
             for partition in self._partitions:
                 await self.look_after(partition)
 

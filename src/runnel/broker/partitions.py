@@ -2,7 +2,7 @@
 
 Rule 1: data is removed for one reason only: the image proves that its topic was deleted. A folder that no topic knows
         is reported and left alone.
-Rule 2: a partition that can't be opened fails alone; the broker serves the others.
+Rule 2: a partition that can't be opened fails alone, and is tried again; the broker serves the others.
 """
 
 import asyncio
@@ -43,6 +43,7 @@ class Partitions:
         self._open: dict[PartitionKey, Partition] = {}
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._failed: dict[PartitionKey, RunnelError] = {}
+        self._turn = asyncio.Lock()  # nobody opens or closes while another does: a folder has one log at a time
 
     async def start(self, image: Image) -> None:
         """Open everything that the image places here."""
@@ -61,6 +62,11 @@ class Partitions:
             self._reconfigure(topic)
         for topic_id in [topic_id for topic_id, topic in change.delta.topics.items() if topic is None]:
             await self._close_topic(topic_id)
+
+    async def try_again(self) -> None:
+        """Open what could not be opened before: a disk may have room again."""
+        failed = {key.topic_id for key in self._failed}
+        await self._open_all([topic for topic_id, topic in self._image.topics.items() if topic_id in failed])
 
     async def remove_data(self, topic_id: TopicId) -> None:
         """Remove what this broker keeps of a deleted topic."""
@@ -113,13 +119,17 @@ class Partitions:
             async with places:
                 await self._open_partition(topic, number, image)
 
-        missing = [
-            open_one(topic, number, image)
-            for topic in topics
-            for number, image in enumerate(topic.partitions)
-            if self._me == image.leader and PartitionKey(topic.id, number) not in self._open
-        ]
-        await asyncio.gather(*missing)
+        async with self._turn:
+            await asyncio.gather(*[open_one(*missing) for missing in self._missing(topics)])
+
+    def _missing(self, topics: Iterable[Topic]) -> Iterator[tuple[Topic, int, PartitionImage]]:
+        """What should be open here and is not."""
+        for topic in topics:
+            if topic.id not in self._image.topics:
+                continue  # deleted meanwhile
+            for number, image in enumerate(topic.partitions):
+                if self._me == image.leader and PartitionKey(topic.id, number) not in self._open:
+                    yield topic, number, image
 
     async def _open_partition(self, topic: Topic, number: int, image: PartitionImage) -> None:
         key = PartitionKey(topic.id, number)
@@ -146,6 +156,11 @@ class Partitions:
                 partition.reconfigure(config)
 
     async def _close_topic(self, topic_id: TopicId) -> None:
+        async with self._turn:
+            await self._close_partitions(topic_id)
+
+    async def _close_partitions(self, topic_id: TopicId) -> None:
+        self._failed = {key: error for key, error in self._failed.items() if key.topic_id != topic_id}
         for key in [key for key in self._open if key.topic_id == topic_id]:
             partition = self._open.pop(key)
             if self._by_name.get((partition.topic, key.number)) is partition:

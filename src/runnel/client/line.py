@@ -176,7 +176,8 @@ class Line:
     def _requeue(self) -> None:
         """Nothing is in flight: put the failed batches first, in the order they had; close a gap in the numbers."""
         assert not self.in_flight
-        self.waiting.extendleft(reversed(self._redo))
+        # Sorted, not only put in front: a doubtful batch may have been sent before an absent one that stands before it.
+        self.waiting = deque(sorted((*self._redo, *self.waiting), key=lambda batch: batch.serial))
         self._redo = []
         if self._gap and not any(batch.doubtful for batch in self.waiting):
             self._gap = self._proven = False

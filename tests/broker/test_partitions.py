@@ -1,0 +1,110 @@
+"""Partitions follow the image; what can't be opened fails alone, and is tried again."""
+
+import asyncio
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from runnel.broker.partitions import FOLDER, Partitions
+from runnel.cluster.image import Change, Delta, Image, Topic
+from runnel.cluster.image import Partition as Placed
+from runnel.model.errors import NotLeader, StorageFailed, UnknownTopic
+from runnel.model.ids import BrokerId, Epoch, TopicId
+from runnel.model.topic_config import TopicConfig
+from runnel.shell.clock import SystemClock
+from runnel.shell.disk import RealDisk
+
+ME, OTHER = BrokerId(1), BrokerId(2)
+GOOD, BAD = TopicId(UUID(int=1)), TopicId(UUID(int=2))
+
+
+def topic(topic_id: TopicId, name: str, *leaders: BrokerId, **config: str) -> Topic:
+    partitions = tuple(Placed(leader, Epoch(0), Epoch(0), (leader,), (leader,)) for leader in leaders)
+    return Topic(topic_id, name, partitions, {key.replace("_", "."): value for key, value in config.items()})
+
+
+def image_of(*topics: Topic) -> Image:
+    return Image("cluster").apply(Delta(topics={each.id: each for each in topics}))
+
+
+def partitions_on(disk: RealDisk) -> Partitions:
+    def fail(error: BaseException) -> None:
+        raise AssertionError(error)
+
+    return Partitions(ME, TopicConfig(), disk=disk, files_max=100, clock=SystemClock(), on_fatal=fail)
+
+
+def test_a_partition_that_can_not_be_opened_fails_alone_and_heals(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = RealDisk(str(tmp_path))
+        partitions = partitions_on(disk)
+        (tmp_path / FOLDER).mkdir()
+        obstacle = tmp_path / FOLDER / f"{BAD}-0"
+        obstacle.write_text("a file where a folder should be")
+        await partitions.start(image_of(topic(GOOD, "good", ME), topic(BAD, "bad", ME)))
+        assert partitions.find("good", 0).log.end_offset == 0
+        with pytest.raises(StorageFailed, match="bad-0 can't be opened"):
+            partitions.find("bad", 0)
+        await partitions.try_again()
+        with pytest.raises(StorageFailed):
+            partitions.find("bad", 0)
+        obstacle.unlink()
+        await asyncio.gather(partitions.try_again(), partitions.try_again())  # and never twice at a time
+        assert partitions.find("bad", 0).log.end_offset == 0
+        await partitions.close()
+        disk.close()
+
+    asyncio.run(main())
+
+
+def test_only_what_is_led_here_is_served(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = RealDisk(str(tmp_path))
+        partitions = partitions_on(disk)
+        await partitions.start(image_of(topic(GOOD, "t", ME, OTHER)))
+        assert partitions.find("t", 0) is partitions.find_by_id(GOOD, 0)
+        with pytest.raises(NotLeader, match="t-1 is led by broker 2"):
+            partitions.find("t", 1)
+        with pytest.raises(UnknownTopic, match="0 to 1, not 2"):
+            partitions.find("t", 2)
+        await partitions.close()
+        disk.close()
+
+    asyncio.run(main())
+
+
+def test_settings_follow_the_image_and_deleted_topics_are_closed(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = RealDisk(str(tmp_path))
+        partitions = partitions_on(disk)
+        before = image_of(topic(GOOD, "t", ME))
+        await partitions.start(before)
+        change = Delta(topics={GOOD: topic(GOOD, "t", ME, retention_ms="5")})
+        after = before.apply(change)
+        await partitions.follow(Change(before, after, change))
+        assert partitions.find("t", 0).config.retention_ms == 5
+        gone = Delta(topics={GOOD: None})
+        await partitions.follow(Change(after, after.apply(gone), gone))
+        with pytest.raises(UnknownTopic):
+            partitions.find("t", 0)
+        assert (tmp_path / FOLDER / f"{GOOD}-0").exists()  # without proof of the deletion nothing is removed
+        await partitions.remove_data(GOOD)
+        assert not (tmp_path / FOLDER / f"{GOOD}-0").exists()
+        disk.close()
+
+    asyncio.run(main())
+
+
+def test_what_nobody_knows_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        disk = RealDisk(str(tmp_path))
+        stranger = tmp_path / FOLDER / f"{BAD}-0"
+        stranger.mkdir(parents=True)
+        partitions = partitions_on(disk)
+        await partitions.start(image_of())
+        assert stranger.exists()
+        disk.close()
+
+    asyncio.run(main())
+    assert "belongs to no topic" in caplog.text

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn, cast
+from weakref import WeakKeyDictionary
 
 from runnel.model.ids import Millis
 from runnel.testing.clock import BEGIN_WALL_MS, SeededRng
@@ -140,6 +141,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.hosts: dict[str, Host] = {}
         self._now = 0.0
         self._graves: list[asyncio.Task[Any]] = []
+        self._owners: WeakKeyDictionary[asyncio.Future[Any], Process] = WeakKeyDictionary()
         self.set_exception_handler(self._mishap)
 
     def __enter__(self) -> "SimLoop":
@@ -166,7 +168,18 @@ class SimLoop(asyncio.BaseEventLoop):
         task: asyncio.Task[Any] = super().create_task(coro, name=name, context=context)
         if not self.is_running():
             self._graves.append(task)
+        self._own(task)
         return task
+
+    def create_future(self) -> "asyncio.Future[Any]":
+        future = super().create_future()
+        self._own(future)
+        return future
+
+    def _own(self, future: "asyncio.Future[Any]") -> None:
+        process = _PROCESS.get()
+        if process is not None:
+            self._owners[future] = process
 
     def host(self, name: str) -> Host:
         if name not in self.hosts:
@@ -242,6 +255,10 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _mishap(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
+        future = context.get("future") or context.get("task")
+        owner = self._owners.get(future) if future is not None else None
+        if owner is not None and owner.dead:
+            return  # a process that ended asks for no results
         if not isinstance(error, PowerCut):
             self.mishaps.append(f"{context.get('message')}: {error!r}")
 

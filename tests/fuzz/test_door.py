@@ -391,3 +391,19 @@ def test_who_never_reads_costs_little(target: BrokerProcess) -> None:
             assert is_honest(target)
             assert resident_bytes(target) - before < GROWTH_BYTES_MAX
             time.sleep(0.05)
+
+
+def test_the_dead_are_not_waited_for(target: BrokerProcess) -> None:
+    """Fetches that would wait for weeks, each on a connection that ends at once: nothing of them may stay."""
+    place = m.FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+    wanted = m.FetchRequest.FetchTopic(topic=TOPIC, partitions=[place])
+    patient = m.FetchRequest(max_wait_ms=2**31 - 1, min_bytes=2**31 - 1, max_bytes=1000, topics=[wanted])
+    frame = request(Api.FETCH, 11, patient)
+    before = resident_bytes(target)
+    for number in range(2000):
+        with connect(target) as line:
+            line.sendall(frame)
+        if number % OPEN_AT_ONCE == 0:
+            served(target)
+    assert is_honest(target)
+    assert resident_bytes(target) - before < GROWTH_BYTES_MAX

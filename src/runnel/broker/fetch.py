@@ -63,35 +63,56 @@ class _Growth:
             self.enough.set_result(None)
 
 
+class Waits:
+    """What one client waits for. It ends with the client: nobody reads for the dead."""
+
+    def __init__(self) -> None:
+        self.over = False
+        self._waiting: dict[_Growth, None] = {}
+
+    def begin(self, growth: _Growth) -> None:
+        self._waiting[growth] = None
+
+    def done(self, growth: _Growth) -> None:
+        self._waiting.pop(growth, None)
+
+    def end(self) -> None:
+        """Answer at once, now and from now on."""
+        self.over = True
+        for growth in list(self._waiting):
+            growth.end()
+
+
 class Fetching:
     """The verb."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._waiting: dict[_Growth, None] = {}
-        self._closing = False
+        self._all = Waits()
 
-    async def fetch(self, reads: Sequence[Read], *, bytes_min: int, bytes_max: int, wait_ms: int) -> list[ReadResult]:
-        """Read; where it is too little, wait until it is enough, but not longer than asked."""
+    async def fetch(
+        self, reads: Sequence[Read], waits: Waits, *, bytes_min: int, bytes_max: int, wait_ms: int
+    ) -> list[ReadResult]:
+        """Read; where it is too little, wait until it is enough, but not longer than asked, nor than `waits`."""
         loop = asyncio.get_running_loop()
         bytes_max = min(bytes_max, self._bytes_max)
         deadline: float | None = None
         while True:
             results = await self._read_all(reads, bytes_max)
             missing = bytes_min - sum(len(result.records) for result in results)
-            if missing <= 0 or not reads or self._closing or any(r.error or r.divergence for r in results):
+            if missing <= 0 or not reads or any(r.error or r.divergence for r in results):
+                return results
+            if self._all.over or waits.over:
                 return results
             if deadline is None:
                 deadline = loop.time() + min(max(wait_ms, 0), WAIT_MS_MAX) / 1000
             if (left_s := deadline - loop.time()) <= 0:
                 return results
-            await self._wait_for_growth(reads, results, missing, left_s)
+            await self._wait_for_growth(reads, results, waits, missing, left_s)
 
     def close(self) -> None:
         """Answer all who wait, at once."""
-        self._closing = True
-        for growth in list(self._waiting):
-            growth.end()
+        self._all.end()
 
     async def _read_all(self, reads: Sequence[Read], bytes_max: int) -> list[ReadResult]:
         results = []
@@ -103,21 +124,23 @@ class Fetching:
         return results
 
     async def _wait_for_growth(
-        self, reads: Sequence[Read], results: Sequence[ReadResult], missing: int, left_s: float
+        self, reads: Sequence[Read], results: Sequence[ReadResult], waits: Waits, missing: int, left_s: float
     ) -> None:
         partitions = [read.partition for read in reads if isinstance(read.partition, Partition)]
         if any(p.high_watermark > result.high_watermark for p, result in zip(partitions, results, strict=True)):
             return  # it grew while another partition was read from the disk
         growth = _Growth(missing)
         timer = asyncio.get_running_loop().call_later(left_s, growth.end)
-        self._waiting[growth] = None
+        for those in (self._all, waits):
+            those.begin(growth)
         for partition in partitions:
             partition.watch(growth)
         try:
             await growth.enough
         finally:
             timer.cancel()
-            self._waiting.pop(growth, None)
+            for those in (self._all, waits):
+                those.done(growth)
             for partition in partitions:
                 partition.unwatch(growth)
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from runnel.broker.broker import Broker
+from runnel.broker.fetch import Waits
 from runnel.doors.kafka.fetch_sessions import FetchSessions
 from runnel.model.errors import RunnelError
 from runnel.model.ids import TopicId
@@ -22,6 +23,7 @@ class Call:
     client_host: str
     let_pass: Callable[[], None]  # later requests of this connection may start
     fetch_sessions: FetchSessions
+    waits: Waits  # end with the connection
 
     def partition(self, topic: str, number: int) -> Partition | RunnelError:
         """The partition, or the error that says why not."""

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 from runnel.broker.broker import Broker
+from runnel.broker.fetch import Waits
 from runnel.doors.kafka import alter_configs, api_versions
 from runnel.doors.kafka.api_versions import SERVED
 from runnel.doors.kafka.call import Call
@@ -109,6 +110,7 @@ class KafkaSession:
     def __init__(self, broker: Broker, fetch_sessions: FetchSessions, connection: Connection) -> None:
         self._broker = broker
         self._fetch_sessions = fetch_sessions
+        self._waits = Waits()
         self._connection = connection
         self._host = "/" + connection.peer.rpartition(":")[0]  # as Kafka's tools show it
 
@@ -126,6 +128,7 @@ class KafkaSession:
             self._host,
             self._connection.let_pass,
             self._fetch_sessions,
+            self._waits,
         )
         response = await handler.answer(request, call)
         if response is None:
@@ -133,7 +136,8 @@ class KafkaSession:
         return codec.encode_response(header.api_key, header.api_version, header.correlation_id, response)
 
     def closed(self) -> None:
-        """Nothing is kept for a connection: groups go by sessions, fetch sessions by age."""
+        """Nobody is there to be answered any more. Groups go by sessions, fetch sessions by age."""
+        self._waits.end()
 
     def _refuse(self, header: codec.RequestHeader) -> Sequence[Buffer]:
         if header.api_key == Api.API_VERSIONS:

@@ -30,6 +30,7 @@ async def fetch(request: m.FetchRequest, call: Call) -> m.FetchResponse:
     incremental = session is not None and request.session_epoch > INITIAL_EPOCH
     results = await call.broker.fetch(
         [_read_of(partition, want, call) for partition, want in wanted.items()],
+        call.waits,
         bytes_min=request.min_bytes,
         bytes_max=request.max_bytes,
         wait_ms=request.max_wait_ms,

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from runnel.cli.command import Group
-from runnel.cli.options import broker_option, complete_topics, json_option, size
+from runnel.cli.options import broker_option, complete_topics, compress_option, json_option, size
 
 DEFAULT_TOPIC = "runnel-bench"
 F = TypeVar("F", bound=Callable[..., Any])
@@ -70,13 +70,7 @@ runnel bench produce --batch 256k -z lz4 --json
     help="Bytes of each batch, before compression.",
 )
 @click.option("-a", "--acks", type=_ACKS, default="all", show_default=True, help="Whose acknowledgement is awaited.")
-@click.option(
-    "-z",
-    "--compress",
-    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
-    default="none",
-    help="Compression.",
-)
+@compress_option
 @click.option(
     "-i",
     "--in-flight",

@@ -27,6 +27,16 @@ def complete_groups(context: click.Context, _: click.Parameter, begun: str) -> l
     return completions(context.params.get("broker") or DEFAULT_BROKER, "groups", begun, COMPLETION_TIMEOUT_MS)
 
 
+def compress_option(function: F) -> F:
+    return click.option(
+        "-z",
+        "--compress",
+        type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
+        default="none",
+        help="Compression.",
+    )(function)
+
+
 def broker_option(function: F) -> F:
     return click.option(
         "-b",

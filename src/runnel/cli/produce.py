@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from runnel.cli.command import Command
-from runnel.cli.options import broker_option, complete_topics, setting, size
+from runnel.cli.options import broker_option, complete_topics, compress_option, setting, size
 
 if TYPE_CHECKING:
     from runnel.client.cluster import Cluster
@@ -60,13 +60,7 @@ runnel consume old --json -e | runnel produce new --json
 @click.option(
     "--json", "as_json", is_flag=True, help="Each line is JSON: value, key, headers, partition, timestamp_ms."
 )
-@click.option(
-    "-z",
-    "--compress",
-    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
-    default="none",
-    help="Compression.",
-)
+@compress_option
 @click.option(
     "-a",
     "--acks",

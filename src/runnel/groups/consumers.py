@@ -24,11 +24,11 @@ from runnel.groups.records import (
     grouped,
     ungrouped,
 )
+from runnel.groups.seats import find_seated
 from runnel.groups.store import Stored
 from runnel.groups.timers import Alarm, Timer
 from runnel.groups.turn import Turn
 from runnel.groups.values import LEAVE_STATIC, GroupState
-from runnel.model.errors import FencedInstance, UnknownMember
 from runnel.model.ids import Millis, PartitionKey, TopicId
 
 SMALL = 1_000  # members and partitions: a group up to this size is assigned anew at every change, which takes 10 ms
@@ -124,16 +124,7 @@ class Consumers:
 
     def _find(self, member_id: str, instance_id: str | None) -> Consumer:
         """The member that sent a request, or why it is none (any more)."""
-        if instance_id is not None:
-            holder = self.statics.get(instance_id)
-            if holder is None:
-                raise UnknownMember(f"no member has the instance id {instance_id!r}: join the group again")
-            if holder != member_id:
-                raise FencedInstance(f"instance {instance_id!r} is now held by another member: stop this one")
-        member = self.members.get(member_id)
-        if member is None:
-            raise UnknownMember(f"{member_id!r} is no member of group {self.group_id!r} (any more): join again")
-        return member
+        return find_seated(self.members, self.statics, member_id, instance_id, f"group {self.group_id!r}")
 
     def _dismiss(self, member: Consumer, turn: Turn) -> None:
         self._remove(member, turn)

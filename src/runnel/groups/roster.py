@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from runnel.groups.records import ClassicMemberRecord
+from runnel.groups.seats import find_seated
 from runnel.groups.subscription import Malformed, Subscription, read_subscription
 from runnel.groups.values import DescribedMember, Join, JoinedMember, OfferedProtocol
-from runnel.model.errors import FencedInstance, UnknownMember
 
 
 @dataclass(slots=True)
@@ -104,16 +104,7 @@ class Roster:
 
     def find(self, member_id: str, instance_id: str | None) -> Member:
         """The member that sent a request, or why it is none (any more)."""
-        if instance_id is not None:
-            holder = self.statics.get(instance_id)
-            if holder is None:
-                raise UnknownMember(f"no member has the instance id {instance_id!r}: join the group again")
-            if holder != member_id:
-                raise FencedInstance(f"instance {instance_id!r} is now held by another member: stop this one")
-        member = self.members.get(member_id)
-        if member is None:
-            raise UnknownMember(f"{member_id!r} is no member of the group (any more): join again")
-        return member
+        return find_seated(self.members, self.statics, member_id, instance_id, "the group")
 
     def elect_joined(self) -> bool:
         """Make sure that the leader is one of those who rejoined; False if nobody did."""

@@ -35,6 +35,12 @@ def test_nothing_happens_that_must_not(seed: int) -> None:
     assert sum(outcome.faults.values()) > 0
 
 
+@pytest.mark.parametrize("seed", [7065, 7158])
+def test_an_orderly_stop_meets_a_compaction_under_way(seed: int) -> None:
+    """It used to close files that a slice of the compaction was still writing to, and could hang."""
+    assert run(seed).violations == []
+
+
 def test_a_seed_is_replayed_exactly_whatever_the_hashes_are() -> None:
     program = "from runnel.testing.simulation import run; print(run(4).trace_hash, run(4).trace_hash)"
     hashes = set()

@@ -7,8 +7,10 @@ Rule 4: readers in flight keep the file they have open.
 Rule 5: a segment in which batches can't even be told apart is left as it is.
 """
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Coroutine, Iterator
 from contextlib import suppress
+from typing import Any, TypeVar
 
 from crc32c import crc32c
 
@@ -30,6 +32,7 @@ from runnel.model.seams import Buffer, Disk, File
 from runnel.model.topic_config import INT_MAX, TopicConfig
 from runnel.record.batch import read_header
 
+T = TypeVar("T")
 SLICE_BYTES = 256 * KIB  # about a millisecond of work
 
 
@@ -78,8 +81,10 @@ class Cleaner:
     async def _map_keys(self, dirty: list[Segment], config: TopicConfig, now_ms: int, upto: int) -> KeyMap:
         latest = KeyMap(max(self._state.cleaned_offset, self._state.start_offset))
         batches = _batches(self._disk, dirty)
-        while await self._disk.offload(
-            lambda: map_keys(latest, batches, bound=upto, config=config, now_ms=now_ms, bytes_max=SLICE_BYTES)
+        while await _to_its_end(
+            self._disk.offload(
+                lambda: map_keys(latest, batches, bound=upto, config=config, now_ms=now_ms, bytes_max=SLICE_BYTES)
+            )
         ):
             pass
         return latest
@@ -96,10 +101,10 @@ class Cleaner:
             last_offsets=state.producers.last_offsets(), complete=not any(segment.holes for segment in earlier),
         )  # fmt: skip
         try:
-            while await self._disk.offload(lambda: rewrite.take(kept)):
+            while await _to_its_end(self._disk.offload(lambda: rewrite.take(kept))):
                 pass
             if not rewrite.is_unchanged():
-                await self._writer.beside(lambda: self._exchange(group, rewrite))
+                await _to_its_end(self._writer.beside(lambda: self._exchange(group, rewrite)))
         finally:
             await self._disk.offload(rewrite.discard)
 
@@ -126,6 +131,16 @@ class Cleaner:
         if state.cleaned_offset < offset <= state.active.base_offset:
             await self._writer.keeper.save_start(state.start_offset, offset)
             state.cleaned_offset = offset
+
+
+async def _to_its_end(step: Coroutine[Any, Any, T]) -> T:
+    """Do a step that uses files. Who is cancelled waits for its end before the files are closed."""
+    running = asyncio.ensure_future(step)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
 
 
 class _Rewrite:

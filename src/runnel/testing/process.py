@@ -1,15 +1,15 @@
 """A broker of one's own, as a process: for tests that want the real thing."""
 
 import os
-import re
 import select
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from runnel.dev.brokers import ready_address, serve_command
 
 READY_S = 60.0  # generous: a busy machine may be slow, a broken broker ends at once
 
@@ -27,13 +27,10 @@ class BrokerProcess:
 
     def start(self) -> None:
         """Start, or start again on the same port, and wait until clients are let in."""
-        address = self.kafka or f"127.0.0.1:{self._port}"
-        command = [sys.executable, "-m", "runnel.cli.main", "serve", "--data", str(self.data), "--kafka", address]
+        command = serve_command(self.data, self.kafka or f"127.0.0.1:{self._port}", *self._options)
         errors = (self.data.parent / f"{self.data.name}.stderr").open("a")
         with errors:
-            self._process = subprocess.Popen(
-                [*command, *self._options], stdout=subprocess.PIPE, stderr=errors, env=self._environment
-            )
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=self._environment)
         self.kafka = self._address()
 
     def _address(self) -> str:
@@ -43,8 +40,8 @@ class BrokerProcess:
         printed = b""
         while select.select([output], [], [], READY_S)[0] and (piece := os.read(output.fileno(), 4096)):
             printed += piece
-            if found := re.search(rb"^ +kafka +(\S+) .*\n", printed, re.MULTILINE):
-                return found[1].decode()
+            if address := ready_address(printed):
+                return address
         raise RuntimeError(f"the broker did not become ready:\n{self.errors()}")
 
     def errors(self) -> str:

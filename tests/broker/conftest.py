@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from runnel.cluster.image import Partition as PartitionImage
 from runnel.model.ids import BrokerId, Epoch, PartitionKey, TopicId
 from runnel.model.topic_config import FlushMode, TopicConfig
 from runnel.replica.partition import Partition
@@ -28,6 +29,9 @@ def run(tmp_path: Path) -> Callable[[Scenario], None]:
     return runner
 
 
+ME = BrokerId(1)
+
+
 async def _run(folder: Path, scenario: Scenario) -> None:
     disk = GatedDisk(str(folder))
     opened: list[Partition] = []
@@ -36,8 +40,9 @@ async def _run(folder: Path, scenario: Scenario) -> None:
         partition = await Partition.open(
             "t", PartitionKey(TopicId(UUID(int=1)), number), f"p{number}",
             TopicConfig(**{"flush_mode": FlushMode.OS, **settings}),
-            me=BrokerId(1), leader_epoch=Epoch(2), disk=disk, clock=SystemClock(), on_fatal=_fail,
+            me=ME, disk=disk, clock=SystemClock(), on_fatal=_fail,
         )  # fmt: skip
+        await partition.apply(PartitionImage(ME, Epoch(2), Epoch(0), (ME,), (ME,)))
         opened.append(partition)
         return partition
 

@@ -38,8 +38,9 @@ class Rig:
     async def open(self) -> None:
         self.replica = await Replica.open(
             "groups", PartitionKey(TopicId(UUID(int=1)), 0), "p", TopicConfig(),
-            me=ME, leader_epoch=Epoch(0), disk=self.disk, clock=SystemClock(), on_fatal=self._fail,
+            me=ME, disk=self.disk, clock=SystemClock(), on_fatal=self._fail,
         )  # fmt: skip
+        await self.replica.apply(PLACED)
         self.shard = Shard(
             self.replica, lambda: GroupShard(GroupConfig(), SeededRng(1)), lambda: ImageTopics(IMAGE), SystemClock()
         )

@@ -9,8 +9,9 @@ from uuid import UUID
 
 import pytest
 
+from runnel.cluster.image import Partition as PartitionImage
 from runnel.log.log import Appended
-from runnel.model.errors import OffsetOutOfRange, RequestTimedOut
+from runnel.model.errors import NotLeader, OffsetOutOfRange, RequestTimedOut
 from runnel.model.ids import BrokerId, Epoch, Offset, PartitionKey, TopicId
 from runnel.model.topic_config import FlushMode, TopicConfig
 from runnel.record import records
@@ -20,6 +21,7 @@ from runnel.shell.clock import SystemClock
 from runnel.testing.gated_disk import GatedDisk
 
 LONG_S = 60.0
+ME, EPOCH = BrokerId(1), Epoch(3)
 
 
 def batch_of(*values: bytes) -> memoryview:
@@ -47,8 +49,9 @@ def run(folder: Path, scenario: Callable[[Partition, GatedDisk], Coroutine[Any, 
         try:
             partition = await Partition.open(
                 "t", PartitionKey(TopicId(UUID(int=1)), 0), "p", TopicConfig(flush_mode=mode),
-                me=BrokerId(1), leader_epoch=Epoch(3), disk=disk, clock=SystemClock(), on_fatal=fatal.append,
+                me=ME, disk=disk, clock=SystemClock(), on_fatal=fatal.append,
             )  # fmt: skip
+            await partition.apply(PartitionImage(ME, EPOCH, Epoch(7), (ME,), (ME,)))
             await _warm_up(partition)
             await scenario(partition, disk)
             disk.gate.set()
@@ -65,7 +68,7 @@ async def _warm_up(partition: Partition) -> None:
     first = append(partition, b"0")
     if isinstance(first, asyncio.Future):
         await first
-    if (waiting := partition.committed(Offset(1), LONG_S)) is not None:
+    if (waiting := partition.committed(Offset(1), EPOCH, LONG_S)) is not None:
         await waiting
 
 
@@ -75,7 +78,7 @@ def test_in_commit_mode_what_is_not_synced_is_neither_committed_nor_readable(tmp
         appended = append(partition, b"a", b"b")
         assert isinstance(appended, Appended)
         assert (appended.base_offset, appended.last_offset) == (1, 2)
-        waiting = partition.committed(Offset(3), LONG_S)
+        waiting = partition.committed(Offset(3), EPOCH, LONG_S)
         assert waiting is not None
         await asyncio.sleep(0)
         assert not waiting.done()
@@ -96,7 +99,7 @@ def test_in_the_other_modes_written_is_committed(tmp_path: Path, mode: FlushMode
     async def scenario(partition: Partition, disk: GatedDisk) -> None:
         disk.gate.clear()
         append(partition, b"a")
-        assert partition.committed(Offset(2), LONG_S) is None
+        assert partition.committed(Offset(2), EPOCH, LONG_S) is None
         assert partition.high_watermark == 2
 
     run(tmp_path, scenario, mode)
@@ -112,7 +115,7 @@ def test_appends_that_meet_a_sync_share_the_next_one(tmp_path: Path) -> None:
         disk.gate.set()
         offsets = [(await each).base_offset for each in waiting if isinstance(each, asyncio.Future)]
         assert offsets == [2, 3, 4, 5, 6]
-        done = partition.committed(Offset(7), LONG_S)
+        done = partition.committed(Offset(7), EPOCH, LONG_S)
         if done is not None:
             await done
         assert partition.high_watermark == 7
@@ -124,11 +127,11 @@ def test_a_commit_that_does_not_come_in_time_says_so(tmp_path: Path) -> None:
     async def scenario(partition: Partition, disk: GatedDisk) -> None:
         disk.gate.clear()
         append(partition, b"a")
-        waiting = partition.committed(Offset(2), 0.01)
+        waiting = partition.committed(Offset(2), EPOCH, 0.01)
         assert waiting is not None
         with pytest.raises(RequestTimedOut, match="t-0: offset 1 was written but not committed"):
             await waiting
-        later = partition.committed(Offset(2), LONG_S)
+        later = partition.committed(Offset(2), EPOCH, LONG_S)
         disk.gate.set()
         assert later is not None
         await later
@@ -147,7 +150,7 @@ def test_commits_are_told_in_the_order_of_offsets(tmp_path: Path) -> None:
         told: list[int] = []
         waiting = []
         for end in (4, 2, 3):  # the later ones as duplicates of an earlier batch would
-            future = partition.committed(Offset(end), LONG_S)
+            future = partition.committed(Offset(end), EPOCH, LONG_S)
             assert future is not None
             future.add_done_callback(partial(_note, told, end))
             waiting.append(future)
@@ -197,10 +200,10 @@ def test_closing_tells_those_who_wait(tmp_path: Path) -> None:
     async def scenario(partition: Partition, disk: GatedDisk) -> None:
         disk.gate.clear()
         append(partition, b"a")
-        waiting = partition.committed(Offset(2), LONG_S)
+        waiting = partition.committed(Offset(2), EPOCH, LONG_S)
         closing = asyncio.ensure_future(partition.close())
         assert waiting is not None
-        with pytest.raises(RequestTimedOut, match="closing"):
+        with pytest.raises(NotLeader, match="closing"):
             await waiting
         disk.gate.set()
         await closing

@@ -148,9 +148,10 @@ class Shard:
         now = self._clock.wall_ms()
         rows = [records.Record(Offset(i), now, key, value, ()) for i, (key, value) in enumerate(decided)]
         batch = memoryview(bytearray(records.encode(rows)))
+        epoch = self.partition.leader_epoch
         begun = self.partition.append(batch, read_header(batch))
         appended = await begun if isinstance(begun, asyncio.Future) else begun
-        waiting = self.partition.committed(Offset(appended.last_offset + 1), COMMIT_TIMEOUT_S)
+        waiting = self.partition.committed(Offset(appended.last_offset + 1), epoch, COMMIT_TIMEOUT_S)
         if waiting is not None:
             await waiting
 

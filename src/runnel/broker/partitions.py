@@ -73,12 +73,16 @@ class Partitions:
         await self._close_topic(topic_id)
         await self._disk.offload(lambda: _remove_folders(self._disk, topic_id))
 
-    async def close(self) -> None:
+    async def close(self) -> bool:
+        """Close every log; returns whether all of them could be closed cleanly."""
+        clean = True
         for partition in self._open.values():
             try:
                 await partition.close()
             except RunnelError as error:
                 logger.error("%s did not close cleanly: %s", partition.name, error)
+                clean = False
+        return clean
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(list(self._open.values()))
@@ -136,9 +140,9 @@ class Partitions:
         try:
             partition = await Partition.open(
                 topic.name, key, f"{FOLDER}/{key}", self.effective(topic),
-                me=self._me, leader_epoch=image.leader_epoch,
-                disk=self._disk, clock=self._clock, on_fatal=self._on_fatal, files=self._files,
+                me=self._me, disk=self._disk, clock=self._clock, on_fatal=self._on_fatal, files=self._files,
             )  # fmt: skip
+            await partition.apply(image)
         except (StorageFailed, Corruption, OSError) as error:
             failure = StorageFailed(f"{topic.name}-{number} can't be opened: {error}")
             self._failed[key] = failure
@@ -153,6 +157,7 @@ class Partitions:
         for number in range(len(topic.partitions)):
             partition = self._open.get(PartitionKey(topic.id, number))
             if partition is not None:
+                partition.leader_epoch = topic.partitions[number].leader_epoch
                 partition.reconfigure(config)
 
     async def _close_topic(self, topic_id: TopicId) -> None:

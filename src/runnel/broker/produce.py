@@ -19,7 +19,7 @@ from runnel.model.errors import (
     NotEnoughReplicas,
     RunnelError,
 )
-from runnel.model.ids import Offset
+from runnel.model.ids import NO_EPOCH, Epoch, Offset
 from runnel.model.seams import Clock
 from runnel.model.topic_config import TimestampType, TopicConfig
 from runnel.record.batch import BatchHeader, check_produced
@@ -54,16 +54,16 @@ class Producing:
         self, appends: Sequence[Append], acks: int, timeout_ms: int, let_pass: Callable[[], None]
     ) -> list[Produced | RunnelError]:
         """Append batches; each result is a place in the log or an error."""
-        begun = [self._begin(append, acks) for append in appends]
+        begun = [(self._begin(append, acks), _epoch_of(append)) for append in appends]
         let_pass()
         results: list[Produced | RunnelError] = []
-        for append, result in zip(appends, begun, strict=True):
+        for append, (result, epoch) in zip(appends, begun, strict=True):
             if isinstance(result, RunnelError):
                 results.append(result)
             elif acks != ACKS_ALL and isinstance(result, Appended):
                 results.append(_produced(append.partition, result))  # nothing to wait for: the common case
             else:
-                results.append(await _finish(append.partition, result, acks, max(timeout_ms, 0) / 1000))
+                results.append(await _finish(append.partition, result, epoch, acks, max(timeout_ms, 0) / 1000))
         return results
 
     def _begin(self, append: Append, acks: int) -> "Appended | asyncio.Future[Appended] | RunnelError":
@@ -89,9 +89,9 @@ class Producing:
                 f"a batch of {header.size} bytes for {partition.name} is above max.message.bytes,"
                 f" {config.max_message_bytes}: send smaller batches, or raise the topic's setting"
             )
-        if acks == ACKS_ALL and len(partition.progress.in_sync) < config.min_insync_replicas:
+        if acks == ACKS_ALL and len(partition.progress.isr) < config.min_insync_replicas:
             raise NotEnoughReplicas(
-                f"{partition.name} has {len(partition.progress.in_sync)} replicas in sync,"
+                f"{partition.name} has {len(partition.progress.isr)} replicas in sync,"
                 f" min.insync.replicas asks for {config.min_insync_replicas}: start more brokers, or lower the setting"
             )
         if acks not in (ACKS_ALL, 0, 1):
@@ -118,15 +118,20 @@ class Producing:
             )
 
 
+def _epoch_of(append: Append) -> Epoch:
+    return append.partition.leader_epoch if isinstance(append.partition, Partition) else NO_EPOCH
+
+
 async def _finish(
-    partition: Partition | RunnelError, begun: "Appended | asyncio.Future[Appended]", acks: int, timeout_s: float
-) -> Produced | RunnelError:
+    partition: Partition | RunnelError, begun: "Appended | asyncio.Future[Appended]", leader_epoch: Epoch, acks: int,
+    timeout_s: float,
+) -> Produced | RunnelError:  # fmt: skip
     """Wait until the append is written, and for acks=all until it is committed."""
     assert isinstance(partition, Partition)
     try:
         appended = begun if isinstance(begun, Appended) else await begun
         if acks == ACKS_ALL:
-            waiting = partition.committed(Offset(appended.last_offset + 1), timeout_s)
+            waiting = partition.committed(Offset(appended.last_offset + 1), leader_epoch, timeout_s)
             if waiting is not None:
                 await waiting
     except RunnelError as error:

@@ -1,23 +1,38 @@
-"""One partition that this broker leads: the log, the high watermark, and those who wait for it.
+"""One replica of one partition: its log, its role, and those who wait.
 
-Rule 1: nobody reads at or above the high watermark.
-Rule 2: acks=all is answered when the high watermark has passed the batch; a duplicate waits for its original.
-Rule 3: who waits for new messages is woken by the high watermark, never by a timer.
+    IDLE --apply--> LEADER    appends, serves readers and followers, knows what is committed
+      ^               |
+      |  apply        v
+      +----------> FOLLOWER   asks its leader, does what `following` decides, serves readers what it knows as committed
+
+Rule 1: nobody but a replica reads at or above the high watermark.
+Rule 2: acks=all is answered when the high watermark has passed the batch, in the leader epoch it was appended in; a
+        duplicate waits for its original.
+Rule 3: who waits for new messages is woken by the high watermark, a follower by the end of the log; never by a timer.
+Rule 4: with its leader epoch a leader's promises end: who still waits for them is sent to the next leader.
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
+from enum import Enum
 from typing import Protocol
 
+from runnel.cluster.image import Partition as PartitionImage
 from runnel.log.files import Files
 from runnel.log.log import Appended, Log
-from runnel.model.errors import OffsetOutOfRange, RequestTimedOut
-from runnel.model.ids import BrokerId, Epoch, Offset, PartitionKey
+from runnel.model.errors import NotEnoughReplicasAfterAppend, NotLeader, OffsetOutOfRange, RequestTimedOut, RunnelError
+from runnel.model.ids import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, Offset, PartitionKey
 from runnel.model.seams import Clock, Disk
 from runnel.model.topic_config import TopicConfig
 from runnel.record.batch import BatchHeader
+from runnel.replica.following import Answer, Append, AskAgain, BeginAt, Cut, Question, decide, high_watermark
 from runnel.replica.progress import Progress
+
+ENOUGH = 2**62  # bytes: whoever waits for them has waited long enough
+
+logger = logging.getLogger("runnel.replica")
 
 
 class Watcher(Protocol):
@@ -26,75 +41,151 @@ class Watcher(Protocol):
     def grown(self, bytes_added: int) -> None: ...
 
 
-class Partition:
-    """The leader's side of one partition."""
+class Role(Enum):
+    IDLE = "idle"  # opened, or on the way from one role to another
+    LEADER = "leader"
+    FOLLOWER = "follower"
 
-    def __init__(self, topic: str, key: PartitionKey, config: TopicConfig, me: BrokerId, leader_epoch: Epoch) -> None:
+
+class Partition:
+    """A replica on this broker."""
+
+    def __init__(self, topic: str, key: PartitionKey, config: TopicConfig, me: BrokerId, clock: Clock) -> None:
         self.topic = topic
         self.key = key
         self.config = config
-        self.leader_epoch = leader_epoch
+        self.role = Role.IDLE
+        self.image: PartitionImage | None = None
+        self.leader_epoch = NO_EPOCH
+        self.high_watermark = NO_OFFSET
+        self.log: Log
+        self.progress: Progress  # of a leader
         self._me = me
+        self._clock = clock
         self._commits: deque[tuple[Offset, asyncio.Future[None]]] = deque()
         self._watchers: dict[Watcher, None] = {}  # first come, first served
+        self._followers: dict[Watcher, None] = {}
         self._bytes_seen = 0
-        self.log: Log
-        self.progress: Progress
+        self._end_seen = NO_OFFSET
+        self._held: asyncio.Future[None] | None = None  # a follower waits until what it got is durable
 
     @classmethod
     async def open(
         cls, topic: str, key: PartitionKey, path: str, config: TopicConfig, *,
-        me: BrokerId, leader_epoch: Epoch, disk: Disk, clock: Clock, on_fatal: Callable[[BaseException], None],
+        me: BrokerId, disk: Disk, clock: Clock, on_fatal: Callable[[BaseException], None],
         files: Files | None = None,
     ) -> "Partition":  # fmt: skip
-        """Open the log, recovering it if need be; what it holds is readable at once."""
-        partition = cls(topic, key, config, me, leader_epoch)
+        """Open the log, recovering it if need be. It has no role yet."""
+        partition = cls(topic, key, config, me, clock)
         partition.log = log = await Log.open(
             disk, path, config, clock=clock, on_progress=partition._log_moved, on_fatal=on_fatal, files=files
         )
-        partition.progress = Progress([me], log.held_offset)
+        partition.high_watermark = log.start_offset
         partition._bytes_seen = log.size_bytes
         return partition
 
     async def close(self) -> None:
         """Stop: what waits for the log learns that it will not come."""
-        self.fail_waiters(RequestTimedOut(f"{self.name} is closing: send again to its next leader"))
+        self._step_down(NotLeader(f"{self.name} is closing: send again to its next leader"))
         await self.log.close()
 
     def reconfigure(self, config: TopicConfig) -> None:
         if config != self.config:
             self.config = config
             self.log.reconfigure(config)
+            if self.role is Role.LEADER:
+                self.progress.minimum = config.min_insync_replicas
+                self._replicas_moved()
 
     @property
     def name(self) -> str:
         return f"{self.topic}-{self.key.number}"
 
     @property
-    def high_watermark(self) -> Offset:
-        return self.progress.high_watermark
+    def is_leader(self) -> bool:
+        return self.role is Role.LEADER
 
     @property
     def last_stable_offset(self) -> Offset:
         """Up to here no transaction is open. There are none yet, so it is the high watermark."""
-        return self.progress.high_watermark
+        return self.high_watermark
 
-    # --- appending
+    # --- roles
+
+    async def apply(self, image: PartitionImage) -> None:
+        """Be what the image says; an image that is older than what was applied says nothing."""
+        if self.image is not None and image.epoch < self.image.epoch:
+            return
+        self.image = image
+        if image.leader != self._me:
+            self._follow(image)
+        elif self.role is not Role.LEADER or image.leader_epoch != self.leader_epoch:
+            await self._lead(image)
+        else:
+            self.progress.see(image)
+            self._replicas_moved()
+
+    async def _lead(self, image: PartitionImage) -> None:
+        self._step_down(NotLeader(f"{self.name} begins leader epoch {image.leader_epoch}: send again"))
+        await self.log.idle()  # what an earlier epoch still had in line belongs before this one
+        self.leader_epoch = image.leader_epoch
+        self.high_watermark = min(self.high_watermark, self.log.end_offset)
+        self.progress = Progress(
+            self._me, image,
+            epoch_start=self.log.end_offset, high_watermark=self.high_watermark,
+            minimum=self.config.min_insync_replicas, now_ms=self._clock.monotonic_ms(),
+        )  # fmt: skip
+        self._end_seen = self.log.end_offset
+        self.role = Role.LEADER
+        self._log_moved()
+
+    def _follow(self, image: PartitionImage) -> None:
+        if self.role is Role.FOLLOWER and image.leader_epoch == self.leader_epoch:
+            return
+        self._step_down(
+            NotLeader(f"{self.name} is led by broker {image.leader} now: ask for metadata, then send again")
+        )
+        self.leader_epoch = image.leader_epoch
+        self.role = Role.FOLLOWER
+
+    def _step_down(self, error: RunnelError) -> None:
+        """Rule 4. Readers are woken too: they ask again, and hear what changed."""
+        self.role = Role.IDLE
+        self._fail_commits(error)
+        for watcher in [*self._watchers, *self._followers]:
+            watcher.grown(ENOUGH)
+        if self._held is not None and not self._held.done():
+            self._held.set_result(None)
+
+    # --- appending, as leader
 
     def append(self, batch: memoryview, header: BatchHeader) -> "Appended | asyncio.Future[Appended]":
         """Append one checked batch; its future, if it has to wait in line, ends when it is written."""
+        self._must_lead(self.leader_epoch)
         return self.log.append(batch, header, leader_epoch=self.leader_epoch)
 
-    def committed(self, end: Offset, timeout_s: float) -> "asyncio.Future[None] | None":
-        """None if everything below `end` is committed, else a future that says when, or RequestTimedOut."""
-        if end <= self.progress.high_watermark:
+    def committed(self, end: Offset, leader_epoch: Epoch, timeout_s: float) -> "asyncio.Future[None] | None":
+        """None if everything below `end` is committed, else a future that says when, or why not.
+
+        `leader_epoch` is the one that the batch was appended in: in another one, its offset may be another batch's.
+        """
+        self._must_lead(leader_epoch)
+        if end <= self.high_watermark:
             return None
+        if not self.progress.enough:
+            raise self._too_few_after_append()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         timer = loop.call_later(timeout_s, self._commit_timed_out, future, end, timeout_s)
         future.add_done_callback(lambda _: timer.cancel())
         self._insert_commit(end, future)
         return future
+
+    def _must_lead(self, leader_epoch: Epoch) -> None:
+        if self.role is not Role.LEADER or leader_epoch != self.leader_epoch:
+            raise NotLeader(
+                f"{self.name} is not led here in epoch {leader_epoch} any more: ask for metadata, send again"
+            )
 
     def _insert_commit(self, end: Offset, future: "asyncio.Future[None]") -> None:
         waiting = self._commits
@@ -114,41 +205,146 @@ class Partition:
                 )
             )
 
-    def fail_waiters(self, error: Exception) -> None:
+    def _too_few_after_append(self) -> NotEnoughReplicasAfterAppend:
+        return NotEnoughReplicasAfterAppend(
+            f"{self.name} has {len(self.progress.isr)} replicas in sync, {self.config.min_insync_replicas} are needed:"
+            " what was written is not committed; it may still be when more are back"
+        )
+
+    def _fail_commits(self, error: RunnelError) -> None:
         for _, future in self._commits:
             if not future.done():
                 future.set_exception(error)
         self._commits.clear()
 
+    # --- progress
+
+    def fetched_by(self, follower: BrokerId, broker_epoch: Epoch, offset: Offset) -> None:
+        """A follower asks for what comes after `offset`: all below, it holds."""
+        now_ms = self._clock.monotonic_ms()
+        if self.progress.fetched(follower, broker_epoch, offset, self.log.end_offset, now_ms):
+            self._commit()
+
     def _log_moved(self) -> None:
-        """The log wrote or synced: move the high watermark, and wake those who waited for it."""
-        if not self.progress.advance(self._me, self.log.held_offset):
-            return
+        """The log wrote or synced."""
+        if self.role is Role.LEADER:
+            if self.progress.own(self.log.held_offset):
+                self._commit()
+            if self._followers and self.log.end_offset > self._end_seen:
+                self._end_seen = self.log.end_offset
+                for watcher in list(self._followers):
+                    watcher.grown(ENOUGH)  # a follower is never kept waiting for more
+        elif self._held is not None and not self._held.done() and self._is_held:
+            self._held.set_result(None)
+
+    def _replicas_moved(self) -> None:
+        """The ISR, or the minimum, changed."""
+        self._commit()
+        if not self.progress.enough and self._commits:
+            self._fail_commits(self._too_few_after_append())
+
+    def _commit(self) -> None:
+        """Move the high watermark, and wake those who waited for it."""
         reached = self.progress.high_watermark
+        if reached <= self.high_watermark:
+            return
+        self.high_watermark = reached
         waiting = self._commits
         while waiting and waiting[0][0] <= reached:
             future = waiting.popleft()[1]
             if not future.done():
                 future.set_result(None)
+        self._wake_readers()
+
+    def _wake_readers(self) -> None:
         size = self.log.size_bytes
         # At least one: retention may have made the log smaller meanwhile.
         grown, self._bytes_seen = max(size - self._bytes_seen, 1), size
         for watcher in list(self._watchers):
             watcher.grown(grown)
 
+    # --- following
+
+    @property
+    def _is_held(self) -> bool:
+        return self.log.held_offset >= self.log.end_offset
+
+    def question(self) -> Question | None:
+        """What to ask the leader; None while what is here is not durable yet, or there is no leader to follow."""
+        if self.role is not Role.FOLLOWER or not self._is_held:
+            return None
+        return Question(self.leader_epoch, self.log.end_offset, self.log.last_epoch)
+
+    async def take(self, asked: Question, answer: Answer) -> None:
+        """Do what the leader's answer asks for; return when what it brought is durable.
+
+        Raises what the log raises: then ask again, after a pause.
+        """
+        if self.role is not Role.FOLLOWER:
+            return
+        match decide(self.log, self.leader_epoch, asked, answer):
+            case Append(records):
+                await self._append_fetched(records)
+                await self._note_leader(asked, answer)
+            case Cut(offset):
+                await self._cut(offset)
+            case BeginAt(offset):
+                logger.warning("%s begins anew at offset %d: its leader keeps nothing older", self.name, offset)
+                await self.log.begin_anew(offset)
+                self.high_watermark = self.log.start_offset
+            case AskAgain(why):
+                logger.debug("%s asks its leader again: %s", self.name, why)
+
+    async def _append_fetched(self, records: memoryview) -> None:
+        if not records:
+            return
+        begun = self.log.append_as_follower(records)
+        if isinstance(begun, asyncio.Future):
+            await begun
+        if self.role is Role.FOLLOWER and not self._is_held:
+            self._held = asyncio.get_running_loop().create_future()
+            try:
+                await self._held
+            finally:
+                self._held = None
+
+    async def _note_leader(self, asked: Question, answer: Answer) -> None:
+        """Follow the leader's high watermark and start."""
+        if self.role is not Role.FOLLOWER or asked.leader_epoch != self.leader_epoch:
+            return
+        reached = high_watermark(self.high_watermark, answer.high_watermark, self.log.end_offset)
+        if reached > self.high_watermark:
+            self.high_watermark = reached
+            self._wake_readers()
+        if answer.start_offset > self.log.start_offset:
+            await self.log.advance_start(answer.start_offset, self.high_watermark)
+
+    async def _cut(self, offset: Offset) -> None:
+        if offset < self.high_watermark:
+            logger.error(
+                "%s is cut to offset %d, below %d which was committed: an unclean election took place",
+                self.name, offset, self.high_watermark,
+            )  # fmt: skip
+        await self.log.truncate(offset)
+        self.high_watermark = min(self.high_watermark, self.log.end_offset)
+
     # --- reading
 
-    def read_cached(self, offset: Offset, bytes_max: int) -> bytes | memoryview | None:
-        """Whole batches from `offset` to the high watermark if memory has them; None if the disk must be asked."""
-        if offset == self.progress.high_watermark:
+    def readable_until(self, *, replica: bool) -> Offset:
+        return self.log.end_offset if replica else self.high_watermark
+
+    def read_cached(self, offset: Offset, bytes_max: int, *, replica: bool = False) -> bytes | memoryview | None:
+        """Whole batches from `offset` on if memory has them; None if the disk must be asked."""
+        until = self.readable_until(replica=replica)
+        if offset == until:
             return b""
         self._check_readable(offset)
-        return self.log.read_cached(offset, bytes_max, self.progress.high_watermark)
+        return self.log.read_cached(offset, bytes_max, until) if offset < until else b""
 
-    async def read(self, offset: Offset, bytes_max: int) -> bytes | memoryview:
-        """Whole batches from `offset` to the high watermark; at least one, even if it is larger than asked."""
+    async def read(self, offset: Offset, bytes_max: int, *, replica: bool = False) -> bytes | memoryview:
+        """Whole batches from `offset` on; at least one, even if it is larger than asked."""
         self._check_readable(offset)
-        return await self.log.read(offset, bytes_max, self.progress.high_watermark)
+        return await self.log.read(offset, bytes_max, self.readable_until(replica=replica))
 
     def _check_readable(self, offset: Offset) -> None:
         if not self.log.start_offset <= offset <= self.log.end_offset:
@@ -161,10 +357,16 @@ class Partition:
         """The largest epoch not above the one asked for, and where it ends (KIP-101); -1 and -1 if there is none."""
         if epoch == self.leader_epoch:
             return epoch, self.log.end_offset
-        return self.log.epochs.end_offset(epoch)
+        found = self.log.epochs.end_offset(epoch)
+        if found[0] != NO_EPOCH or epoch > self.leader_epoch:
+            return found
+        # Newer than every batch here, older than this leader's epoch, which has written nothing yet.
+        latest = self.log.epochs.latest
+        return (epoch if latest == NO_EPOCH else latest), self.log.end_offset
 
-    def watch(self, watcher: Watcher) -> None:
-        self._watchers[watcher] = None
+    def watch(self, watcher: Watcher, *, replica: bool = False) -> None:
+        (self._followers if replica else self._watchers)[watcher] = None
 
     def unwatch(self, watcher: Watcher) -> None:
         self._watchers.pop(watcher, None)
+        self._followers.pop(watcher, None)

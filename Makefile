@@ -6,9 +6,10 @@ DATA ?= data
 .DEFAULT_GOAL := help
 BENCH ?= short
 SEEDS ?= 100
+BROKERS ?= 3
 LOCK := $(BIN)/pip-compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-emit-trusted-host \
 	--no-emit-find-links --allow-unsafe --strip-extras --no-annotate --no-header
-.PHONY: help prerequisites setup setup-dev setup-compat setup-zookeeper run test check compat fuzz simulate mutants \
+.PHONY: help prerequisites setup setup-dev setup-compat setup-zookeeper run cluster test check compat fuzz simulate mutants \
 	bench format lock clean
 
 help: ## list the targets
@@ -39,8 +40,11 @@ setup-dev: .venv/dev.done ## the same, with what checks and tests need
 run: setup ## start a broker on loopback (data in ./data, or make run DATA=DIR)
 	@exec $(BIN)/runnel serve --data $(DATA)
 
-setup-zookeeper: setup-dev ## fetch the ZooKeeper that the tests use, into build/zookeeper (4.5 MB)
-	@$(BIN)/python -m runnel.testing.zookeeper || test -z "$$CI"
+cluster: setup setup-zookeeper ## start a ZooKeeper and three brokers on loopback (data in ./data-dev; BROKERS=N)
+	@exec $(BIN)/runnel dev --brokers $(BROKERS)
+
+setup-zookeeper: setup ## find a ZooKeeper for clusters and tests, or fetch one into build/zookeeper (4.5 MB)
+	@$(BIN)/python -m runnel.dev.zookeeper || test -z "$$CI"
 
 setup-compat: setup-dev ## fetch the foreign clients that the tests use, into build/compat
 	@$(BIN)/python tests/compat/setup_clients.py

@@ -1,13 +1,13 @@
-"""One append: what waits in line, what became of it, and what its sender is told when the disk refuses."""
+"""One append: what may be appended, what waits in line, what became of it, and what its sender is told if it failed."""
 
 import asyncio
 import errno
 from typing import NamedTuple
 
-from runnel.model.errors import Fatal, StorageFailed
+from runnel.model.errors import CorruptBatch, Fatal, StorageFailed
 from runnel.model.ids import Offset
 from runnel.model.seams import Buffer
-from runnel.record.batch import BatchHeader
+from runnel.record.batch import BatchHeader, headers, intact
 
 
 class Appended(NamedTuple):
@@ -41,6 +41,30 @@ class Waiting:
     def succeed(self, appended: Appended) -> None:
         if not self.future.done():
             self.future.set_result(appended)
+
+
+def arrived(buffer: Buffer) -> list[BatchHeader]:
+    """The headers of the batches that a follower got, each of them whole and with its checksum; CorruptBatch if not."""
+    given, end = [], 0
+    for position, header in headers(buffer):
+        if not intact(buffer, header, position) or header.last_offset_delta < 0:
+            raise CorruptBatch(f"the batch at offset {header.base_offset} arrived damaged: fetch it again")
+        given.append(header)
+        end = position + header.size
+    if not given or end != len(buffer):
+        raise CorruptBatch("what arrived does not end with a whole batch: fetch it again")
+    return given
+
+
+def check_continuity(given: list[BatchHeader], end_offset: int, epoch: int) -> None:
+    """Offsets go on where the log ends, or after a gap that compaction left; epochs do not fall."""
+    for header in given:
+        if header.base_offset < end_offset or header.leader_epoch < epoch:
+            raise CorruptBatch(
+                f"the batch at offset {header.base_offset} of epoch {header.leader_epoch} does not continue a log "
+                f"that ends at {end_offset} in epoch {epoch}: truncate to where both agree, then fetch again"
+            )
+        end_offset, epoch = header.base_offset + header.last_offset_delta + 1, header.leader_epoch
 
 
 def refusal(path: str, error: OSError) -> StorageFailed:

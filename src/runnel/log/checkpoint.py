@@ -36,6 +36,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     cleaned_offset: int  # compaction has been here
     index: IndexMark
     epochs: list[tuple[int, int]]  # leader epoch, its first offset
+    anew: bool = False  # decided, not done yet: what is in the folder goes, the log begins at the start offset
 
 
 def save(disk: Disk, folder: str, checkpoint: Checkpoint) -> None:

@@ -52,6 +52,8 @@ class Epochs:
 
         The answer to OffsetsForLeaderEpoch (KIP-101, KIP-279); -1 and -1 for an epoch this log has not seen yet.
         """
+        if epoch < 0:
+            return NO_EPOCH, NO_OFFSET
         at = bisect_right(self._entries, epoch, key=lambda entry: entry[0])
         if at == len(self._entries):
             known = bool(self._entries) and self._entries[-1][0] == epoch

@@ -25,6 +25,7 @@ from runnel.model.seams import File
 
 NO_TIMESTAMP = -1
 TAIL_BYTES_MAX = 4 * KIB  # entries for about 1 MiB of log
+RELATIVE_MAX = 2**32 - 1  # a follower may get a first batch that is further away; it is found without an entry
 
 _ENTRY = Struct(">IIq")
 ENTRY_BYTES = _ENTRY.size
@@ -78,7 +79,7 @@ class Index:
 
     def note(self, relative: int, position: int, timestamp: int, interval_bytes: int) -> None:
         """A batch was written at `position`."""
-        if position >= self.next_at:
+        if position >= self.next_at and relative <= RELATIVE_MAX:
             self.tail += _ENTRY.pack(relative, position, self.latest_timestamp)
             self.next_at = position + interval_bytes
         if timestamp > self.latest_timestamp:

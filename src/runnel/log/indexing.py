@@ -6,7 +6,7 @@ An index is never worth a failure: if the disk refuses it, its entries stay in m
 from contextlib import suppress
 
 from runnel.log import index as indexes
-from runnel.log.index import ENTRY_BYTES, TAIL_BYTES_MAX, Index
+from runnel.log.index import ENTRY_BYTES, RELATIVE_MAX, TAIL_BYTES_MAX, Index
 from runnel.log.scan import find_hole, walk
 from runnel.log.segment import Hole, Segment
 from runnel.model.seams import Disk, File
@@ -51,6 +51,8 @@ class IndexWriter:
 
 def seal(file: File, index: Index, segment: Segment, next_offset: int) -> None:
     """End an index whose tail was flushed; without this footer it is built again when it is needed."""
+    if next_offset - segment.base_offset > RELATIVE_MAX:
+        return
     with suppress(OSError):
         footer = indexes.footer(index, segment.size, next_offset - segment.base_offset)
         file.write([footer], index.count * ENTRY_BYTES)

@@ -59,19 +59,12 @@ class Keeper:
         return self.checkpoint(state.active, state.active.size, mark, state.end_offset, producers), producers
 
     def checkpoint(
-        self,
-        segment: Segment,
-        position: int,
-        mark: IndexMark,
-        end: Offset,
-        producers: Producers,
-        *,
-        start: Offset | None = None,
+        self, segment: Segment, position: int, mark: IndexMark, end: Offset, producers: Producers
     ) -> Checkpoint:
         """With this recovery point."""
         state = self._state
         return Checkpoint(
-            start_offset=state.start_offset if start is None else start,
+            start_offset=state.start_offset,
             recovery_offset=end, segment=segment.base_offset, position=position,
             created_ms=segment.created_ms, snapshot=is_worth_saving(producers), cleaned_offset=state.cleaned_offset,
             index=mark, epochs=state.epochs.entries(),
@@ -95,16 +88,24 @@ class Keeper:
             msgspec.structs.replace(last, start_offset=start_offset, cleaned_offset=max(cleaned_offset, start_offset))
         )
 
-    async def lower_recovery_point(self, segment: Segment, end_offset: Offset) -> None:
+    async def lower_recovery_point(self, segment: Segment, position: int, mark: IndexMark, end_offset: Offset) -> None:
         """Before the log is cut to `end_offset` in this segment: let a crash find nothing trusted beyond."""
         last = self._saved or self._earliest()
         if last.recovery_offset > end_offset:
             await self.save(
                 msgspec.structs.replace(
-                    last, recovery_offset=segment.base_offset, segment=segment.base_offset, position=0,
-                    created_ms=segment.created_ms, index=EMPTY_MARK,
+                    last, recovery_offset=end_offset, segment=segment.base_offset, position=position,
+                    created_ms=segment.created_ms, index=mark,
                 )
             )  # fmt: skip
+
+    async def decide_to_begin(self, offset: Offset) -> None:
+        """Whatever is in the log goes, and it begins at `offset`: recovery does that, now or after a crash."""
+        decision = Checkpoint(
+            start_offset=offset, recovery_offset=offset, segment=offset, position=0, created_ms=0, snapshot=False,
+            cleaned_offset=offset, index=EMPTY_MARK, epochs=[], anew=True,
+        )  # fmt: skip
+        await self.save(decision)
 
     def _earliest(self) -> Checkpoint:
         first = self._state.segments[0]

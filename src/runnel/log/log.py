@@ -21,7 +21,7 @@ from runnel.log.timing import Timed, TimeReader
 from runnel.log.trimming import Trimmer
 from runnel.log.writer import Writer
 from runnel.model.errors import Corruption, Fatal, StorageFailed
-from runnel.model.ids import Offset
+from runnel.model.ids import Epoch, Offset
 from runnel.model.seams import Buffer, Clock, Disk
 from runnel.model.topic_config import TopicConfig
 from runnel.record.batch import BatchHeader
@@ -101,6 +101,16 @@ class Log:
         return self._writer.held_offset
 
     @property
+    def last_epoch(self) -> Epoch:
+        """The leader epoch of the last batch, even if retention has removed it since; -1 if there was none."""
+        return self._state.epochs.latest
+
+    @property
+    def busy(self) -> bool:
+        """Whether an append waits in line, or a blocking step is under way or due."""
+        return self._writer.busy
+
+    @property
     def size_bytes(self) -> int:
         return self._state.size_bytes
 
@@ -129,7 +139,10 @@ class Log:
         return self._writer.append(batch, header, leader_epoch)
 
     def append_as_follower(self, batches: Buffer) -> "Appended | Future[Appended]":
-        """Append batches that carry their offsets and leader epochs."""
+        """Append batches that carry their offsets and leader epochs, as `append` does; all of them, or none.
+
+        Raises, or fails the future, with CorruptBatch if they are damaged or do not go on where this log ends.
+        """
         return self._writer.append_given(batches)
 
     def read_cached(self, offset: int, bytes_max: int, upto: int) -> bytes | memoryview | None:
@@ -155,8 +168,15 @@ class Log:
     # --- getting shorter
 
     async def truncate(self, offset: int) -> None:
-        """Remove everything from the batch with `offset` on. Below the start, the log goes on empty at `offset`."""
+        """Remove everything from the batch with `offset` on. Below the start, the log goes on empty at `offset`.
+
+        A crash leaves the log as it was or at least as long as asked for, always a beginning of what it was.
+        """
         await self._trimmer.truncate(offset, self._clock.wall_ms())
+
+    async def begin_anew(self, offset: int) -> None:
+        """Remove everything; the log goes on empty at `offset`, wherever that is."""
+        await self._trimmer.begin_anew(offset)
 
     async def advance_start(self, offset: int, upto: int | None = None) -> None:
         """Let the log begin at `offset` (DeleteRecords), at most at `upto`, the high watermark."""
@@ -177,6 +197,13 @@ class Log:
     def forget_producers(self, silent_ms: int) -> int:
         """Forget the idempotent producers that wrote nothing for so long; how many that were."""
         return self._state.producers.expire(self._clock.wall_ms(), silent_ms)
+
+    async def idle(self) -> None:
+        """Return when no append waits in line and no blocking step is under way; at once if that is so now.
+
+        To be used once no one appends any more: a log that is written to without a pause may never be idle.
+        """
+        await self._writer.idle()
 
     async def sync(self) -> None:
         """Return when everything appended so far survives a power loss."""

@@ -11,7 +11,10 @@ Rule 5: a file whose name is not ours is left alone.
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from runnel.log import checkpoint as checkpoints
+from runnel.log.checkpoint import Checkpoint
 from runnel.log.epochs import Epochs
 from runnel.log.index import Index
 from runnel.log.indexing import IndexWriter
@@ -45,7 +48,24 @@ def recover(disk: Disk, folder: str, index_interval_bytes: int, now_ms: int) -> 
     names = finish_swaps(disk, folder, disk.list(folder))
     for name in filter(is_our_tmp, names):
         disk.remove(f"{folder}/{name}")
-    return _Recovery(disk, folder, names, index_interval_bytes, now_ms).run()
+    known = checkpoints.load(disk, folder)
+    if known is not None and known.anew:
+        known = _begin(disk, folder, names, known, now_ms)
+        names = disk.list(folder)
+    return _Recovery(disk, folder, names, known, index_interval_bytes, now_ms).run()
+
+
+def _begin(disk: Disk, folder: str, names: list[str], decided: Checkpoint, now_ms: int) -> Checkpoint:
+    """Let the log begin where it was decided; the decision is taken off before anything can be appended."""
+    for suffix in (INDEX, PRODUCERS, LOG):
+        for offset in reversed(offsets_of(names, suffix)):
+            disk.remove(f"{folder}/{numbered(offset, suffix)}")
+    checkpoints.sync_dir(disk, folder)
+    _, file = create_segment(disk, folder, decided.start_offset, now_ms)
+    file.close()
+    done = msgspec.structs.replace(decided, anew=False, created_ms=now_ms)
+    checkpoints.save(disk, folder, done)
+    return done
 
 
 def finish_swaps(disk: Disk, folder: str, names: list[str]) -> list[str]:
@@ -93,14 +113,17 @@ def create_segment(disk: Disk, folder: str, base_offset: int, now_ms: int) -> tu
 class _Recovery:
     """One opening of one folder."""
 
-    def __init__(self, disk: Disk, folder: str, names: list[str], index_interval_bytes: int, now_ms: int) -> None:
+    def __init__(
+        self, disk: Disk, folder: str, names: list[str], known: Checkpoint | None, index_interval_bytes: int,
+        now_ms: int,
+    ) -> None:  # fmt: skip
         self.disk = disk
         self.folder = folder
         self.interval = index_interval_bytes
         self.now_ms = now_ms
         self.bases = offsets_of(names, LOG)
         self.snapshots = offsets_of(names, PRODUCERS)
-        self.known = checkpoints.load(disk, folder)
+        self.known = known
         self.synced = Offset(self.known.recovery_offset if self.known else 0)
         self.trusted = False  # everything below the recovery point is there
         self.scanned = False

@@ -5,17 +5,18 @@ Rule 2: whatever is removed at the start lies below a bound that was handed in, 
 Rule 3: epochs, producers and index follow the log; they are never left as they were before.
 """
 
+from collections.abc import Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from runnel.log.checkpoint import sync, sync_dir
 from runnel.log.files import Files
 from runnel.log.index import ENTRY_BYTES, NO_TIMESTAMP, Index
 from runnel.log.indexing import build
-from runnel.log.keeper import EMPTY_MARK
 from runnel.log.layout import PRODUCERS, offsets_of
 from runnel.log.producers import Producers
 from runnel.log.reader import Reader
-from runnel.log.recovery import create_segment, load_producers
+from runnel.log.recovery import load_producers
 from runnel.log.scan import walk_over_rot
 from runnel.log.segment import Segment
 from runnel.log.snapshots import drop_snapshots
@@ -118,17 +119,26 @@ class Trimmer:
         if offset < self._state.end_offset:
             await self._writer.alone(lambda: self._truncate(offset, now_ms))
 
+    async def begin_anew(self, offset: int) -> None:
+        """Remove everything, and go on at `offset`."""
+        await self._writer.alone(lambda: self._restart_at(Offset(offset)))
+
     async def _truncate(self, offset: int, now_ms: int) -> None:
+        if offset < self._state.end_offset:  # another truncation may have been before this one
+            await self._or_reload(self._cut_at(offset, now_ms))
+
+    async def _or_reload(self, exchange: Coroutine[Any, Any, None]) -> None:
         try:
-            await self._cut_at(offset, now_ms)
+            await exchange
         except OSError:
             await self._writer.reload()
+            self._reader.forget()
             raise
 
     async def _cut_at(self, offset: int, now_ms: int) -> None:
         state = self._state
         if offset < state.start_offset:
-            return await self._restart_at(Offset(offset), now_ms)
+            return await self._restart_at(Offset(offset))
         segment = state.segment_of(offset)
         index = segment.index.frozen() if segment.index is not None and segment.index.verified else None
         next_base, interval_bytes = state.end_of(segment), self._reader.interval_bytes
@@ -136,8 +146,8 @@ class Trimmer:
             lambda: _locate_cut(self._disk, segment, index, next_base, offset, interval_bytes)
         )
         if cut.end_offset < state.start_offset:
-            return await self._restart_at(state.start_offset, now_ms)
-        await self._writer.keeper.lower_recovery_point(segment, cut.end_offset)
+            return await self._restart_at(state.start_offset)
+        await self._writer.keeper.lower_recovery_point(segment, cut.position, cut.index.mark(), cut.end_offset)
         kept = state.segments[: state.segments.index(segment) + 1]
         dropped = state.segments[len(kept) :]
         await self._remove(list(reversed(dropped)))
@@ -154,25 +164,11 @@ class Trimmer:
         self._writer.moved()
         return None
 
-    async def _restart_at(self, offset: Offset, now_ms: int) -> None:
-        """Nothing of the log is left; it goes on empty at `offset`."""
-        state = self._state
-        dropped = list(reversed(state.segments))
-        empty = Segment(state.folder, offset, 0, now_ms, Index())
-        keeper = self._writer.keeper
-        await keeper.save(keeper.checkpoint(empty, 0, EMPTY_MARK, offset, Producers(), start=offset))
-        state.start_offset = state.end_offset = state.synced_offset = state.cleaned_offset = offset
-        state.epochs.truncate(0)
-        state.producers = Producers()
+    async def _restart_at(self, offset: Offset) -> None:
+        """Nothing of the log is left; it goes on empty at `offset`. Once that is decided, it is as after a crash."""
+        await self._writer.keeper.decide_to_begin(offset)
+        await self._writer.reload()
         self._reader.forget()
-        for segment in dropped:
-            self._files.forget(segment.log_path)
-        fresh, file = await self._disk.offload(lambda: create_segment(self._disk, state.folder, offset, now_ms))
-        self._files.put(fresh.log_path, file)
-        state.set_segments([fresh])
-        await self._remove([segment for segment in dropped if segment.base_offset != offset])
-        await self._disk.offload(lambda: drop_snapshots(self._disk, state.folder, offset))
-        self._writer.moved()
 
 
 def _remove(disk: Disk, folder: str, segments: list[Segment]) -> None:

@@ -38,6 +38,15 @@ class Worker:
         if self._task is None and self.fatal is None:
             self._task = asyncio.get_running_loop().create_task(self._work())
 
+    @property
+    def busy(self) -> bool:
+        return self._task is not None
+
+    async def rest(self) -> None:
+        """Return when the work under way has ended."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
     async def run(self, job: Callable[[], Awaitable[T]]) -> T:
         """Do a job while no other step runs."""
         if self.fatal is not None:

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from crc32c import crc32c
 
-from runnel.log.appending import Appended, Waiting, closed, dead, refusal, uncut
+from runnel.log.appending import Appended, Waiting, arrived, check_continuity, closed, dead, refusal, uncut
 from runnel.log.checkpoint import sync
 from runnel.log.files import Files
 from runnel.log.index import TAIL_BYTES_MAX
@@ -29,11 +29,11 @@ from runnel.log.recovery import create_segment, recover
 from runnel.log.segment import Segment
 from runnel.log.state import State
 from runnel.log.worker import Step, Worker
-from runnel.model.errors import CorruptBatch, Fatal, FencedEpoch, RunnelError, StorageFailed
-from runnel.model.ids import Epoch, Offset
+from runnel.model.errors import Fatal, FencedEpoch, RunnelError, StorageFailed
+from runnel.model.ids import Offset
 from runnel.model.seams import Buffer, Clock, Disk, File
 from runnel.model.topic_config import INT_MAX, FlushMode, TimestampType, TopicConfig
-from runnel.record.batch import BatchHeader, headers, intact, patch, stamp_append_time
+from runnel.record.batch import BatchHeader, patch, stamp_append_time
 
 T = TypeVar("T")
 
@@ -99,24 +99,29 @@ class Writer:
             file.write((buffer,), position)
         except OSError as error:
             raise self._take_back(file, error) from error
-        self._note(header, appended, leader_epoch)
+        timestamp = header.max_timestamp if appended.append_time_ms < 0 else appended.append_time_ms
+        self._note(header, end, timestamp, leader_epoch)
         self._wrote()
         return appended
 
     def append_given(self, buffer: Buffer) -> "Appended | asyncio.Future[Appended]":
         """Append batches that carry their offsets and epochs: what a follower got from its leader."""
-        given = [header for _, header in headers(buffer)]
-        position = 0
-        for header in given:
-            if not intact(buffer, header, position):
-                raise CorruptBatch(f"the batch at offset {header.base_offset} arrived damaged: fetch it again")
-            position += header.size
-        if not given or position != len(buffer):
-            raise CorruptBatch("what arrived does not end with a whole batch: fetch it again")
-        waiting = self._wait_in_line(buffer, given[0], -1, given)
-        if not self._step_under_way:
-            self._drain()
-        return waiting.result() if waiting.done() else waiting
+        given = arrived(buffer)
+        position, now_ms = self._state.active.size, self._clock.wall_ms()
+        file = self._files.get(self._state.active.log_path)
+        if (
+            self._step_under_way or self._line or self._cut_due or self.closed or file is None
+            or self._is_full(position, len(buffer), given[-1].last_offset, now_ms)
+        ):  # fmt: skip
+            return self._wait_in_line(buffer, given[0], -1, given)
+        appended = self._place_given(given, self._state.end_offset, now_ms)
+        try:
+            file.write((buffer,), position)
+        except OSError as error:
+            raise self._take_back(file, error) from error
+        self._note_given(given)
+        self._wrote()
+        return appended
 
     def _wait_in_line(
         self, buffer: Buffer, header: BatchHeader, leader_epoch: int, given: list[BatchHeader] | None
@@ -169,34 +174,31 @@ class Writer:
             return Appended(Offset(base), Offset(base + header.last_offset_delta), now_ms, False)
         return Appended(Offset(base), Offset(base + header.last_offset_delta), -1, False)
 
-    def _place_given(self, waiting: Waiting, base: int, now_ms: int) -> Appended:
-        given, epoch = waiting.given, self._state.epochs.latest
-        assert given
+    def _place_given(self, given: list[BatchHeader], base: int, now_ms: int) -> Appended:
+        check_continuity(given, base, self._state.epochs.latest)
         for header in given:
-            if header.base_offset < base or header.leader_epoch < epoch:
-                raise CorruptBatch(
-                    f"the batch at offset {header.base_offset} of epoch {header.leader_epoch} does not continue a log "
-                    f"that ends at {base} in epoch {epoch}: truncate to where both agree, then fetch again"
-                )
-            base, epoch = header.last_offset + 1, Epoch(header.leader_epoch)
-        for header in given:
-            self._state.producers.record(header, header.base_offset, now_ms)
+            if header.producer_id >= 0:
+                self._state.producers.record(header, header.base_offset, now_ms)
         return Appended(Offset(given[0].base_offset), Offset(given[-1].last_offset), -1, False)
 
-    def _note(self, header: BatchHeader, appended: Appended, leader_epoch: int) -> None:
+    def _note(self, header: BatchHeader, base_offset: int, timestamp: int, leader_epoch: int) -> None:
         """A batch has been written at the end of the active segment."""
-        active = self._state.active
+        state = self._state
+        active = state.active
         index = active.index
         assert index is not None
-        timestamp = header.max_timestamp if appended.append_time_ms < 0 else appended.append_time_ms
-        index.note(appended.base_offset - active.base_offset, active.size, timestamp, self._config.index_interval_bytes)
-        if leader_epoch != self._state.epochs.latest:
-            self._state.epochs.note(leader_epoch, appended.base_offset)
-        if appended.base_offset != self._state.end_offset:
+        index.note(base_offset - active.base_offset, active.size, timestamp, self._config.index_interval_bytes)
+        if leader_epoch != state.epochs.latest:
+            state.epochs.note(leader_epoch, base_offset)
+        if base_offset != state.end_offset:
             index.gaps = True
         active.size += header.size
-        self._state.end_offset = Offset(appended.last_offset + 1)
+        state.end_offset = Offset(base_offset + header.last_offset_delta + 1)
         self._unsynced_messages += header.count
+
+    def _note_given(self, given: list[BatchHeader]) -> None:
+        for header in given:
+            self._note(header, header.base_offset, header.max_timestamp, header.leader_epoch)
 
     def _wrote(self) -> None:
         """Something has been written: keep its producers, and see to what follows from the flush mode."""
@@ -278,7 +280,7 @@ class Writer:
     def _try_to_place(self, waiting: Waiting, end: int, now_ms: int) -> Appended | None:
         try:
             if waiting.given:
-                return self._place_given(waiting, end, now_ms)
+                return self._place_given(waiting.given, end, now_ms)
             return self._place(waiting.buffer, waiting.header, waiting.leader_epoch, end, now_ms)
         except RunnelError as error:
             waiting.fail(error)
@@ -302,11 +304,11 @@ class Writer:
             self._wrote()
 
     def _note_waiting(self, waiting: Waiting, appended: Appended) -> None:
-        if not waiting.given:
-            self._note(waiting.header, appended, waiting.leader_epoch)
-        for header in waiting.given or ():
-            one = Appended(Offset(header.base_offset), Offset(header.last_offset), -1, False)
-            self._note(header, one, header.leader_epoch)
+        if waiting.given:
+            self._note_given(waiting.given)
+            return
+        timestamp = waiting.header.max_timestamp if appended.append_time_ms < 0 else appended.append_time_ms
+        self._note(waiting.header, appended.base_offset, timestamp, waiting.leader_epoch)
 
     def _fail_line(self, error: RunnelError) -> None:
         line, self._line = self._line, []
@@ -314,6 +316,16 @@ class Writer:
             waiting.fail(error)
 
     # --- steps: one at a time
+
+    @property
+    def busy(self) -> bool:
+        """Whether an append waits in line, or a blocking step is under way or due."""
+        return self._worker.busy or self._step_under_way or bool(self._line)
+
+    async def idle(self) -> None:
+        """Return when nothing is under way. Who keeps appending waits for ever."""
+        while self.busy:
+            await self._worker.rest()
 
     async def alone(self, job: Callable[[], Awaitable[T]]) -> T:
         """Do a job while nothing else changes the log and appends wait in line."""

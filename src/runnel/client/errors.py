@@ -135,6 +135,9 @@ MEANINGS: dict[int, Meaning] = {
     ErrorCode.UNKNOWN_LEADER_EPOCH: Meaning(e.UnknownEpoch, _LEADER, _AGAIN),
     ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: Meaning(e.UnsupportedCompression, Remedy.NONE, "use another compression"),
     ErrorCode.OFFSET_NOT_AVAILABLE: Meaning(e.OffsetNotAvailable, _LEADER, _AGAIN),
+    ErrorCode.STALE_BROKER_EPOCH: Meaning(e.StaleBrokerEpoch, Remedy.NONE, "start the broker again"),
+    ErrorCode.INVALID_UPDATE_VERSION: Meaning(e.StalePartitionEpoch, _LEADER, _AGAIN),
+    ErrorCode.INELIGIBLE_REPLICA: Meaning(e.IneligibleReplica, _LEADER, _AGAIN),
     ErrorCode.MEMBER_ID_REQUIRED: Meaning(Refused, Remedy.NONE, _REJOIN),
     ErrorCode.GROUP_MAX_SIZE_REACHED: Meaning(e.GroupFull, Remedy.NONE, "use fewer members, or another group"),
     ErrorCode.FENCED_INSTANCE_ID: Meaning(

@@ -22,12 +22,16 @@ class RetriableError(RunnelError):
 
 
 class Corruption(RunnelError):
-    """The disk returned other bytes than were written."""
+    """The disk returned other bytes than were written: those of the messages from `first_offset` up to `next_offset`."""
 
-    def __init__(self, what: str, *, path: str, position: int) -> None:
+    def __init__(
+        self, what: str, *, path: str, position: int, first_offset: int = -1, next_offset: int = -1
+    ) -> None:
         super().__init__(f"{what} in {path} at byte {position}")
         self.path = path
         self.position = position
+        self.first_offset = first_offset
+        self.next_offset = next_offset
 
 
 class Fatal(RunnelError):
@@ -87,6 +91,18 @@ class NotController(RetriableError):
 
 class BrokerIdInUse(RetriableError):
     """Another process is registered under this id; if it is dead, its session will end soon."""
+
+
+class StaleBrokerEpoch(RetriableError):
+    """What an earlier life of a broker says does not count any more."""
+
+
+class StalePartitionEpoch(RetriableError):
+    """The partition changed since this change of it was decided: look at the image, then decide anew."""
+
+
+class IneligibleReplica(RetriableError):
+    """A broker that does not serve, or not in the life that was meant, can't be in sync."""
 
 
 # --- appending

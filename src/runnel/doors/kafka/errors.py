@@ -76,6 +76,9 @@ CODES: dict[type[e.RunnelError], ErrorCode] = {
     e.UnstableOffsets: ErrorCode.UNSTABLE_OFFSET_COMMIT,
     # coordination
     e.NotController: ErrorCode.NOT_CONTROLLER,
+    e.StaleBrokerEpoch: ErrorCode.STALE_BROKER_EPOCH,
+    e.StalePartitionEpoch: ErrorCode.INVALID_UPDATE_VERSION,
+    e.IneligibleReplica: ErrorCode.INELIGIBLE_REPLICA,
     Conflict: ErrorCode.REQUEST_TIMED_OUT,
     OutcomeUnknown: ErrorCode.REQUEST_TIMED_OUT,
     StoreUnavailable: ErrorCode.REQUEST_TIMED_OUT,

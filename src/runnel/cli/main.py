@@ -19,6 +19,7 @@ FAILED, INTERRUPTED, READER_GONE = 1, 130, 141
 
 COMMANDS = {
     "serve": ("runnel.cli.serve:serve", "Start a broker."),
+    "dev": ("runnel.cli.dev:dev", "Run a whole cluster on this machine."),
     "topic": ("runnel.cli.topic:topic", "Create, look at, change and delete topics."),
     "produce": ("runnel.cli.produce:produce", "Send messages from stdin, files or arguments."),
     "consume": ("runnel.cli.consume:consume", "Read messages to stdout."),

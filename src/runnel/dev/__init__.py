@@ -1,0 +1,1 @@
+"""A whole cluster on one machine: ZooKeeper and brokers as processes, on loopback. For development and tests."""

@@ -10,18 +10,20 @@ from dataclasses import dataclass
 
 import uvloop
 
+from runnel.broker import identity
 from runnel.broker.broker import Broker
 from runnel.broker.config import Address, BrokerConfig
 from runnel.cluster.embedded import Embedded
 from runnel.cluster.image import Broker as BrokerImage
 from runnel.cluster.image import Endpoint
+from runnel.cluster.membership import Identity
 from runnel.cluster.metadata import Metadata
 from runnel.cluster.store import Store
 from runnel.cluster.topic_rules import Defaults
 from runnel.doors.kafka.api_versions import FEATURES
 from runnel.doors.kafka.door import KafkaDoor
 from runnel.model.errors import Fatal, InvalidConfig, RunnelError
-from runnel.model.ids import BrokerId
+from runnel.model.ids import Epoch
 from runnel.model.seams import Clock, Disk, Rng
 from runnel.net.listener import FramedListener, ListenerLimits
 from runnel.shell.clock import SystemClock
@@ -30,6 +32,7 @@ from runnel.shell.memory import keep_freed_memory
 from runnel.shell.rng import SystemRng
 
 STOP_GRACE_S = 5.0  # requests under way may answer within it
+LEAVE_S = 10.0  # others may take over what this broker leads within it
 EVERY_ADDRESS = ("0.0.0.0", "::")
 
 logger = logging.getLogger("runnel.server")
@@ -57,6 +60,9 @@ class Server:
         self.kafka: Address
         self._listener: FramedListener
         self._place: asyncio.Task[None]
+        self._metadata: Metadata
+        self._identity: Identity
+        self._epoch: Epoch
 
     async def start(self) -> None:
         store = await self._machine.open_store()
@@ -69,7 +75,7 @@ class Server:
     async def _start(self, store: Store) -> None:
         config, machine = self._config, self._machine
         defaults = Defaults(config.default_partitions, config.default_replication, config.topic)
-        metadata = await Metadata.open(store, rng=machine.rng, defaults=defaults, features=FEATURES)
+        self._metadata = metadata = await Metadata.open(store, rng=machine.rng, defaults=defaults, features=FEATURES)
         self.broker = Broker(
             config, metadata,
             disk=machine.disk, files_max=machine.files_max, clock=machine.clock, rng=machine.rng,
@@ -79,10 +85,17 @@ class Server:
         host, port = await self._bind()
         self.kafka = Address(config.advertise or _reachable(host), port)
         endpoint = Endpoint(self.kafka.host, port)
-        await metadata.register(BrokerImage(BrokerId(config.broker_id), {"kafka": endpoint}, config.rack or None))
+        await self._register(BrokerImage(self.broker.id, {"kafka": endpoint}, config.rack or None))
         self._place = asyncio.get_running_loop().create_task(self._end_when_replaced(metadata))
         await self.broker.start()
+        await metadata.ready()
+        await self.broker.caught_up()
         await self._listener.accept()
+
+    async def _register(self, broker: BrokerImage) -> None:
+        machine, metadata = self._machine, self._metadata
+        self._identity = await identity.claim(machine.disk, metadata.image.cluster_id, broker.id, machine.rng)
+        self._epoch = (await metadata.register(broker, self._identity)).epoch
 
     async def _end_when_replaced(self, metadata: Metadata) -> None:
         """Once the session is over, another may lead what this broker led. It ends, and begins a new life when started.
@@ -106,11 +119,14 @@ class Server:
             ) from None
 
     async def stop(self) -> None:
+        await self._metadata.leave(LEAVE_S)
         self._place.cancel()
         self._listener.stop_accepting()
         self.broker.wake_waiters()
         await self._listener.stop(STOP_GRACE_S)
-        await self.broker.stop()
+        if await self.broker.stop():
+            await identity.mark_clean(self._machine.disk, self._identity, self._epoch)
+        await self._metadata.close()
 
 
 async def _open_store(config: BrokerConfig, disk: Disk) -> Store:

@@ -7,7 +7,7 @@ import pytest
 
 from runnel.cluster import controller
 from runnel.cluster.config_rules import BrokerResource, ConfigChange, ConfigOp, TopicResource
-from runnel.cluster.image import NO_LEADER, Broker, Delta, Endpoint, Image, Partition, Topic
+from runnel.cluster.image import NO_LEADER, Broker, BrokerState, Delta, Endpoint, Image, Partition, Topic
 from runnel.cluster.topic_rules import Defaults, NewPartitions, NewTopic
 from runnel.model.errors import (
     InvalidConfig,
@@ -297,10 +297,10 @@ def test_a_broker_that_starts_leads_in_a_new_epoch() -> None:
     foreign = Partition(NO_LEADER, Epoch(2), Epoch(3), (one, two), (two,))
     topic = Topic(TopicId(UUID(int=1)), "t", (led, other, waiting, foreign), version=5)
     quiet = Topic(TopicId(UUID(int=2)), "u", (other,))
-    fenced = Broker(one, {}, epoch=Epoch(3), fenced=True)
-    image = empty().apply(Delta(topics={topic.id: topic, quiet.id: quiet}, brokers={one: fenced}))
+    ready = Broker(one, {}, epoch=Epoch(3), state=BrokerState.READY, damaged=((topic.id, 9),))
+    image = empty().apply(Delta(topics={topic.id: topic, quiet.id: quiet}, brokers={one: ready}))
     delta = controller.admit(image, one)
-    assert delta.brokers == {one: Broker(one, {}, epoch=Epoch(3))}
+    assert delta.brokers == {one: Broker(one, {}, epoch=Epoch(3), version=1)}
     assert set(delta.topics) == {topic.id}
     after = image.apply(delta).topic_named("t")
     summary = [(part.leader, part.leader_epoch, part.epoch) for part in after.partitions]

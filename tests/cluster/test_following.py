@@ -9,6 +9,7 @@ import pytest
 
 from runnel.cluster import nodes
 from runnel.cluster.image import Broker, Change, Delta, Endpoint, Image, Topic, diff
+from runnel.cluster.membership import Identity
 from runnel.cluster.metadata import Metadata
 from runnel.cluster.store import Conflict, Create, Delete, Set
 from runnel.cluster.topic_rules import NewTopic
@@ -36,7 +37,9 @@ class Cluster:
         store = await self.session(session_ms)
         metadata = await Metadata.open(store, rng=SeededRng(self._count))
         self.stores[metadata] = store
-        await metadata.register(Broker(BrokerId(number), {"kafka": Endpoint("127.0.0.1", 9000 + number)}))
+        here = Broker(BrokerId(number), {"kafka": Endpoint("127.0.0.1", 9000 + number)})
+        await metadata.register(here, Identity("c", here.id, f"folder {number}"))
+        await metadata.ready()
         return metadata
 
     async def session(self, session_ms: int = 30_000) -> ZooKeeper:
@@ -90,7 +93,7 @@ def test_brokers_see_what_the_controller_does_and_each_other(zookeeper: real.Zoo
         changes: list[Change] = []
         one.subscribe(changes.append)
         two, three = await brokers.join(2), await brokers.join(3)
-        await until(one, lambda image: len(image.brokers) == 3 and not any(b.fenced for b in image.brokers.values()))
+        await until(one, lambda image: len(image.brokers) == 3 and all(b.serving for b in image.brokers.values()))
         assert {metadata.image.controller for metadata in (one, two, three)} == {(1, 1)}
         (made,) = await one.create_topics([NewTopic("t", 6)])
         assert isinstance(made, Topic)
@@ -212,7 +215,9 @@ def test_an_id_that_another_broker_has_is_refused(zookeeper: real.ZooKeeper, tmp
         store = await brokers.session()
         second = await Metadata.open(store, rng=SeededRng())
         with pytest.raises(BrokerIdInUse, match="give this one another --broker-id"):
-            await second.register(Broker(BrokerId(1), {"kafka": Endpoint("elsewhere", 9092)}))
+            await second.register(
+                Broker(BrokerId(1), {"kafka": Endpoint("elsewhere", 9092)}), Identity("c", BrokerId(1), "d")
+            )
         await second.close()
 
     play(zookeeper, tmp_path, scene)

@@ -10,6 +10,7 @@ from runnel.cluster.config_rules import BrokerResource, ConfigChange
 from runnel.cluster.embedded import Embedded
 from runnel.cluster.image import Broker, Endpoint, Image
 from runnel.cluster.loading import catch_up, load
+from runnel.cluster.membership import Identity
 from runnel.cluster.metadata import Metadata
 from runnel.cluster.nodes import Recent
 from runnel.cluster.store import Delete, Node, Set, Store
@@ -29,7 +30,8 @@ def test_from_every_earlier_image_the_same_one_is_reached(tmp_path: Path) -> Non
         metadata = await Metadata.open(store, rng=SeededRng(1))
         seen: list[tuple[Image, tuple[Recent, ...]]] = [await load(store)]
         metadata.subscribe(lambda change: seen.append((change.after, metadata._recent)))
-        await metadata.register(HERE)
+        await metadata.register(HERE, Identity("c", HERE.id, "d"))
+        await metadata.ready()
         for number in range(40):
             await metadata.create_topics([NewTopic(f"t{number}", 2)])
             if number % 3 == 0:
@@ -56,9 +58,10 @@ def test_what_vanishes_without_a_change_is_noticed(tmp_path: Path) -> None:
         disk = RealDisk(str(tmp_path))
         store = await Embedded.open(disk, str(tmp_path))
         metadata = await Metadata.open(store, rng=SeededRng(1))
-        await metadata.register(HERE)
+        await metadata.register(HERE, Identity("c", HERE.id, "d"))
+        await metadata.ready()
         before = await load(store)
-        await store.multi([Delete("/brokers/1", 1), Delete("/controller", 0)])
+        await store.multi([Delete("/brokers/1", 2), Delete("/controller", 0)])
         after, _ = await catch_up(store, *before)
         assert after == (await load(store))[0]
         assert (set(after.brokers), after.controller.broker) == (set(), -1)

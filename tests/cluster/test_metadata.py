@@ -12,6 +12,7 @@ from runnel.cluster.config_rules import BrokerResource, ConfigChange, TopicResou
 from runnel.cluster.controller import Resource
 from runnel.cluster.embedded import Embedded
 from runnel.cluster.image import Broker, Change, Endpoint, Image, Topic, diff
+from runnel.cluster.membership import Identity
 from runnel.cluster.metadata import Metadata, new_uuid, text_of
 from runnel.cluster.store import Create, Delete, Node, Op, OutcomeUnknown, Set, Store, StoreDamaged, Watch
 from runnel.cluster.topic_rules import Defaults, NewPartitions, NewTopic
@@ -29,6 +30,7 @@ from runnel.testing.clock import SeededRng
 
 ONE = BrokerId(1)
 HERE = Broker(ONE, {"kafka": Endpoint("127.0.0.1", 9092)})
+FOLDER = Identity("c", ONE, "d")
 
 
 class Unsteady:
@@ -88,7 +90,8 @@ async def opened(folder: Path) -> AsyncIterator[tuple[Metadata, Unsteady]]:
     disk = RealDisk(str(folder))
     store = Unsteady(await Embedded.open(disk, str(folder)))
     metadata = await Metadata.open(store, rng=SeededRng(5), features={"group.version": 1})
-    await metadata.register(HERE)
+    await metadata.register(HERE, FOLDER)
+    await metadata.ready()
     try:
         yield metadata, store
     finally:
@@ -303,7 +306,8 @@ def test_a_mishap_while_registering_is_made_good(tmp_path: Path, mishap: str, at
         store = Unsteady(await Embedded.open(disk, str(tmp_path)))
         metadata = await Metadata.open(store, rng=SeededRng())
         store.mishaps = [*[store.steady] * at, getattr(store, mishap)]
-        broker = await metadata.register(HERE)
+        await metadata.register(HERE, FOLDER)
+        broker = await metadata.ready()
         assert metadata.image.brokers == {ONE: broker}
         (made,) = await metadata.create_topics([NewTopic("t")])
         assert isinstance(made, Topic)
@@ -401,7 +405,8 @@ def test_the_defaults_of_the_broker_hold_for_new_topics(tmp_path: Path) -> None:
         disk = RealDisk(str(tmp_path))
         store = await Embedded.open(disk, str(tmp_path))
         metadata = await Metadata.open(store, rng=SeededRng(), defaults=Defaults(partitions=7))
-        await metadata.register(HERE)
+        await metadata.register(HERE, FOLDER)
+        await metadata.ready()
         (made,) = await metadata.create_topics([NewTopic("t")])
         assert isinstance(made, Topic)
         assert len(made.partitions) == 7

@@ -84,13 +84,12 @@ class Broker:
         self._fetching.close()
         self.groups.close()
 
-    async def stop(self) -> None:
-        """Close every log cleanly."""
+    async def stop(self) -> bool:
+        """Close every log; returns whether all of them could be closed cleanly."""
         await self._housekeeping.stop()
         if self._follower is not None:
             await asyncio.wait([self._follower])
-        await self.partitions.close()
-        await self.metadata.close()
+        return await self.partitions.close()
 
     @property
     def image(self) -> Image:
@@ -143,7 +142,7 @@ class Broker:
                 future.set_result(None)
         self._catching_up = [entry for entry in self._catching_up if not entry[1].done()]
 
-    async def _caught_up(self) -> None:
+    async def caught_up(self) -> None:
         """Wait until this broker has done what the newest image says."""
         wanted = self.metadata.image.version
         if wanted > self._seen.version:
@@ -212,7 +211,7 @@ class Broker:
         refused = [refusal(request) for request in requests]
         allowed = [request for request, error in zip(requests, refused, strict=True) if error is None]
         changed = iter(await change(allowed))
-        await self._caught_up()
+        await self.caught_up()
         return [next(changed) if error is None else error for error in refused]
 
     async def create_missing_topics(self, names: Sequence[str]) -> None:
@@ -224,7 +223,7 @@ class Broker:
         ]
         if missing:
             _report_failures(missing, await self.metadata.create_topics(missing, for_itself=True))
-            await self._caught_up()
+            await self.caught_up()
 
     async def alter_configs(
         self,
@@ -234,7 +233,7 @@ class Broker:
         validate_only: bool = False,
     ) -> list[RunnelError | None]:
         errors = await self.metadata.alter_configs(resources, incremental=incremental, validate_only=validate_only)
-        await self._caught_up()
+        await self.caught_up()
         return errors
 
     # --- groups and producers
@@ -244,7 +243,7 @@ class Broker:
         if GROUPS_TOPIC not in self.image.names:
             topic = NewTopic(GROUPS_TOPIC, partitions=self.config.group_partitions, config=GROUPS_CONFIG)
             _report_failures([topic], await self.metadata.create_topics([topic], for_itself=True))
-            await self._caught_up()
+            await self.caught_up()
         return self.groups.coordinator_of(group_id)
 
     async def new_producer_id(self) -> ProducerId:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from runnel.cluster import config_rules, topic_rules
 from runnel.cluster.config_rules import BrokerResource, ConfigChange, TopicResource
-from runnel.cluster.image import NO_LEADER, DeletedTopic, Delta, Image, Overrides, Partition, Topic, fold
+from runnel.cluster.image import NO_LEADER, BrokerState, DeletedTopic, Delta, Image, Overrides, Partition, Topic, fold
 from runnel.cluster.nodes import topic_value
 from runnel.cluster.topic_rules import Defaults, NewPartitions, NewTopic
 from runnel.model.errors import InvalidRequest, InvalidTopicName, PolicyViolation, RunnelError
@@ -156,14 +156,14 @@ def _alter_topic(
 
 
 def admit(image: Image, broker: BrokerId) -> Delta:
-    """Let a broker that has started serve: whatever it leads, it leads in a new epoch.
+    """Let a broker that is ready serve: whatever it leads, it leads in a new epoch.
 
     What it had written and not synced may be gone. Under the old epoch other messages could take the same offsets,
     and no reader would notice (KIP-320).
     """
 
     registered = image.brokers.get(broker)
-    if registered is None or not registered.fenced:
+    if registered is None or registered.state is not BrokerState.READY:
         return Delta()
 
     def led(partition: Partition) -> Partition:
@@ -173,12 +173,24 @@ def admit(image: Image, broker: BrokerId) -> Delta:
         epochs = Epoch(partition.leader_epoch + 1), Epoch(partition.epoch + 1)
         return replace(partition, leader=broker, leader_epoch=epochs[0], epoch=epochs[1])
 
+    serving = replace(registered, state=BrokerState.SERVING, damaged=(), version=registered.version + 1)
     topics: dict[TopicId, Topic | None] = {}
     for topic in image.topics.values():
         partitions = tuple(map(led, topic.partitions))
         if any(new is not old for new, old in zip(partitions, topic.partitions, strict=True)):
             topics[topic.id] = replace(topic, partitions=partitions, version=topic.version + 1)
-    return Delta(topics=topics, brokers={broker: replace(registered, fenced=False)})
+    return Delta(topics=topics, brokers={broker: serving})
+
+
+def is_needed(image: Image, broker: BrokerId) -> bool:
+    """Whether a broker leads anything that another one could lead."""
+
+    def another(partition: Partition) -> bool:
+        able = (image.brokers.get(other) for other in (*partition.isr, *partition.elr) if other != broker)
+        return any(each is not None and each.serving for each in able)
+
+    partitions = (partition for topic in image.topics.values() for partition in topic.partitions)
+    return any(partition.leader == broker and another(partition) for partition in partitions)
 
 
 def producer_id_block(next_id: int) -> range:

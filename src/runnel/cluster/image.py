@@ -6,6 +6,7 @@ both. `apply(old, diff(old, new))` is `new`. The version of a node in the store 
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -62,14 +63,39 @@ class Endpoint(NamedTuple):
     port: int
 
 
+class BrokerState(StrEnum):
+    """The life of a broker, as its registration says."""
+
+    STARTING = "starting"  # registered under a new epoch; it opens its logs, and has no role
+    READY = "ready"  # its logs are open; it waits for the controller
+    SERVING = "serving"  # admitted: it can lead, and be in sync
+    STOPPING = "stopping"  # it serves until others have taken over what they can
+
+
 class Broker(msgspec.Struct, frozen=True):
-    """A broker that is alive."""
+    """A broker that is registered."""
 
     id: BrokerId
     listeners: Mapping[str, Endpoint]  # by name, e.g. "kafka"
     rack: str | None = None
     epoch: Epoch = Epoch(0)  # grows with each registration, so that an earlier life is told apart
-    fenced: bool = False  # registered, but not yet admitted by the controller: it must not serve
+    state: BrokerState = BrokerState.SERVING
+    clean: bool = True  # its last life ended in an orderly way: nothing that it had written is missing
+    new_disk: bool = False  # its data folder is another one than when it was last admitted
+    damaged: tuple[tuple[TopicId, int], ...] = ()  # partitions whose copy it lost, until the controller has heard it
+    directory: str = ""  # the id of its data folder
+    directory_version: int = 0  # that the node of this id has once the broker is admitted
+    version: int = 0
+
+    @property
+    def serving(self) -> bool:
+        """Whether it can lead and be in sync."""
+        return self.state is BrokerState.SERVING
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be talked to about partitions: it serves, or still does."""
+        return self.state in (BrokerState.SERVING, BrokerState.STOPPING)
 
 
 class Overrides(msgspec.Struct, frozen=True):

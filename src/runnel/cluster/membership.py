@@ -1,35 +1,77 @@
 """Who is alive, and who is controller: the operations by which a broker joins.
 
 Pure. The version of a broker's epoch node is its epoch; the version of /controller-epoch is the controller's.
+
+Rule 1: every life of a broker has an epoch of its own, higher than all before. It begins as `starting`: it has no role
+        until the controller has admitted it.
+Rule 2: a life is clean if the data folder says that the very last life ended in an orderly way. A folder that slept
+        through a life in between says nothing.
+Rule 3: a folder is known once the controller has admitted a broker with it, not before: whatever had to be concluded
+        from a new one has been written by then.
 """
 
 from collections.abc import Sequence
 
+import msgspec
 from msgspec.structs import replace
 
 from runnel.cluster import nodes
-from runnel.cluster.image import Broker, Controller
-from runnel.cluster.nodes import ControllerNode
+from runnel.cluster.image import Broker, BrokerState, Controller
+from runnel.cluster.nodes import ControllerNode, DirectoryNode
 from runnel.cluster.store import Create, Delete, Node, Op, Set
 from runnel.model.errors import BrokerIdInUse
 from runnel.model.ids import BrokerId, Epoch
 
 
-def register(broker: Broker, last: Node | None, present: Node | None) -> tuple[Broker, Sequence[Op]]:
+class Identity(msgspec.Struct, frozen=True):
+    """Whose a data folder is, and how the last life in it ended."""
+
+    cluster_id: str
+    broker_id: BrokerId
+    directory: str  # drawn when the folder was first used
+    clean_epoch: Epoch | None = None  # of the life that ended in an orderly way; None: it did not, or is not over
+
+
+class Past(msgspec.Struct, frozen=True):
+    """What the store knows of a broker's earlier lives."""
+
+    epoch: Node | None  # whose version is the epoch of the last life
+    directory: Node | None
+    present: Node | None  # a registration that is still there
+
+
+def register(broker: Broker, identity: Identity, past: Past) -> tuple[Broker, Sequence[Op]]:
     """Begin a broker's new life: a higher epoch, and a registration that ends with the session.
 
-    `last` is its epoch node, `present` its registration, if there is one. A registration of an earlier life is
-    replaced in the same multi, never adopted: it would vanish with the session that made it. The new one is fenced
-    until the controller has admitted it: whatever the broker led in its earlier life, it leads in another epoch now.
+    A registration of an earlier life is replaced in the same multi, never adopted: it would vanish with the session
+    that made it.
     """
-    epoch = Epoch(0 if last is None else last.version + 1)
-    registered = replace(broker, epoch=epoch, fenced=True)
     path, epoch_path = nodes.broker_path(broker.id), nodes.broker_epoch_path(broker.id)
+    registered = _registration(broker, identity, past)
+    last = past.epoch
     ops: list[Op] = [Create(epoch_path, b"") if last is None else Set(epoch_path, b"", last.version)]
-    if present is not None:
-        _refuse_other(broker, nodes.read_broker(path, present))
-        ops.append(Delete(path, present.version))
+    if past.present is not None:
+        _refuse_other(broker, nodes.read_broker(path, past.present))
+        ops.append(Delete(path, past.present.version))
     return registered, [*ops, Create(path, nodes.broker_value(registered), ephemeral=True)]
+
+
+def _registration(broker: Broker, identity: Identity, past: Past) -> Broker:
+    last = None if past.epoch is None else past.epoch.version
+    known = past.directory
+    return replace(
+        broker,
+        epoch=Epoch(0 if last is None else last + 1),
+        state=BrokerState.STARTING,
+        clean=last is None or identity.clean_epoch == last,
+        new_disk=known is not None and _directory(broker.id, known) != identity.directory,
+        directory=identity.directory,
+        directory_version=0 if known is None else known.version + 1,
+    )
+
+
+def _directory(broker: BrokerId, node: Node) -> str:
+    return nodes.decode(nodes.directory_path(broker), node.value, DirectoryNode).directory
 
 
 def _refuse_other(broker: Broker, present: Broker) -> None:

@@ -4,7 +4,7 @@ Rule 1: an image is published after the store has it, never before; each image o
 Rule 2: one change at a time. A change that meets another writer's is thought over again with what that one left.
 Rule 3: once a change has begun, it ends, whether or not its caller still waits.
 Rule 4: a broker follows what others change from its registration on: it reads what /changes names, learns who is alive
-        from /brokers, and claims the controller's place when that is free. The controller admits who registered.
+        from /brokers, and claims the controller's place when that is free. The controller admits who is ready.
 Rule 5: requests change metadata on the controller alone. What a broker needs for itself, any broker does: the version
         of /changes refuses what was decided on an old image, whoever decided it.
 """
@@ -17,17 +17,28 @@ from functools import partial
 from typing import Any, Final, Self, TypeAlias, TypeVar
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from runnel.cluster import controller, membership, nodes
 from runnel.cluster.config_rules import ConfigChange
 from runnel.cluster.controller import Decision, Resource
 from runnel.cluster.following import follow
-from runnel.cluster.image import Broker, Change, Controller, Delta, Image, Topic, diff
+from runnel.cluster.image import Broker, BrokerState, Change, Controller, Delta, Image, Topic, diff
 from runnel.cluster.loading import catch_up, load, must_get
+from runnel.cluster.membership import Identity, Past
 from runnel.cluster.nodes import Fence, ProducerIdsNode, Recent
 from runnel.cluster.store import Conflict, Op, OutcomeUnknown, Set, Store, StoreUnavailable
 from runnel.cluster.topic_rules import Defaults, NewPartitions, NewTopic
-from runnel.model.errors import BrokerIdInUse, ClientError, NotController, RequestTimedOut, RunnelError, UnknownTopic
-from runnel.model.ids import BrokerId, Epoch, TopicId
+from runnel.model.errors import (
+    BrokerIdInUse,
+    ClientError,
+    NotController,
+    RequestTimedOut,
+    RetriableError,
+    RunnelError,
+    UnknownTopic,
+)
+from runnel.model.ids import BrokerId, Epoch, PartitionKey, TopicId
 from runnel.model.seams import Rng
 
 TRIES_MAX: Final = 10  # each failed try means that another writer got through
@@ -109,12 +120,29 @@ class Metadata:
 
     # --- verbs
 
-    async def register(self, broker: Broker) -> Broker:
-        """Announce a broker under a new epoch, follow from now on, and return once the controller has admitted it.
+    async def register(self, broker: Broker, identity: Identity) -> Broker:
+        """Announce a broker under a new epoch, and follow from now on. If nobody is controller, it becomes that too.
 
-        If nobody is controller, this broker becomes it. What it led before, it then leads in a new epoch.
+        It has no role yet: once its logs are open, it has to declare itself `ready`.
         """
-        return await self._whole(self._register(broker))
+        return await self._whole(self._register(broker, identity))
+
+    async def ready(self, damaged: Sequence[PartitionKey] = ()) -> Broker:
+        """Declare that the logs are open, but for the copies named, and return once the controller lets us serve."""
+        await self._whole(self._declare(BrokerState.READY, damaged))
+        while not (mine := self._mine()).serving:
+            await self._next_image()
+        return mine
+
+    async def leave(self, timeout_s: float) -> None:
+        """Declare that this broker will stop; returns once it leads nothing that another could lead, or in time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._whole(self._declare(BrokerState.STOPPING))
+                while controller.is_needed(self._image, self._mine().id):
+                    await self._next_image()
+        except (TimeoutError, RetriableError) as error:
+            logger.warning("not everything that this broker led was taken over before it stops: %s", error)
 
     async def create_topics(
         self, specs: Sequence[NewTopic], *, validate_only: bool = False, for_itself: bool = False
@@ -317,38 +345,53 @@ class Metadata:
             raise BrokerIdInUse(f"the registration of broker {mine.id} was removed or replaced: this one has to end")
 
     async def _admit(self) -> None:
-        """As controller: let those who registered serve."""
+        """As controller: let those who are ready serve."""
         while self._is_controller():
-            fenced = [broker.id for broker in self._image.brokers.values() if broker.fenced]
-            if not fenced:
+            ready = [broker.id for broker in self._image.brokers.values() if broker.state is BrokerState.READY]
+            if not ready:
                 return
-            await self._change(partial(controller.admit, broker=fenced[0]))
+            await self._change(partial(controller.admit, broker=ready[0]))
 
-    async def _admitted(self, mine: Broker) -> Broker:
-        """Wait until the controller, which may be another broker, has admitted ours."""
+    def _mine(self) -> Broker:
+        """Our registration as it is now."""
+        assert self._registered is not None
+        self._check_place()
+        return self._image.brokers[self._registered.id]
+
+    async def _declare(self, state: BrokerState, damaged: Sequence[PartitionKey] = ()) -> None:
+        """Write how far this broker is; that it is so far already is fine."""
+
+        def decide(image: Image) -> Delta:
+            mine = self._mine()
+            if mine.state is state:
+                return Delta()
+            declared = replace(mine, state=state, damaged=tuple(damaged), version=mine.version + 1)
+            return Delta(brokers={mine.id: declared})
+
+        await self._change(decide, True)
+
+    async def _next_image(self) -> None:
+        """Wait for the next image; raises if there can't be one."""
         assert self._follower is not None
-        while (now := self._image.brokers.get(mine.id)) is None or now.fenced:
-            self._news = self._news or asyncio.get_running_loop().create_future()
-            await asyncio.wait([self._news, self._follower], return_when=asyncio.FIRST_COMPLETED)
-            if self._follower.done():
-                self._follower.result()
-        return now
+        self._news = self._news or asyncio.get_running_loop().create_future()
+        await asyncio.wait([self._news, self._follower], return_when=asyncio.FIRST_COMPLETED)
+        if self._follower.done():
+            self._follower.result()
 
     # --- registering
 
-    async def _register(self, broker: Broker) -> Broker:
+    async def _register(self, broker: Broker, identity: Identity) -> Broker:
         async with self._turn:
-            self._registered = await self._announce(broker)
+            self._registered = await self._announce(broker, identity)
         await self._look()
         self._follower = asyncio.get_running_loop().create_task(follow(self._store, WATCHED, self._look))
-        return await self._admitted(self._registered)
+        return self._registered
 
-    async def _announce(self, broker: Broker) -> Broker:
+    async def _announce(self, broker: Broker, identity: Identity) -> Broker:
+        paths = nodes.broker_epoch_path(broker.id), nodes.directory_path(broker.id), nodes.broker_path(broker.id)
         for _ in range(TRIES_MAX):
-            epoch_path = nodes.broker_epoch_path(broker.id)
-            last = await self._store.get(epoch_path)
-            stale = await self._store.get(nodes.broker_path(broker.id))
-            registered, ops = membership.register(broker, last, stale)
+            past = Past(*[await self._store.get(path) for path in paths])
+            registered, ops = membership.register(broker, identity, past)
             if await self._try(ops, Delta(brokers={broker.id: registered})):
                 return registered
         raise RequestTimedOut(f"broker {broker.id} could not be registered: the metadata kept changing; try again")

@@ -14,6 +14,7 @@ import msgspec
 
 from runnel.cluster.image import (
     Broker,
+    BrokerState,
     ConfigKey,
     DeletedTopic,
     Delta,
@@ -71,8 +72,17 @@ class DeletedNode(msgspec.Struct, frozen=True):
 class BrokerNode(msgspec.Struct, frozen=True):
     epoch: Epoch
     listeners: dict[str, Endpoint]
-    rack: str | None = None
-    fenced: bool = False
+    rack: str | None
+    state: BrokerState
+    clean: bool
+    directory: str
+    directory_version: int
+    new_disk: bool = False
+    damaged: tuple[tuple[TopicId, int], ...] = ()
+
+
+class DirectoryNode(msgspec.Struct, frozen=True):
+    directory: str
 
 
 class ControllerNode(msgspec.Struct, frozen=True):
@@ -124,6 +134,11 @@ def broker_epoch_path(broker: BrokerId) -> str:
     return f"{BROKER_EPOCHS_PATH}/{broker}"
 
 
+def directory_path(broker: BrokerId) -> str:
+    """Below the epoch, not in it: the version of that node must not move when a directory is noted."""
+    return f"{broker_epoch_path(broker)}/directory"
+
+
 def config_path(key: ConfigKey) -> str:
     return f"{CONFIGS_PATH}/{key}"
 
@@ -147,11 +162,11 @@ def read_deleted(path: str, node: Node) -> DeletedTopic:
 
 def read_broker(path: str, node: Node) -> Broker:
     value = decode(path, node.value, BrokerNode)
-    return Broker(BrokerId(int(path.rpartition("/")[2])), value.listeners, value.rack, value.epoch, value.fenced)
+    return Broker(BrokerId(int(path.rpartition("/")[2])), version=node.version, **msgspec.structs.asdict(value))
 
 
 def broker_value(broker: Broker) -> bytes:
-    return encode(BrokerNode(broker.epoch, dict(broker.listeners), broker.rack, broker.fenced))
+    return encode(msgspec.convert(broker, BrokerNode, from_attributes=True))
 
 
 def read_overrides(path: str, node: Node) -> Overrides:
@@ -231,11 +246,18 @@ def pieces(image: Image, delta: Delta) -> Iterator[Piece]:
     if delta.configs:
         configs = [_put(config_path(key), encode(o.values), o.version) for key, o in delta.configs.items() if o]
         yield Piece(Delta(configs=delta.configs), configs)
-    admitted = {key: broker for key, broker in delta.brokers.items() if broker is not None}
-    if admitted:  # last: a broker may serve once all that it leads is its own
-        # A registration has version 0 until it is admitted.
-        admissions: list[Op] = [Set(broker_path(key), broker_value(broker), 0) for key, broker in admitted.items()]
-        yield Piece(Delta(brokers=delta.brokers), admissions)
+    registered = [broker for broker in delta.brokers.values() if broker is not None]
+    if registered:  # last: a broker may serve once all that it leads is its own
+        yield Piece(Delta(brokers=delta.brokers), [op for broker in registered for op in _broker_ops(broker)])
+
+
+def _broker_ops(broker: Broker) -> list[Op]:
+    """A new state of a registration; with an admission, the directory is the broker's from then on."""
+    ops: list[Op] = [Set(broker_path(broker.id), broker_value(broker), broker.version - 1)]
+    if broker.serving:
+        value = encode(DirectoryNode(broker.directory))
+        ops.append(_put(directory_path(broker.id), value, broker.directory_version))
+    return ops
 
 
 def _topic_ops(image: Image, delta: Delta, topic_id: TopicId) -> list[Op]:

@@ -143,7 +143,16 @@ MEANINGS: dict[int, Meaning] = {
     ErrorCode.FENCED_INSTANCE_ID: Meaning(
         e.FencedInstance, Remedy.NONE, "stop the other member that has this instance id"
     ),
-    ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: Meaning(e.LeaderNotAvailable, _LEADER, _AGAIN),
+    ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: Meaning(
+        e.PreferredLeaderNotAvailable, _LEADER, "wait until the first replica is in sync"
+    ),
+    ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE: Meaning(
+        e.EligibleLeadersNotAvailable, _LEADER, "start a broker that holds the partition"
+    ),
+    ErrorCode.ELECTION_NOT_NEEDED: Meaning(e.ElectionNotNeeded, Remedy.NONE, "there is nothing to do"),
+    ErrorCode.NO_REASSIGNMENT_IN_PROGRESS: Meaning(
+        e.NoReassignmentInProgress, Remedy.NONE, "there is nothing to cancel"
+    ),
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: Meaning(e.GroupSubscribed, Remedy.NONE, "stop the group's members first"),
     ErrorCode.INVALID_RECORD: Meaning(e.InvalidRecord, Remedy.NONE, "correct the record (compacted topics need a key)"),
     ErrorCode.UNSTABLE_OFFSET_COMMIT: Meaning(e.UnstableOffsets, Remedy.RETRY, _AGAIN),

@@ -2,7 +2,7 @@
 
 Topics have the settings of model.topic_config. The dynamic settings of a broker are the defaults of its topics: one
 table says which broker setting stands behind which topic setting. A topic's own override wins over the broker's, the
-broker's over the cluster's, the cluster's over the configuration file.
+broker's over the cluster's, the cluster's over the configuration file. A few more settings are a broker's own.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 from runnel.cluster.image import CLUSTER, ConfigKey, Image, Overrides, Topic
 from runnel.model.errors import InvalidConfig, InvalidRequest
 from runnel.model.ids import BrokerId
-from runnel.model.topic_config import SETTINGS, TopicConfig, field_name, parse_setting, shown
+from runnel.model.parsing import whole
+from runnel.model.topic_config import LONG_MAX, SETTINGS, Setting, TopicConfig, field_name, shown
 
 BROKER_SETTINGS: Final[Mapping[str, str]] = {
     "compression.type": "compression.type",
@@ -39,6 +40,28 @@ BROKER_SETTINGS: Final[Mapping[str, str]] = {
     "message.max.bytes": "max.message.bytes",
     "min.insync.replicas": "min.insync.replicas",
     "unclean.leader.election.enable": "unclean.leader.election.enable",
+}
+
+RATE_DEFAULT: Final = LONG_MAX  # not held back at all
+_RATE_ALLOWED: Final = f"a whole number from 0 to {LONG_MAX}"
+OWN_SETTINGS: Final[Mapping[str, Setting]] = {
+    setting.name: setting
+    for setting in (
+        Setting(
+            "follower.replication.throttled.rate",
+            "long",
+            "bytes a second that throttled replicas are copied with",
+            whole(0, LONG_MAX),
+            _RATE_ALLOWED,
+        ),
+        Setting(
+            "leader.replication.throttled.rate",
+            "long",
+            "accepted for Kafka's tools; it is the follower that is held back",
+            whole(0, LONG_MAX),
+            _RATE_ALLOWED,
+        ),
+    )
 }
 
 
@@ -100,7 +123,7 @@ def _changed(change: ConfigChange, setting: str, present: Mapping[str, str], eff
         raise InvalidRequest(f"setting {change.name} has no value: give one, or delete the setting")
     if change.op is ConfigOp.SET:
         return change.value
-    if SETTINGS[setting].kind != "list":
+    if _known(setting).kind != "list":
         raise InvalidConfig(
             f"setting {change.name} is not a list: it can be set or deleted, not added to or taken from"
         )
@@ -117,9 +140,13 @@ def _spliced(now: str, part: str, *, add: bool) -> str:
 
 def _check(name: str, setting: str, value: str) -> None:
     try:
-        parse_setting(setting, value)
-    except InvalidConfig:
-        raise InvalidConfig(f"setting {name} can't be {value!r}: allowed is {SETTINGS[setting].allowed}") from None
+        _known(setting).parse(value)
+    except ValueError:
+        raise InvalidConfig(f"setting {name} can't be {value!r}: allowed is {_known(setting).allowed}") from None
+
+
+def _known(name: str) -> Setting:
+    return OWN_SETTINGS.get(name) or SETTINGS[name]
 
 
 def topic_setting_of_topic(name: str) -> str:
@@ -129,8 +156,11 @@ def topic_setting_of_topic(name: str) -> str:
 
 
 def topic_setting_of_broker(name: str) -> str:
+    """The topic setting that a broker's setting is the default of, or the setting itself if it is the broker's own."""
+    if name in OWN_SETTINGS:
+        return name
     if name not in BROKER_SETTINGS:
-        allowed = ", ".join(BROKER_SETTINGS)
+        allowed = ", ".join([*BROKER_SETTINGS, *OWN_SETTINGS])
         raise InvalidConfig(f"broker setting {name!r} is unknown or needs a restart: while running, change {allowed}")
     return BROKER_SETTINGS[name]
 
@@ -148,3 +178,19 @@ def topic_config(image: Image, topic: Topic, broker: BrokerId | None, base: Topi
     """The settings in force for a topic on a broker."""
     defaults = topic_defaults(image, broker, base)
     return defaults.with_overrides(topic.config) if topic.config else defaults
+
+
+# --- how fast replicas may be copied
+def copy_rate(image: Image, broker: BrokerId) -> int:
+    """Bytes a second with which a broker copies throttled replicas: its own word, or that for all brokers."""
+    name = "follower.replication.throttled.rate"
+    for key in (str(broker), CLUSTER):
+        if (value := image.configs.get(key, Overrides()).values.get(name)) is not None:
+            return int(value)
+    return RATE_DEFAULT
+
+
+def is_throttled(config: TopicConfig, partition: int, broker: BrokerId) -> bool:
+    """Whether a broker copies this partition of a topic no faster than its rate."""
+    replicas = config.follower_replication_throttled_replicas
+    return bool(replicas) and ("*" in replicas or f"{partition}:{broker}" in replicas)

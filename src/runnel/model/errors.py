@@ -105,6 +105,21 @@ class IneligibleReplica(RetriableError):
     """A broker that does not serve, or not in the life that was meant, can't be in sync."""
 
 
+class NoReassignmentInProgress(ClientError): ...
+
+
+class ElectionNotNeeded(ClientError):
+    """The partition is led by whom an election would choose."""
+
+
+class PreferredLeaderNotAvailable(RetriableError):
+    """The first replica can't lead now: its broker does not serve, or it is not in sync."""
+
+
+class EligibleLeadersNotAvailable(RetriableError):
+    """No broker that holds the partition serves."""
+
+
 # --- appending
 class CorruptBatch(RetriableError):
     """A batch arrived whose checksum or framing is wrong: the wire may have done it, so it may be sent again."""

@@ -15,6 +15,7 @@ from runnel.model.parsing import number, one_of, truth, whole
 DAY_MS = 24 * 60 * 60 * 1000
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
+THROTTLED_ALLOWED = "* for all replicas, or a list of PARTITION:BROKER"
 
 Kind: TypeAlias = Literal["boolean", "string", "int", "long", "double", "list"]
 
@@ -48,6 +49,19 @@ def _policies(text: str) -> frozenset[str]:
     if not policies or not policies <= {"delete", "compact"}:
         raise ValueError(text)
     return policies
+
+
+def _throttled(text: str) -> frozenset[str]:
+    """Replicas as `partition:broker`, or `*` for all of them."""
+    replicas = frozenset(part.strip() for part in text.split(",") if part.strip())
+    if replicas != {"*"} and not all(_is_replica(replica) for replica in replicas):
+        raise ValueError(text)
+    return replicas
+
+
+def _is_replica(text: str) -> bool:
+    partition, colon, broker = text.partition(":")
+    return bool(colon) and partition.isdecimal() and broker.isdecimal()
 
 
 def _setting(name: str, kind: Kind, default: Any, parse: Callable[[str], Any], allowed: str, doc: str) -> Any:
@@ -88,7 +102,15 @@ class TopicConfig:
     )  # fmt: skip
     flush_messages: int = _long("flush.messages", LONG_MAX, 1, "interval mode: sync after so many messages")
     flush_ms: int = _long("flush.ms", 1_000, 1, "interval mode: sync after so many milliseconds")
+    follower_replication_throttled_replicas: frozenset[str] = _setting(
+        "follower.replication.throttled.replicas", "list", frozenset(), _throttled, THROTTLED_ALLOWED,
+        "replicas that are copied no faster than the broker's follower.replication.throttled.rate",
+    )  # fmt: skip
     index_interval_bytes: int = _int("index.interval.bytes", 4 * KIB, 0, "bytes of log for one index entry")
+    leader_replication_throttled_replicas: frozenset[str] = _setting(
+        "leader.replication.throttled.replicas", "list", frozenset(), _throttled, THROTTLED_ALLOWED,
+        "accepted for Kafka's tools; it is the follower that is held back",
+    )  # fmt: skip
     max_compaction_lag_ms: int = _long("max.compaction.lag.ms", LONG_MAX, 1, "compact at the latest after so long")
     max_message_bytes: int = _int("max.message.bytes", BATCH_BYTES_MAX, 0, "largest batch, after compression")
     message_timestamp_type: TimestampType = _setting(

@@ -1,7 +1,7 @@
 # DescribeConfigs (key 32), v1-v4.  v1 synonyms, v3 types and documentation, v4 flexible
 """DescribeConfigs: the settings of topics and brokers, and where each comes from."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -9,12 +9,12 @@ from runnel.broker.broker import Broker
 from runnel.broker.config import BROKER_SETTINGS as FILE_SETTINGS
 from runnel.broker.config import field_name as file_field_name
 from runnel.cluster.config_rules import BROKER_SETTINGS as DYNAMIC_SETTINGS
-from runnel.cluster.config_rules import topic_defaults
+from runnel.cluster.config_rules import OWN_SETTINGS, RATE_DEFAULT, topic_defaults
 from runnel.cluster.image import CLUSTER, Overrides, Topic
 from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.errors import code_of, text_of
 from runnel.model.errors import InvalidRequest, RunnelError
-from runnel.model.topic_config import SETTINGS, Kind, TopicConfig, field_name, shown
+from runnel.model.topic_config import SETTINGS, Kind, Setting, TopicConfig, field_name, shown
 from runnel.wire.kafka import messages as m
 
 TOPIC = 2
@@ -103,7 +103,7 @@ def topic_entries(topic: Topic, broker: Broker) -> list[Entry]:
 
 def _place(name: str, defaults: TopicConfig, base: TopicConfig) -> tuple[str, str, int]:
     """(name of the setting that decides, its value, where it stands) for a topic that does not say."""
-    broker_name = BROKER_NAMES[name]
+    broker_name = BROKER_NAMES.get(name, name)
     value = getattr(defaults, field_name(name))
     if value != getattr(base, field_name(name)):
         return broker_name, shown(value), SOURCE_ALL_BROKERS
@@ -124,23 +124,29 @@ def _broker_entries(name: str, broker: Broker) -> list[Entry]:
 
 
 def _dynamic_entries(broker: Broker, key: str | None) -> list[Entry]:
-    base = broker.config.topic
     everywhere = broker.image.configs.get(CLUSTER, Overrides()).values
     here = broker.image.configs.get(key, Overrides()).values if key else {}
     entries = []
-    for name, topic_name in DYNAMIC_SETTINGS.items():
-        value = getattr(base, field_name(topic_name))
-        source = SOURCE_DEFAULT if value == getattr(TopicConfig(), field_name(topic_name)) else SOURCE_FILE
-        synonyms = [(name, shown(value), source)]
+    for name, setting, value, source in _dynamic_settings(broker.config.topic):
+        synonyms = [(name, value, source)]
         if name in everywhere:
             synonyms.insert(0, (name, everywhere[name], SOURCE_ALL_BROKERS))
         if name in here:
             synonyms.insert(0, (name, here[name], SOURCE_BROKER))
         if key is None and name not in everywhere:
             continue
-        setting = SETTINGS[topic_name]
         entries.append(Entry(name, synonyms[0][1], synonyms[0][2], setting.kind, setting.doc, synonyms=synonyms))
     return entries
+
+
+def _dynamic_settings(base: TopicConfig) -> Iterator[tuple[str, Setting, str, int]]:
+    """(name, setting, value, source) of what can be changed while running, as the broker was started."""
+    for name, topic_name in DYNAMIC_SETTINGS.items():
+        value = getattr(base, field_name(topic_name))
+        default = getattr(TopicConfig(), field_name(topic_name))
+        yield name, SETTINGS[topic_name], shown(value), SOURCE_DEFAULT if value == default else SOURCE_FILE
+    for name, setting in OWN_SETTINGS.items():
+        yield name, setting, str(RATE_DEFAULT), SOURCE_DEFAULT
 
 
 def _file_entries(broker: Broker) -> list[Entry]:

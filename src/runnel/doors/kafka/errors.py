@@ -76,6 +76,10 @@ CODES: dict[type[e.RunnelError], ErrorCode] = {
     e.UnstableOffsets: ErrorCode.UNSTABLE_OFFSET_COMMIT,
     # coordination
     e.NotController: ErrorCode.NOT_CONTROLLER,
+    e.NoReassignmentInProgress: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
+    e.ElectionNotNeeded: ErrorCode.ELECTION_NOT_NEEDED,
+    e.PreferredLeaderNotAvailable: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+    e.EligibleLeadersNotAvailable: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
     e.StaleBrokerEpoch: ErrorCode.STALE_BROKER_EPOCH,
     e.StalePartitionEpoch: ErrorCode.INVALID_UPDATE_VERSION,
     e.IneligibleReplica: ErrorCode.INELIGIBLE_REPLICA,

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 
 import click
@@ -11,6 +11,10 @@ import click
 from runnel.cli.command import Command
 from runnel.testing.simulation import Outcome, run
 from runnel.testing.swarm import FAULTS
+
+VIOLATIONS_SHOWN = 8  # of one seed: the first ones tell, the rest follows
+SEEDS_SHOWN = 20
+PROGRESS_EVERY = 100  # seeds
 
 EXAMPLES = """
 runnel simulate                                   seed 0
@@ -36,11 +40,13 @@ def simulate(seed: int, seeds: int, jobs: int, faults: str, trace: bool) -> int:
     if unknown := [kind for kind in kinds if kind not in FAULTS]:
         raise click.UsageError(f"there is no fault {unknown[0]!r}: allowed are {', '.join(FAULTS)}.")
     begun = time.monotonic()
-    outcomes = []
+    outcomes: list[Outcome] = []
+    bad = 0
     for outcome in _outcomes(range(seed, seed + seeds), jobs, kinds, trace):
         outcomes.append(outcome)
         _show(outcome, seeds)
-        _progress(len(outcomes), seeds, time.monotonic() - begun)
+        bad += bool(outcome.violations)
+        _progress(len(outcomes), seeds, bad, time.monotonic() - begun)
     return _sum_up(outcomes, time.monotonic() - begun)
 
 
@@ -60,33 +66,44 @@ def _run(seed: int, kinds: tuple[str, ...]) -> Outcome:
 def _show(outcome: Outcome, seeds: int) -> None:
     """One line for one seed; of many, only those that went wrong."""
     if seeds == 1 or outcome.violations:
-        faults = ", ".join(f"{count} {kind}" for kind, count in outcome.faults.items())
         click.echo(
             f"seed {outcome.seed}: trace {outcome.trace_hash}, {outcome.virtual_s:.1f} virtual s,"
-            f" {outcome.acknowledged} of {outcome.sent} messages acknowledged, faults: {faults or 'none'}"
+            f" {outcome.acknowledged} of {outcome.sent} messages acknowledged, faults: {_counts(outcome.faults)}"
         )
-    for violation in outcome.violations:
+    for violation in outcome.violations[:VIOLATIONS_SHOWN]:
         click.echo(f"  VIOLATION {violation}")
+    if (more := len(outcome.violations) - VIOLATIONS_SHOWN) > 0:
+        click.echo(f"  and {more} more")
 
 
-def _progress(done: int, seeds: int, took_s: float) -> None:
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "none"
+
+
+def _progress(done: int, seeds: int, bad: int, took_s: float) -> None:
+    """On a terminal one line that changes, in a file one now and then."""
+    text = f"{done} of {seeds} seeds, {60 * done / took_s:.0f} a minute, {bad} with violations"
     if seeds > 1 and sys.stderr.isatty():
-        click.echo(f"\r{done} of {seeds} seeds, {60 * done / took_s:.0f} a minute ", nl=False, err=True)
-        if done == seeds:
-            click.echo("", err=True)
+        click.echo(f"\r{text} ", nl=done == seeds, err=True)
+    elif seeds > 1 and done % PROGRESS_EVERY == 0:
+        click.echo(text, err=True)
 
 
 def _sum_up(outcomes: list[Outcome], took_s: float) -> int:
-    bad = [outcome.seed for outcome in outcomes if outcome.violations]
+    bad = [outcome for outcome in outcomes if outcome.violations]
     if len(outcomes) > 1:
-        faults: Counter[str] = Counter()
+        faults, transitions = Counter[str](), Counter[str]()
         for outcome in outcomes:
             faults.update(outcome.faults)
-        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(faults.items()))
-        click.echo(
-            f"{len(outcomes)} seeds, {60 * len(outcomes) / took_s:.0f} a minute;"
-            f" {sum(outcome.acknowledged for outcome in outcomes)} messages acknowledged;"
-            f" {faults.total()} faults: {kinds}"
-        )
-    click.echo(f"violations in seeds {', '.join(map(str, bad))}" if bad else "no violation")
-    return 1 if bad else 0
+            transitions.update(outcome.transitions)
+        click.echo(f"{len(outcomes)} seeds in {took_s:.0f} s, {60 * len(outcomes) / took_s:.0f} a minute")
+        click.echo(f"{sum(outcome.acknowledged for outcome in outcomes)} messages acknowledged")
+        click.echo(f"{faults.total()} faults, {faults.total() / len(outcomes):.1f} a seed: {_counts(faults)}")
+        click.echo(f"aimed at what had just happened: {_counts(transitions)}")
+    if not bad:
+        click.echo("no violation")
+        return 0
+    kinds = Counter(violation.partition(":")[0].partition(" ")[0] for o in bad for violation in o.violations)
+    click.echo(f"violations: {_counts(kinds)}")
+    click.echo(f"in {len(bad)} seeds: {', '.join(str(outcome.seed) for outcome in bad[:SEEDS_SHOWN])}")
+    return 1

@@ -51,6 +51,10 @@ class SeededRng:
     def uniform(self, low: float, high: float) -> float:
         return low + (high - low) * self._random.random()
 
+    def fraction(self) -> float:
+        """Any number from 0 to 1."""
+        return self._random.random()
+
     def chance(self, probability: float) -> bool:
         return self._random.random() < probability
 

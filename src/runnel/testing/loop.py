@@ -19,6 +19,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import count
 from typing import Any, NoReturn, cast
 from weakref import WeakKeyDictionary
 
@@ -123,7 +124,6 @@ class SimLoop(asyncio.BaseEventLoop):
     """Use it as `with SimLoop(seed) as loop: loop.run_until_complete(...)`."""
 
     _ready: deque[asyncio.Handle]
-    _scheduled: list[asyncio.TimerHandle]
 
     def __init__(self, seed: int | str) -> None:
         super().__init__()
@@ -140,6 +140,9 @@ class SimLoop(asyncio.BaseEventLoop):
         self.network = Network(self, SeededRng(f"{seed}/network"))
         self.hosts: dict[str, Host] = {}
         self._now = 0.0
+        self._timers: list[tuple[float, float, int, asyncio.TimerHandle]] = []  # cancelled ones stay for their time
+        self._chance = self.rng.fraction
+        self._numbers = count()
         self._graves: list[asyncio.Task[Any]] = []
         self._owners: WeakKeyDictionary[asyncio.Future[Any], Process] = WeakKeyDictionary()
         self.set_exception_handler(self._mishap)
@@ -160,7 +163,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 with suppress(BaseException):
                     cast(Any, task.get_coro()).close()
         self._ready.clear()
-        self._scheduled.clear()
+        self._timers.clear()
         self._graves.clear()
         self.close()
 
@@ -205,10 +208,20 @@ class SimLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self._now
 
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Chance decides between two timers of the same instant."""
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        heapq.heappush(self._timers, (when, self._chance(), next(self._numbers), timer))
+        return timer
+
     def _run_once(self) -> None:
-        if self.lag_chance and self.rng.chance(self.lag_chance):
+        if self.lag_chance and self._chance() < self.lag_chance:
             self._now += self.rng.uniform(0, self.lag_s)
-        self._wake_timers()
+        timers = self._timers
+        while timers and timers[0][0] <= self._now:
+            self._ready.append(heapq.heappop(timers)[3])
         if not self._ready:
             self._jump()
             return
@@ -227,31 +240,14 @@ class SimLoop(asyncio.BaseEventLoop):
             raise Deadlock(f"{STEPS_MAX} callbacks ran and the end is not near")
         handle._run()
 
-    def _wake_timers(self) -> None:
-        timers = self._scheduled
-        due: list[asyncio.TimerHandle] = []
-        while timers and timers[0].when() <= self._now:
-            due.append(self._pop_timer())
-        if len(due) > 1:
-            self.rng.shuffle(due)
-            due.sort(key=asyncio.TimerHandle.when)
-        self._ready.extend(due)
-
     def _jump(self) -> None:
         """Nothing is ready: go to the next timer."""
-        while self._scheduled and self._scheduled[0].cancelled():
-            self._pop_timer()
-        if not self._scheduled:
+        timers = self._timers
+        while timers and timers[0][3].cancelled():
+            heapq.heappop(timers)
+        if not timers:
             raise Deadlock("nothing is ready and no timer is set")
-        self._now = max(self._now, self._scheduled[0].when())
-
-    def _pop_timer(self) -> asyncio.TimerHandle:
-        handle = heapq.heappop(self._scheduled)
-        handle._scheduled = False  # type: ignore[attr-defined]  # as asyncio's own loop does
-        return handle
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Cancelled timers are dropped when their time comes."""
+        self._now = max(self._now, timers[0][0])
 
     def _mishap(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")

@@ -1,40 +1,37 @@
 """One run of brokers and clients under faults, all of it decided by a seed.
 
     load      clients send, read, and commit; faults strike
-    heal      faults end, brokers come back, clients go on until all is delivered
+    heal      faults end, brokers come back, clients go on until all is delivered and every replica has it
     the end   everything is read, once before and once after an orderly restart; then the history is checked
 
 State is looked at whenever a broker is about to say something: what has been said can't be taken back.
 """
 
 import asyncio
+import gc
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from runnel.broker.config import Address, BrokerConfig
-from runnel.client.admin import Admin, NewTopic
 from runnel.client.cluster import Cluster
 from runnel.client.positions import bounds
-from runnel.cluster.store import Store
-from runnel.model.errors import RunnelError, TopicAlreadyExists
-from runnel.model.topic_config import FlushMode
-from runnel.server import Machine, Server
+from runnel.model.errors import RunnelError
+from runnel.testing.administrator import Administrator
 from runnel.testing.checker import check
 from runnel.testing.clock import SeededRng
-from runnel.testing.disk import PowerCut, SimDisk
 from runnel.testing.faults import Injector
+from runnel.testing.health import ailing
 from runnel.testing.history import History, Status
+from runnel.testing.invariants import Invariants, Truth
 from runnel.testing.loop import Deadlock, Host, SimLoop
-from runnel.testing.store import Ensemble, SimStore
-from runnel.testing.swarm import TOPIC, Swarm
+from runnel.testing.node import PORT, SimBroker
+from runnel.testing.store import Ensemble
+from runnel.testing.swarm import Swarm
 from runnel.testing.workload import Client
 
-PORT = 9092
-HEAL_S = 120.0  # virtual; what is not well by then is not going to be
-DOWN_S = (0.05, 2.0)  # how long a broker is away
+HEAL_S = 90.0  # virtual; what is not well by then is not going to be
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,120 +46,8 @@ class Outcome:
     sent: int
     read: int
     faults: dict[str, int]
+    transitions: dict[str, int]  # what faults were aimed at
     violations: list[str] = field(default_factory=list)
-
-
-class SimBroker:
-    """A broker on a host with a disk; it comes back when it dies."""
-
-    def __init__(self, simulation: "Simulation", number: int) -> None:
-        self._simulation = simulation
-        self._loop = loop = simulation.loop
-        self.number = number
-        self.host = loop.host(f"broker-{number}")
-        self.host.on_answer = self._look
-        self.slowness = 1.0
-        self._rng = SeededRng(f"{loop.seed}/{self.host.name}")
-        self.disk = SimDisk(self._rng)
-        self.disk.pace_s = self._pace_s
-        self.disk.on_power_cut = lambda: self.die(power=True)
-        self.disk.chill(self._is_cold)
-        self._session: SimStore | None = None
-        self._lives = 0
-        self.server: Server | None = None  # once it has started
-        self.stopping = False
-        self.config = BrokerConfig(
-            data="data", kafka=Address(self.host.name, PORT), broker_id=number, topic=simulation.swarm.topic,
-            group_partitions=2, group_initial_delay_ms=50, housekeeping_ms=1_500,
-        )  # fmt: skip
-
-    def _pace_s(self) -> float:
-        return self.slowness * self._rng.uniform(*self._simulation.swarm.disk_s)
-
-    def _is_cold(self, path: str) -> bool:
-        return self._rng.chance(self._simulation.swarm.cold_chance)
-
-    @property
-    def up(self) -> bool:
-        return self.server is not None and self.host.running and not self.stopping
-
-    def start(self) -> None:
-        if not self.host.running:
-            self._lives += 1
-            self.host.start(self._main)
-
-    async def _main(self) -> None:
-        rng = SeededRng(f"{self._loop.seed}/{self.host.name}/{self._lives}")
-        server = Server(self.config, Machine(self.disk, self.host.clock, rng, self._open_store), self._fatal)
-        try:
-            await server.start()
-        except PowerCut:
-            raise
-        except (RunnelError, OSError) as error:
-            self._fatal(error)
-            return
-        self.server = server
-        self._loop.trace(f"{self.host.name} serves")
-
-    async def _open_store(self) -> Store:
-        self._session = await self._simulation.ensemble.open()
-        return self._session
-
-    def _fatal(self, error: BaseException) -> None:
-        """As in production: the process ends soon, and what is in memory is lost."""
-        self._loop.trace(f"{self.host.name} gives up: {type(error).__name__}")
-        self._loop.call_soon(lambda: self.die(power=False), context=self._loop.world)
-
-    def die(self, *, power: bool) -> None:
-        """Be gone, and come back after a while."""
-        if not self.host.running:
-            return
-        self._loop.trace(f"{self.host.name} dies power={power}")
-        before = self.disk
-        if power:
-            self.host.cut_power()
-            self.disk = before.crash()
-        else:
-            self.host.kill()
-            self.disk = before.kill()
-        self.disk.inherit(before)
-        before.discard()
-        self._gone(self._simulation.swarm.session_s)
-
-    def _gone(self, session_s: float) -> None:
-        self.disk.chill(self._is_cold)
-        self.server, self.stopping = None, False
-        if self._session is not None:
-            expire, session = self._simulation.ensemble.expire, self._session.session
-            self._loop.call_later(session_s, expire, session, context=self._loop.world)
-            self._session = None
-        self._loop.call_later(self._rng.uniform(*DOWN_S), self.start, context=self._loop.world)
-
-    def stop(self) -> None:
-        server, process = self.server, self.host.process
-        if server is None or process is None or not self.up:
-            return
-        self.stopping = True
-        process.context.run(lambda: self._loop.create_task(self._stop(server)))
-
-    async def _stop(self, server: Server) -> None:
-        await server.stop()
-        self._loop.trace(f"{self.host.name} stopped")
-        self._loop.call_soon(self._stopped, self.host.process, context=self._loop.world)
-
-    def _stopped(self, process: object) -> None:
-        if self.host.process is process and self.host.running:
-            self.host.kill()
-            before, self.disk = self.disk, self.disk.kill()
-            self.disk.inherit(before)
-            before.discard()
-            self._gone(0.0)
-
-    # --- what must hold whenever something is said
-
-    def _look(self) -> None:
-        if self.server is not None:
-            self._simulation.look_at(self.server)
 
 
 class Simulation:
@@ -177,10 +62,9 @@ class Simulation:
         self.history = History()
         self.sending = True
         self.violations: list[str] = []
-        self.ensemble = Ensemble(lambda: rng.uniform(0.0001, 0.003))
-        self.brokers = [SimBroker(self, 1)]
+        self.ensemble = Ensemble(lambda: rng.uniform(0.0001, 0.003), swarm.session_s)
+        self.brokers: Sequence[SimBroker] = [SimBroker(self, number) for number in range(1, swarm.brokers + 1)]
         self.bootstrap: Sequence[str] = [f"{broker.host.name}:{PORT}" for broker in self.brokers]
-        self._high: dict[str, int] = {}  # the highest high watermark that anybody was told
         self._programs: dict[Host, Callable[[Client], Awaitable[None]]] = {}
         self._lives: dict[Host, int] = {}
         self._tasks: dict[Host, asyncio.Task[None]] = {}
@@ -188,7 +72,15 @@ class Simulation:
         loop.network.conditions = swarm.conditions
         loop.lag_chance, loop.lag_s = swarm.lag_chance, swarm.lag_s
         self._name_clients()
-        self.injector = Injector(loop, self._rng, self.brokers, list(self._programs), self._kill_client)
+        self.clients: Sequence[Host] = list(self._programs)
+        self.injector = Injector(self, self._rng)
+        self.invariants = Invariants(
+            self.brokers, self.ensemble.tree, swarm.topic, self._violated, self._transition
+        )  # fmt: skip
+        self.ensemble.on_change = self.invariants.changed
+        admin = loop.host("admin")
+        self._administrator = Administrator(self, admin, lambda: Client(self, admin, 0).cluster())
+        self.administer = self._administrator.order
 
     def _name_clients(self) -> None:
         for number, settings in enumerate(self.swarm.producers):
@@ -204,9 +96,11 @@ class Simulation:
     async def run(self) -> None:
         for broker in self.brokers:
             broker.start()
-        await self._in_time(self._create_topic(), "create the topic")
+        await self._in_time(self._administrator.create_topic(), "create the topic")
         for host in self._programs:
             self._start_client(host)
+        for broker in self.brokers:
+            self.injector.watch(broker)
         end = self.loop.time() + self.swarm.load_s
         while self.loop.time() < end:
             await asyncio.sleep(self._rng.uniform(0, 2 * self.swarm.fault_every_s))
@@ -214,39 +108,22 @@ class Simulation:
         await self._heal()
         await self._finish()
 
-    async def _create_topic(self) -> None:
-        host = self.loop.host("admin")
-
-        async def create() -> None:
-            admin = Admin(Client(self, host, 0).cluster())
-            while True:
-                try:
-                    await admin.create_topics([NewTopic(TOPIC, self.swarm.partitions)])
-                except TopicAlreadyExists:
-                    return
-                except RunnelError:
-                    await asyncio.sleep(0.1)
-                else:
-                    return
-
-        await host.start(create)
-
     def _start_client(self, host: Host) -> None:
         life = self._lives[host] = self._lives.get(host, 0) + 1
         program = self._programs[host]
         self._tasks[host] = host.start(lambda: program(Client(self, host, life)))
 
-    def _kill_client(self, host: Host) -> None:
+    def kill_client(self, host: Host) -> None:
         if host.running:
             host.kill()
             self.loop.call_later(self._rng.uniform(0, 2), self._start_client, host, context=self.loop.world)
 
-    async def _in_time(self, work: Awaitable[None], what: str) -> None:
+    async def _in_time(self, work: Awaitable[None], what: str, why: Callable[[], str] = str) -> None:
         try:
             async with asyncio.timeout(HEAL_S):
                 await work
         except TimeoutError:
-            self.violations.append(f"not-live: could not {what} within {HEAL_S:g} s")
+            self.violations.append(f"not-live: could not {what} within {HEAL_S:g} s {why()}".rstrip())
         except RunnelError as error:
             self.violations.append(f"not-live: could not {what}: {error}")
 
@@ -255,26 +132,32 @@ class Simulation:
         self.injector.heal()
         self.sending = False
         for broker in self.brokers:
-            if self._rng.chance(0.5) or self._has_failed_partitions(broker):
-                broker.die(power=self._rng.chance(0.5))
-        await self._in_time(self._brokers_up(), "start the broker again")
+            if self._rng.chance(0.3) or self._has_failed_partitions(broker):
+                broker.die(power=self._rng.chance(0.5) and self.injector.may_lose_power(broker))
+        await self._in_time(self._healthy(), "get well", lambda: "; ".join(ailing(self.brokers, self.invariants)))
 
     def _has_failed_partitions(self, broker: SimBroker) -> bool:
         """A log that could not be opened, for want of room say, is tried again at the next start."""
-        return broker.server is not None and bool(broker.server.broker.partitions._failed)
+        return broker.up and broker.server is not None and bool(broker.server.broker.partitions._failed)
 
     async def _brokers_up(self) -> None:
         while not all(broker.up for broker in self.brokers):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 
+    async def _healthy(self) -> None:
+        while ailing(self.brokers, self.invariants):  # noqa: ASYNC110
+            await asyncio.sleep(0.2)
+
     async def _finish(self) -> None:
         producers = [host for host in self._programs if host.name.startswith("producer")]
         await self._in_time(self._settled(producers), "settle every send")
         await self._in_time(self._group_done(), "let the group read everything")
+        await self._in_time(self._healthy(), "stay well", lambda: "; ".join(ailing(self.brokers, self.invariants)))
+        self.invariants.final()
         first = await self._read_all("auditor-1")
         for broker in self.brokers:
             broker.stop()
-        await self._in_time(self._brokers_up(), "restart the broker")
+        await self._in_time(self._brokers_up(), "restart the brokers")
         second = await self._read_all("auditor-2")
         if first != second:
             self.violations.append(f"not-the-same: {first} messages before an orderly restart, {second} after it")
@@ -315,30 +198,24 @@ class Simulation:
 
     # --- what must hold
 
-    def look_at(self, server: Server) -> None:
-        for partition in server.broker.partitions:
-            log, high = partition.log, partition.high_watermark
-            known = self._high.get(partition.name, 0)
-            if high < known:
-                self._violated(f"high-watermark-back: {partition.name} from {known} to {high}")
-            if not log.start_offset <= high <= log.end_offset or log.synced_offset > log.end_offset:
-                offsets = f"{log.start_offset} {log.synced_offset} {high} {log.end_offset}"
-                self._violated(f"offsets-out-of-order: {partition.name} start, synced, high, end: {offsets}")
-            if partition.config.flush_mode is FlushMode.COMMIT and high > log.synced_offset:
-                self._violated(f"high-above-synced: {partition.name} {high} > {log.synced_offset}")
-            if high > known:
-                self._high[partition.name] = high
-
     def seen(self, records: dict[str, list[tuple[int, str]]]) -> None:
         for key, found in records.items():
-            where = key.replace("/", "-")
+            high = self.invariants.high_of(key.replace("/", "-"))
             for offset, value in found:
-                if offset >= self._high.get(where, 0):
+                if offset >= high:
                     self._violated(f"read-above-high-watermark: {value} at {offset} of {key}")
 
     def _violated(self, what: str) -> None:
         if what not in self.violations:
+            self.loop.trace(f"VIOLATION {what}")
             self.violations.append(what)
+
+    def _transition(self, what: str, truth: Truth) -> None:
+        image = truth.image
+        self.loop.trace(
+            f"{what} {truth.name}: leader {image.leader} epoch {image.leader_epoch} isr {image.isr} elr {image.elr}"
+        )
+        self.injector.happened(what, image.replicas)
 
     def outcome(self) -> Outcome:
         history = self.history
@@ -352,7 +229,8 @@ class Simulation:
             len(history.sends),
             len(history.polls),
             dict(sorted(self.injector.counts.items())),
-            violations,
+            dict(sorted(self.injector.transitions.items())),
+            list(dict.fromkeys(violations)),
         )
 
 
@@ -372,11 +250,14 @@ def run(seed: int, *, faults: Sequence[str] = (), tracer: Callable[[str], None] 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Brokers under faults complain a lot: nobody needs to read it."""
+    """Brokers under faults complain a lot: nobody needs to read it. And no garbage is looked for while a seed runs:
+    that is faster, and nothing ends at a moment that no seed decides."""
     logger = logging.getLogger("runnel")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
+    gc.disable()
     try:
         yield
     finally:
+        gc.enable()
         logger.setLevel(level)

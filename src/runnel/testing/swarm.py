@@ -5,30 +5,43 @@ Not every run has every fault: a fault that is always there hides what happens w
 
 from dataclasses import dataclass
 
+from runnel.broker.config import Address, BrokerConfig
 from runnel.client.cluster import ClusterSettings
 from runnel.client.fetcher import FetchSettings
 from runnel.client.membership import GroupSettings
 from runnel.client.sender import ACKS_ALL, ProducerSettings
 from runnel.model.limits import KIB
-from runnel.model.topic_config import TopicConfig
+from runnel.model.topic_config import FlushMode, TopicConfig
 from runnel.testing.clock import SeededRng
 from runnel.testing.network import Conditions
 
 FAULTS = (
-    "power",  # the power fails, now
-    "power-at",  # the power fails in the middle of what the disk is asked to do
+    "power",  # the power of one broker fails, now
+    "power-at",  # the same in the middle of what the disk is asked to do
+    "power-all",  # the power of every broker fails at once
     "kill",
+    "kill-all",
     "stop",  # an orderly stop
-    "pause",  # SIGSTOP, SIGCONT
+    "pause",  # SIGSTOP, SIGCONT: of a broker or a client; a long one outlives the session
     "disk-full",
     "disk-error",
+    "sync-lost",  # a sync fails, and what it was to make durable is lost
     "disk-slow",
     "reset",  # connections break
-    "cut",  # a host does not reach another, one way or both
+    "cut",  # a broker does not reach another or a client, one way or both
+    "isolate",  # a broker reaches no other broker
+    "ring",  # each broker misses one other
+    "cut-store",  # a broker does not reach the store, or does not hear from it
     "slow",  # latency grows
     "clock",  # the wall clock is set
+    "store-stall",  # the store has no leader for a while; who wrote does not know whether it did
+    "expire",  # a session ends although its broker lives
     "client-kill",
 )
+AT_TRANSITIONS = (  # what strikes right after an election, a change of an ISR, a truncation, a roll
+    "power", "kill", "pause", "cut", "isolate", "cut-store", "disk-slow", "expire", "elect", "stop",
+)  # fmt: skip
+POWER = ("power", "power-at", "power-all", "sync-lost")
 TOPIC = "orders"
 
 
@@ -36,9 +49,12 @@ TOPIC = "orders"
 class Swarm:
     """One seed's choice."""
 
+    brokers: int
+    replicas: int
     load_s: float
     fault_every_s: float
     faults: tuple[str, ...]
+    transition_chance: float  # that something strikes right after a transition
     partitions: int
     producers: tuple[ProducerSettings, ...]
     readers: int
@@ -53,23 +69,28 @@ class Swarm:
     lag_s: float
     group: GroupSettings
     fetch: FetchSettings
-    session_s: float  # how long a dead broker's session lives on
+    session_s: float
+    down_s: tuple[float, ...]  # how long a broker is away, at most: one of these
+    replica_lag_ms: int
+    replica_wait_ms: int
 
     @classmethod
     def draw(cls, rng: SeededRng) -> "Swarm":
-        faults = tuple(kind for kind in FAULTS if rng.chance(0.45)) or (rng.pick(FAULTS),)
+        brokers = rng.pick((1, 3, 3, 3, 3, 3))
         slowest = rng.pick((0.001, 0.003, 0.02))
+        session_s = rng.pick((1.5, 3.0, 6.0))
         return cls(
-            load_s=rng.uniform(4, 10),
-            fault_every_s=rng.uniform(0.2, 1.2),
-            faults=faults,
-            partitions=1 + rng.below(3),
-            producers=tuple(
-                _producer(rng, kind) for kind in ("idempotent", "idempotent", rng.pick(("all", "one", "none")))
-            ),
-            readers=1 + rng.below(2),
-            members=1 + rng.below(3),
-            send_every_s=rng.uniform(0.02, 0.12),
+            brokers=brokers,
+            replicas=1,
+            load_s=rng.uniform(6, 12),
+            fault_every_s=rng.uniform(0.3, 1.0),
+            faults=tuple(kind for kind in FAULTS if rng.chance(0.35)) or (rng.pick(FAULTS),),
+            transition_chance=rng.pick((0.0, 0.1, 0.4)),
+            partitions=1 + rng.below(2),
+            producers=tuple(_producer(rng, kind) for kind in ("idempotent", rng.pick(("idempotent", "all", "one")))),
+            readers=1,
+            members=1 + rng.below(2),
+            send_every_s=rng.uniform(0.05, 0.2),
             value_bytes=rng.pick((20, 200, 1200)),
             topic=_topic(rng),
             conditions=Conditions(
@@ -85,12 +106,22 @@ class Swarm:
                 heartbeat_ms=500 + rng.below(1_000),
             ),
             fetch=FetchSettings(
-                wait_ms=50 + rng.below(500),
+                wait_ms=100 + rng.below(500),
                 partition_bytes_max=rng.pick((500, 4_000, 100_000)),
                 request_timeout_ms=3_000,
             ),
-            session_s=rng.pick((0.0, 1.0, 6.0)),
+            session_s=session_s,
+            down_s=rng.pick(((0.3,), (0.3, 2.0), (0.3, 2.0, 2 * session_s))),
+            replica_lag_ms=rng.pick((700, 2_000, 5_000)),
+            replica_wait_ms=rng.pick((20, 100, 400)),
         )
+
+    def broker(self, number: int, address: Address) -> BrokerConfig:
+        """The settings of one broker."""
+        return BrokerConfig(
+            data="data", kafka=address, broker_id=number, topic=self.topic, session_ms=int(self.session_s * 1000),
+            group_partitions=2, group_initial_delay_ms=50, housekeeping_ms=1_500,
+        )  # fmt: skip
 
 
 def _producer(rng: SeededRng, kind: str) -> ProducerSettings:
@@ -109,6 +140,7 @@ def _producer(rng: SeededRng, kind: str) -> ProducerSettings:
 def _topic(rng: SeededRng) -> TopicConfig:
     """Small segments, so that they roll often. (Through the Kafka door, smaller ones than 1 MiB can't be had.)"""
     return TopicConfig(
+        flush_mode=rng.pick((FlushMode.COMMIT, FlushMode.COMMIT, FlushMode.COMMIT, FlushMode.OS, FlushMode.INTERVAL)),
         segment_bytes=rng.pick((2_000, 20_000, 10_000_000)),
         segment_ms=rng.pick((1_500, 10_000_000)),
         index_interval_bytes=rng.pick((0, 200, 4_096)),

@@ -46,7 +46,9 @@ def arguments_of(words: Sequence[str] | None = None) -> argparse.Namespace:
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--full", action="store_true", help="larger and longer: 20 GB of backlog, about an hour")
     size.add_argument(
-        "--smoke", action="store_true", help="seconds: only to see that every scenario runs; Runnel alone"
+        "--smoke",
+        action="store_true",
+        help="seconds: only to see that every scenario runs; Runnel alone, unless a peer is named",
     )
     parser.add_argument(
         "--data", type=Path, help="where servers keep their data (default: a new folder in build/bench)"
@@ -61,7 +63,7 @@ def scale_of(arguments: argparse.Namespace) -> Scale:
 
 def had(arguments: argparse.Namespace) -> tuple[list[Peer], dict[str, str]]:
     """The peers that can be had, and for the others why not."""
-    wanted = ["runnel"] if arguments.smoke else arguments.peer or [peer.name for peer in PEERS]
+    wanted = arguments.peer or (["runnel"] if arguments.smoke else [peer.name for peer in PEERS])
     found, missing = [], {}
     for peer in (kind() for kind in PEERS if kind.name in wanted):
         if problem := peer.missing():

@@ -21,8 +21,16 @@ class Cpu:
     def __sub__(self, earlier: "Cpu") -> "Cpu":
         return Cpu(self.user_s - earlier.user_s, self.system_s - earlier.system_s, self.total_s - earlier.total_s)
 
+    def __add__(self, other: "Cpu") -> "Cpu":
+        return Cpu(self.user_s + other.user_s, self.system_s + other.system_s, self.total_s + other.total_s)
 
-def cpu_of(pid: int) -> Cpu:
+
+def cpu_of(*pids: int) -> Cpu:
+    """What these processes have used together."""
+    return sum(map(_cpu_of_one, pids), Cpu(0.0, 0.0, 0.0))
+
+
+def _cpu_of_one(pid: int) -> Cpu:
     process = Path(f"/proc/{pid}")
     user_s, system_s = parse_stat((process / "stat").read_text())
     on_cpu_ns = [int(file.read_text().split()[0]) for file in process.glob("task/*/schedstat")]

@@ -15,7 +15,8 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from bench.load import AckCounter, Refused, connect, librdkafka
+from bench.load import AckCounter, Refused, ask, connect, librdkafka
+from bench.load.line import Line
 from runnel.record import batch, records
 
 PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
@@ -32,15 +33,18 @@ class KafkaWire:
     partition: int = 0
     partitions: int = 1
     config: dict[str, str] = field(default_factory=dict, hash=False)
+    replication: int = 1  # above it, `address` names several brokers, and requests go to the leader
 
     def for_connection(self, number: int) -> "KafkaWire":
         return self
 
     def connect(self) -> socket.socket:
-        return connect(self.address)
+        if self.replication == 1:
+            return connect(self.address)
+        return connect(ask.leader_address(self.address.split(",")[0], self.topic, self.partition))
 
     def create(self) -> None:
-        librdkafka.create_topic(self.address, self.topic, self.partitions, self.config)
+        librdkafka.create_topics(self.address, [self.topic], self.partitions, self.replication, self.config)
         for partition in range(self.partitions):
             self.at(partition).await_ready()
 
@@ -122,41 +126,16 @@ class KafkaWire:
     def await_ready(self) -> None:
         """Wait until the partition answers a fetch: a topic just made may have no leader yet."""
         deadline = time.monotonic() + READY_S_MAX
-        with self.connect() as connection:
-            while True:
-                try:
+        while True:
+            try:
+                with self.connect() as connection:
                     self.fetch(Line(connection), 0, wait_ms=0)
-                except Refused:
-                    if time.monotonic() > deadline:
-                        raise
-                    time.sleep(0.01)
-                else:
-                    return
-
-
-class Line:
-    """One connection for one question at a time. An answer is valid until the next: its memory is used again."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._buffer = bytearray(4)
-
-    def ask(self, request: bytes) -> memoryview:
-        """The whole answer, without its size."""
-        self._connection.sendall(request)
-        (size,) = struct.unpack(">i", self._exactly(4))
-        return self._exactly(size)
-
-    def _exactly(self, size: int) -> memoryview:
-        if size > len(self._buffer):
-            self._buffer = bytearray(size)
-        view, filled = memoryview(self._buffer)[:size], 0
-        while filled < size:
-            received = self._connection.recv_into(view[filled:])
-            if not received:
-                raise Refused("the server closed the connection")
-            filled += received
-        return view
+            except Refused:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+            else:
+                return
 
 
 def greet(connection: socket.socket) -> None:

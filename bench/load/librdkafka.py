@@ -1,8 +1,10 @@
 """librdkafka through confluent-kafka: what most programs outside Java use to speak to a Kafka broker."""
 
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import confluent_kafka
 from confluent_kafka.admin import AdminClient
@@ -37,6 +39,27 @@ class Paced:
     acks: int
     size: int
     rate: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """A message to every partition of a topic, `rate` times a second, from when `begun` is written until `end` is."""
+
+    address: str
+    topic: str
+    partitions: int
+    size: int
+    rate: float
+    begun: str
+    end: str
+
+
+class Acked(NamedTuple):
+    """One message: when it was due, on the monotonic clock, and the seconds from then to its acknowledgement."""
+
+    partition: int
+    due: float
     seconds: float
 
 
@@ -117,6 +140,39 @@ def pace(job: Paced) -> list[float]:
     return latencies
 
 
+def watch(job: Watch) -> list[Acked]:
+    """Send until told to end; every message is acknowledged in the end, or this fails."""
+    producer = _producer(job.address, -1, **{"linger.ms": 0, "enable.idempotence": True})
+    producer.list_topics(job.topic, REPLY_S_MAX)
+    acked: list[Acked] = []
+    begun = Path(job.begun)
+
+    def acknowledged(error: object, message: Any) -> None:
+        if error:
+            raise Refused(f"librdkafka gave up a message to {job.topic}: {error}")
+        seconds = age(message.value())
+        acked.append(Acked(message.partition(), time.monotonic() - seconds, seconds))
+
+    for due in _ticks(1 / job.rate, Path(job.end)):
+        while (left := due - time.monotonic()) > 0:
+            _wait(producer, left)
+        for partition in range(job.partitions):
+            producer.produce(job.topic, payload(job.size, stamp(due)), None, partition, acknowledged)
+        if len(acked) > job.partitions and not begun.exists():
+            begun.touch()
+    if producer.flush(REPLY_S_MAX):
+        raise Refused(f"librdkafka could not deliver all of {job.topic} within {REPLY_S_MAX:.0f} s")
+    return acked
+
+
+def _ticks(step: float, end: Path) -> Iterator[float]:
+    """Times to come, at equal distances, until the file appears."""
+    due = time.monotonic() + step
+    while not end.exists():
+        yield due
+        due += step
+
+
 def _wait(producer: Any, seconds: float) -> None:
     """Serve acknowledgements while waiting. librdkafka waits for whole milliseconds: below one it would spin."""
     if seconds >= 0.001:
@@ -140,10 +196,13 @@ def follow(job: Paced) -> list[float]:
     return latencies
 
 
-def create_topic(address: str, topic: str, partitions: int, config: dict[str, str]) -> None:
+def create_topics(
+    address: str, topics: Sequence[str], partitions: int, replication: int, config: dict[str, str]
+) -> None:
     admin = AdminClient({"bootstrap.servers": address, "log_level": 2})
-    wanted = NewTopic(topic, partitions, 1, config=config)
-    admin.create_topics([wanted], operation_timeout=REPLY_S_MAX)[topic].result(REPLY_S_MAX)
+    wanted = [NewTopic(topic, partitions, replication, config=config) for topic in topics]
+    for created in admin.create_topics(wanted, operation_timeout=REPLY_S_MAX, request_timeout=REPLY_S_MAX).values():
+        created.result(REPLY_S_MAX)
 
 
 def delete_topic(address: str, topic: str) -> None:

@@ -4,11 +4,12 @@ Every server listens on loopback alone, on a port the system chose, and writes w
 folder.
 """
 
+import os
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -57,6 +58,26 @@ class Peer(Protocol):
 class DidNotStart(Exception): ...
 
 
+class Running(Protocol):
+    """What is loaded: a server, or several that are one to their clients."""
+
+    @property
+    def peer(self) -> Peer: ...
+
+    @property
+    def address(self) -> str: ...
+
+    @property
+    def pids(self) -> list[int]:
+        """All processes that do its work."""
+        ...
+
+    @property
+    def replication(self) -> int:
+        """How many copies it keeps of a message."""
+        ...
+
+
 @dataclass(slots=True)
 class Server:
     """A running server. `address` is what clients connect to."""
@@ -73,6 +94,14 @@ class Server:
     @property
     def pid(self) -> int:
         return self.process.pid
+
+    @property
+    def pids(self) -> list[int]:
+        return [self.pid]
+
+    @property
+    def replication(self) -> int:
+        return 1
 
     def stop(self) -> None:
         """Ask it to end cleanly; kill it if it does not."""
@@ -105,13 +134,21 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def launch(peer: Peer, command: Sequence[str], port: int, data: Path) -> Server:
-    """Start a process and wait until its port accepts connections."""
+def spawn(
+    peer: Peer, command: Sequence[str], port: int, data: Path, environment: Mapping[str, str] | None = None
+) -> Server:
+    """Start a process; `wait_for_port` tells when it serves."""
     data.mkdir(parents=True, exist_ok=True)
     log = data / "server.log"
+    known = {**os.environ, **(environment or {})}
     with log.open("ab") as out:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
-    server = Server(peer, process, port, log)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=known)
+    return Server(peer, process, port, log)
+
+
+def launch(peer: Peer, command: Sequence[str], port: int, data: Path) -> Server:
+    """Start a process and wait until its port accepts connections."""
+    server = spawn(peer, command, port, data)
     try:
         wait_for_port(server)
     except BaseException:

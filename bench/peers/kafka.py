@@ -1,4 +1,4 @@
-"""Apache Kafka: one node, broker and controller in one process (KRaft), from its jars on Maven Central.
+"""Apache Kafka: nodes that are broker and controller in one process (KRaft), from its jars on Maven Central.
 
     python -m bench.peers.kafka --port 9092 --data DIR      runs one in the foreground, e.g. for tests/compat
 
@@ -10,9 +10,13 @@ import argparse
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from bench.load.ask import Asker
 from bench.peers import BUILD, HOST, Flush, Protocols, Server, debian, free_port, launch
+from bench.peers.clusters import SESSION_MS, Cluster, Place
 
 VERSION = "4.3.0"
 CLUSTER_ID = "RunnelBenchPeerKafka0A"  # 22 characters: a UUID in base64, as the storage tool wants it
@@ -27,23 +31,36 @@ def jars() -> Path:
     return (BUILD / f"kafka-{VERSION}").absolute()
 
 
-def properties(data: Path, port: int, controller_port: int) -> str:
-    """A server.properties for one node; replication factors are 1 because there is one."""
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One of Kafka's processes, broker and controller in one."""
+
+    number: int
+    data: Path
+    port: int
+    controller_port: int
+
+
+def properties(node: Node, nodes: Sequence[Node]) -> str:
+    """A server.properties for one of these nodes. Its own topics have as many replicas as there are nodes, up to 3."""
+    replicas = str(min(len(nodes), 3))
+    in_sync = str(min(len(nodes), 2))
     settings = {
         "process.roles": "broker,controller",
-        "node.id": "1",
-        "controller.quorum.voters": f"1@{HOST}:{controller_port}",
-        "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
-        "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
+        "node.id": str(node.number),
+        "controller.quorum.voters": ",".join(f"{each.number}@{HOST}:{each.controller_port}" for each in nodes),
+        "listeners": f"PLAINTEXT://{HOST}:{node.port},CONTROLLER://{HOST}:{node.controller_port}",
+        "advertised.listeners": f"PLAINTEXT://{HOST}:{node.port}",
         "controller.listener.names": "CONTROLLER",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "log.dirs": str(data.absolute() / "log"),
-        "offsets.topic.replication.factor": "1",
-        "transaction.state.log.replication.factor": "1",
-        "transaction.state.log.min.isr": "1",
-        "share.coordinator.state.topic.replication.factor": "1",
-        "share.coordinator.state.topic.min.isr": "1",
+        "log.dirs": str(node.data.absolute() / "log"),
+        "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": in_sync,
+        "share.coordinator.state.topic.replication.factor": replicas,
+        "share.coordinator.state.topic.min.isr": in_sync,
         "group.initial.rebalance.delay.ms": "0",
+        "broker.session.timeout.ms": str(SESSION_MS),
     }
     return "".join(f"{key}={value}\n" for key, value in settings.items())
 
@@ -52,13 +69,13 @@ def java(main_class: str, *arguments: str | Path, options: list[str] | None = No
     return ["java", *(options or []), "-cp", f"{jars()}/*", main_class, *map(str, arguments)]
 
 
-def prepare(data: Path, port: int) -> Path:
+def prepare(node: Node, nodes: Sequence[Node] = ()) -> Path:
     """Write the settings, and format the storage if this folder is new."""
-    data.mkdir(parents=True, exist_ok=True)
-    settings = data / "server.properties"
-    settings.write_text(properties(data, port, free_port()))
-    if not (data / "log" / "meta.properties").exists():
-        with (data / "format.log").open("wb") as log:
+    node.data.mkdir(parents=True, exist_ok=True)
+    settings = node.data / "server.properties"
+    settings.write_text(properties(node, nodes or [node]))
+    if not (node.data / "log" / "meta.properties").exists():
+        with (node.data / "format.log").open("wb") as log:
             format_storage = java("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", settings)
             subprocess.run(format_storage, check=True, stdout=log, stderr=log)
     return settings
@@ -107,8 +124,20 @@ class Kafka:
                 return {"flush.messages": "1"}
 
     def start(self, data: Path, flush: Flush) -> Server:
-        port = free_port()
-        return launch(self, command(prepare(data, port)), port, data)
+        node = Node(1, data, free_port(), free_port())
+        return launch(self, command(prepare(node)), node.port, data)
+
+    def cluster_missing(self) -> str | None:
+        return None
+
+    def start_cluster(self, data: Path, brokers: int) -> Cluster:
+        """Nodes that are broker and controller each; the controllers are a quorum of all of them."""
+        nodes = [Node(number, data / str(number), free_port(), free_port()) for number in range(1, brokers + 1)]
+        places = {node.number: Place(command(prepare(node, nodes)), node.port, node.data) for node in nodes}
+        return Cluster(self, places).started()
+
+    def controller(self, asker: Asker) -> int:
+        return asker.quorum_leader()
 
 
 def main() -> None:
@@ -118,7 +147,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if problem := Kafka().missing():
         sys.exit(f"bench: Apache Kafka can't be had: {problem}")
-    settings = prepare(arguments.data, arguments.port)
+    settings = prepare(Node(1, arguments.data, arguments.port, free_port()))
     print(f"bench: Apache Kafka {VERSION} on {HOST}:{arguments.port}", file=sys.stderr, flush=True)
     os.execvp("java", command(settings))
 

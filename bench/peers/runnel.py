@@ -4,9 +4,13 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
+from bench.load.ask import Asker
 from bench.peers import HOST, Flush, Protocols, Server, free_port, launch
+from bench.peers.clusters import SESSION_MS, Cluster, Place
+from runnel.dev import zookeeper
 
 COMMAND = Path(sys.executable).with_name("runnel")
+TICK_MS = 2_000  # as ZooKeeper's own sample has it
 
 
 class Runnel:
@@ -33,4 +37,28 @@ class Runnel:
 
     def start(self, data: Path, flush: Flush) -> Server:
         port = free_port()
-        return launch(self, [str(COMMAND), "serve", "--data", str(data), "--kafka", f"{HOST}:{port}"], port, data)
+        return launch(self, serve(data, port), port, data)
+
+    def cluster_missing(self) -> str | None:
+        return zookeeper.missing()
+
+    def start_cluster(self, data: Path, brokers: int) -> Cluster:
+        """One ZooKeeper that syncs what it is told, as its own default is, and brokers that find each other there."""
+        keeper = zookeeper.ZooKeeperServer(
+            data / "zookeeper", zookeeper.settings(TICK_MS), free_port(), power_safe=True
+        )
+        cluster = Cluster(self, {number: self._place(data, number, keeper) for number in range(1, brokers + 1)}, keeper)
+        return cluster.started()
+
+    def _place(self, data: Path, number: int, keeper: zookeeper.ZooKeeperServer) -> Place:
+        own, port = data / str(number), free_port()
+        options = ["--store", f"zookeeper://{keeper.address}", "--broker-id", str(number)]
+        environment = {"RUNNEL_SESSION_MS": str(SESSION_MS)}
+        return Place([*serve(own, port), *options], port, own, environment)
+
+    def controller(self, asker: Asker) -> int:
+        return asker.look([]).controller
+
+
+def serve(data: Path, port: int) -> list[str]:
+    return [str(COMMAND), "serve", "--data", str(data), "--kafka", f"{HOST}:{port}"]

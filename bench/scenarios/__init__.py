@@ -16,12 +16,14 @@ from bench.load import Dialect
 from bench.load.kafka_wire import KafkaWire
 from bench.load.nats_wire import NatsWire
 from bench.load.redis_wire import RedisWire
-from bench.peers import Flush, Peer, Server
+from bench.peers import Flush, Peer, Running, Server
+from bench.peers.clusters import Cluster, Clustered
 from bench.report import Sample
 from bench.workers import Worker
 
 MB = 1_000_000
 LIMIT = "limit"  # the contender that is no server: a plain write to the file system
+BROKERS = 3  # in a cluster; a message has a copy on each
 SIZES = {"100 B": 100, "1 KB": 1024, "10 KB": 10240}
 
 
@@ -42,6 +44,13 @@ class Scale:
     backlog_bytes: tuple[int, ...]
     start_rounds: int
     connections: int
+    cluster_rounds: int
+    cluster_sizes: tuple[str, ...]  # of the messages
+    cluster_rates: tuple[int, ...]
+    topics: tuple[int, ...]  # of ten partitions each
+    lone_topics: bool  # whether topics are also made without copies
+    failovers: tuple[str, ...]  # who is killed: a broker, the controller
+    end_rounds: int  # of a broker's ends
 
 
 SMOKE = Scale(
@@ -58,6 +67,13 @@ SMOKE = Scale(
     backlog_bytes=(1 * MB, 4 * MB),
     start_rounds=1,
     connections=20,
+    cluster_rounds=1,
+    cluster_sizes=("1 KB",),
+    cluster_rates=(200,),
+    topics=(2,),
+    lone_topics=False,
+    failovers=(),
+    end_rounds=1,
 )
 DEFAULT = Scale(
     rounds=5,
@@ -73,6 +89,13 @@ DEFAULT = Scale(
     backlog_bytes=(100 * MB, 2_000 * MB),
     start_rounds=3,
     connections=2_000,
+    cluster_rounds=3,
+    cluster_sizes=("1 KB",),
+    cluster_rates=(1_000, 3_000),
+    topics=(100,),
+    lone_topics=False,
+    failovers=("a broker",),
+    end_rounds=1,
 )
 FULL = Scale(
     rounds=9,
@@ -88,6 +111,13 @@ FULL = Scale(
     backlog_bytes=(1_000 * MB, 20_000 * MB),
     start_rounds=5,
     connections=2_000,
+    cluster_rounds=5,
+    cluster_sizes=tuple(SIZES),
+    cluster_rates=(1_000, 3_000),
+    topics=(100, 1_000),
+    lone_topics=True,
+    failovers=("a broker", "the controller"),
+    end_rounds=3,
 )
 
 
@@ -126,9 +156,9 @@ class Run:
         for worker in self.workers:
             worker.close()
 
-    def rounds(self) -> range:
+    def rounds(self, counted: int | None = None) -> range:
         """Round 0 is the warm-up. A smoke run has no use for it."""
-        return range(0 if self.scale.warm_bytes else 1, self.scale.rounds + 1)
+        return range(0 if self.scale.warm_bytes else 1, (counted or self.scale.rounds) + 1)
 
     def cell(self, scenario: str, case: str, contender: str, number: int) -> "Cell":
         return Cell(self.samples, scenario, case, contender, number)
@@ -158,8 +188,30 @@ class Run:
                 started.append(stack.enter_context(peer.start(data, flush)))
             yield started
 
+    def clustered(self) -> list[Clustered]:
+        """The peers of which a cluster can be had; the others that keep copies are named as missing."""
+        found = []
+        for peer in self.peers:
+            if not isinstance(peer, Clustered):
+                continue
+            if problem := peer.cluster_missing():
+                self.note(f"a cluster of {peer.name} is MISSING: {problem}")
+            else:
+                found.append(peer)
+        return found
+
     @contextmanager
-    def stream(self, server: Server, flush: Flush, *, acks: int = 1, partitions: int = 1) -> Iterator[Dialect]:
+    def cluster(self, peer: Clustered) -> Iterator[Cluster]:
+        """Three brokers of this kind, running; their data is removed afterwards."""
+        data = self.data(f"{peer.name}-cluster")
+        try:
+            with peer.start_cluster(data, BROKERS) as started:
+                yield started
+        finally:
+            shutil.rmtree(data, ignore_errors=True)
+
+    @contextmanager
+    def stream(self, server: Running, flush: Flush, *, acks: int = 1, partitions: int = 1) -> Iterator[Dialect]:
         """A stream (a topic) that exists for one measurement."""
         made = self.dialect(server, flush, acks=acks, partitions=partitions)
         made.create()
@@ -168,12 +220,14 @@ class Run:
         finally:
             made.delete()  # soon: what is deleted before the kernel writes it back slows nobody
 
-    def dialect(self, server: Server, flush: Flush, *, acks: int, partitions: int) -> Dialect:
+    def dialect(self, server: Running, flush: Flush, *, acks: int, partitions: int) -> Dialect:
         name = f"bench{next(self._numbers)}"
         match server.peer.protocol:
             case "kafka":
                 config = {**server.peer.topic_config(flush), "file.delete.delay.ms": "0"}
-                return KafkaWire(server.address, name, acks, 0, partitions, config)
+                if server.replication > 1:
+                    config["min.insync.replicas"] = str(server.replication - 1)
+                return KafkaWire(server.address, name, acks, 0, partitions, config, server.replication)
             case "redis":
                 return RedisWire(server.address, name)
             case "nats":

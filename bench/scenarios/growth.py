@@ -12,7 +12,8 @@ from random import Random
 from statistics import median
 
 from bench.load import Refused, drive, payload
-from bench.load.kafka_wire import KafkaWire, Line
+from bench.load.kafka_wire import KafkaWire
+from bench.load.line import Line
 from bench.machine import cpu_of, free_bytes
 from bench.peers import Flush, Peer, Server
 from bench.report import OURS

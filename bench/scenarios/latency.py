@@ -7,7 +7,7 @@ Measured from when it was due, not from when it was sent: a server that stalls c
 from bench.load import drive, librdkafka
 from bench.load.kafka_wire import KafkaWire
 from bench.machine import cpu_of
-from bench.peers import Flush, Server
+from bench.peers import Flush, Running, Server
 from bench.percentiles import percentiles
 from bench.scenarios import SIZES, Cell, Run
 
@@ -38,13 +38,14 @@ def _rounds(run: Run, servers: list[Server], flush: Flush, acks: int, rate: int)
         for server in servers:
             with run.stream(server, flush, acks=acks) as stream:
                 job = drive.Paced(stream, SIZE, rate, run.scale.paced_s)
-                _one(run, server, job, run.cell(NAME, case, server.peer.name, number))
+                one(run, server, job, run.cell(NAME, case, server.peer.name, number))
 
 
-def _one(run: Run, server: Server, job: drive.Paced, cell: Cell) -> None:
-    before = cpu_of(server.pid)
+def one(run: Run, server: Running, job: drive.Paced, cell: Cell) -> None:
+    """Send at a rate, and read in another process; what that took, and what a message cost the server."""
+    before = cpu_of(*server.pids)
     acked, arrived = _through_librdkafka(run, job) if isinstance(job.dialect, KafkaWire) else _through_socket(run, job)
-    used = cpu_of(server.pid) - before
+    used = cpu_of(*server.pids) - before
     for metric, latencies in (("to ack", acked), ("to consumer", arrived)):
         settled = latencies[int(len(latencies) * SETTLING_SHARE) :]
         for label, seconds in percentiles(settled).items():

@@ -6,10 +6,12 @@ DATA ?= data
 .DEFAULT_GOAL := help
 BENCH ?= short
 SEEDS ?= 100
+RUNS ?= 1
+SECONDS ?= 120
 BROKERS ?= 3
 LOCK := $(BIN)/pip-compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-emit-trusted-host \
 	--no-emit-find-links --allow-unsafe --strip-extras --no-annotate --no-header
-.PHONY: help prerequisites setup setup-dev setup-compat setup-zookeeper run cluster test check compat fuzz simulate mutants \
+.PHONY: faults setup-faults help prerequisites setup setup-dev setup-compat setup-zookeeper run cluster test check compat fuzz simulate mutants \
 	bench format lock clean
 
 help: ## list the targets
@@ -49,11 +51,17 @@ setup-zookeeper: setup ## find a ZooKeeper for clusters and tests, or fetch one 
 setup-compat: setup-dev ## fetch the foreign clients that the tests use, into build/compat
 	@$(BIN)/python tests/compat/setup_clients.py
 
-test: setup-compat setup-zookeeper ## all the tests
+test: setup-compat setup-zookeeper setup-faults ## all the tests
 	$(BIN)/pytest
 
 compat: setup-compat ## the tests with foreign Kafka clients alone
 	$(BIN)/pytest tests/compat
+
+faults: setup-dev setup-zookeeper setup-faults ## real brokers and clients under real faults (RUNS=N SECONDS=N SEED=S)
+	@$(BIN)/python -m tests.faults --runs $(RUNS) --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+setup-faults: setup-dev
+	@$(BIN)/python -m tests.faults.sandbox
 
 fuzz: setup-dev ## hostile frames against a real broker, for longer than make test does
 	RUNNEL_FUZZ_FRAMES=200000 $(BIN)/pytest tests/fuzz tests/wire

@@ -1,0 +1,178 @@
+"""One run: a cluster, its clients, the nemesis, and the judgement."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from tests.faults.clients.load import Task, key, program
+from tests.faults.clients.own import QUICK, found
+from tests.faults.copies import differences
+from tests.faults.journal import Journal, history_of
+from tests.faults.nemesis import Nemesis
+from tests.faults.rig import Rig, Shape
+from tests.faults.sandbox import ROOT
+from tests.faults.verdict import Verdict, judge
+
+from runnel.client.cluster import Cluster
+from runnel.client.consumer import Consumer
+from runnel.client.metadata import TopicPartition
+from runnel.client.positions import bounds
+from runnel.model.errors import RunnelError
+from runnel.shell.clock import SystemClock
+from runnel.shell.rng import SystemRng
+
+TOPIC, PARTITIONS = "orders", 6
+GROUPS_TOPIC = "__consumer_offsets"
+ROLES = {
+    "confluent": ["producer", "reader", "member", "modern", "modern-too"],
+    "kafka_python": ["producer", "member"],
+    "aio": ["producer", "member"],
+    "own": ["producer", "reader", "member", "looker"],
+}
+CALM_S = 4.0  # load goes on so long before the first fault, and after the last
+STOP_S = 120.0
+Say = Callable[[str], None]
+
+
+class Clients:
+    """The client programs, until the end of the block."""
+
+    def __init__(self, folder: Path, task: Task, roles: dict[str, list[str]]) -> None:
+        self.folder = folder
+        self._task, self._roles = task, roles
+        self._programs: dict[str, subprocess.Popen[bytes]] = {}
+
+    @property
+    def journals(self) -> list[Path]:
+        return sorted(self.folder.glob("*.jsonl"))
+
+    def __enter__(self) -> "Clients":
+        for module, roles in self._roles.items():
+            fields = {**self._task.__dict__, "roles": roles, "journal": str(self.folder / f"{module}.jsonl")}
+            with (self.folder / f"{module}.log").open("wb") as log:
+                self._programs[module] = subprocess.Popen(
+                    [*program(module), Task(**fields).to_json()], stdin=subprocess.PIPE, stdout=log, stderr=log,
+                    cwd=ROOT, env={**os.environ, "PYTHONWARNINGS": "ignore"},
+                )  # fmt: skip
+        return self
+
+    def stop(self) -> list[str]:
+        """Let them finish; what went wrong with that."""
+        problems = []
+        for each in self._programs.values():
+            assert each.stdin is not None
+            each.stdin.close()
+        deadline = time.monotonic() + STOP_S
+        for name, each in self._programs.items():
+            try:
+                code = each.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                problems.append(f"client {name} did not end")
+            else:
+                if code:
+                    problems.append(f"client {name} ended with {code}")
+        return problems
+
+    def __exit__(self, *_: object) -> None:
+        for each in self._programs.values():
+            each.kill()
+            each.wait()
+            if each.stdin is not None:
+                each.stdin.close()
+
+
+def run_once(
+    folder: Path, seed: str, seconds: float, *, sandbox: bool, say: Say, only: str = "", replication: int = 3
+) -> Verdict:
+    """Load and faults for so many seconds, then the last word."""
+    folder.mkdir(parents=True)
+    with ExitStack() as stack:
+        rig = stack.enter_context(Rig(folder / "rig", shape=Shape(), sandbox=sandbox))
+        rig.create_topic(TOPIC, PARTITIONS, replication, {"min.insync.replicas": str(min(2, replication))})
+        task = Task(rig.bootstrap, TOPIC, PARTITIONS, "", seed)
+        clients = stack.enter_context(Clients(folder, task, ROLES))
+        say("the cluster is up, clients begin")
+        began = time.monotonic()
+        time.sleep(CALM_S)
+        nemesis = Nemesis(rig, TOPIC, seed, say, only)
+        nemesis.run(time.monotonic() + seconds)
+        problems, whole_s = heal(rig, say)
+        time.sleep(CALM_S)
+        say("clients stop")
+        problems += clients.stop()
+        took_s = time.monotonic() - began
+        problems += last_word(rig, Journal(folder / "final.jsonl"), say)
+        problems += stop_in_order(rig)
+        problems += compare(rig)
+        say("judging")
+        verdict = judge(history_of(clients.journals), nemesis.injuries, topic=TOPIC, seed=seed, seconds=took_s)
+    verdict.problems += problems
+    verdict.whole_s += [whole_s] if whole_s is not None else []
+    verdict.exits.update(f"{name.rstrip('0123456789')} with {code}" for _, name, code in rig.deaths)
+    return verdict
+
+
+def heal(rig: Rig, say: Say) -> tuple[list[str], float | None]:
+    """Nothing is wrong any more: wait until every replica is in sync."""
+    say("faults are over, waiting for every replica to be in sync")
+    try:
+        return [], rig.wait_whole([TOPIC, GROUPS_TOPIC])
+    except RuntimeError as error:
+        return [str(error)], None
+
+
+def last_word(rig: Rig, journal: Journal, say: Say) -> list[str]:
+    """Read everything from the leaders, once."""
+    say("reading everything")
+    try:
+        count = asyncio.run(asyncio.wait_for(_read_all(rig.bootstrap.split(","), journal), STOP_S))
+    except (RunnelError, TimeoutError) as error:
+        return [f"not everything could be read at the end: {error!r}"]
+    say(f"{count} messages are there")
+    return []
+
+
+async def _read_all(bootstrap: Sequence[str], journal: Journal) -> int:
+    cluster = Cluster(bootstrap, clock=SystemClock(), rng=SystemRng(), settings=QUICK)
+    places, count = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)], 0
+    limits = await bounds(cluster, places)
+    consumer = Consumer(cluster)
+    await consumer.assign({place: limits[place].start for place in places})
+    journal.assigned("final", {key(*place): offset for place, offset in consumer.positions.items()})
+    while any(consumer.positions[place] < limits[place].end for place in places):
+        begun = time.monotonic()
+        messages = await consumer.poll(count_max=1_000, timeout_ms=500)
+        journal.polled("final", found(messages), begun, final=True)
+        count += len(messages)
+    await consumer.close()
+    return count
+
+
+def stop_in_order(rig: Rig) -> list[str]:
+    """SIGTERM to every broker: an orderly end has exit code 0."""
+    with ExitStack() as stack:
+        codes = {str(b): stack.enter_context(b.down(15)) for b in rig.brokers.values()}  # type: ignore[arg-type]
+        stack.pop_all()  # they stay down
+    return [f"{name} ended with {code} when asked to" for name, code in codes.items() if code]
+
+
+def compare(rig: Rig) -> list[str]:
+    """The copies of each partition, on the disks; those of topics that are compacted differ rightly."""
+    folders = {path.name for broker in rig.brokers.values() for path in (broker.data / "partitions").glob("*")}
+    problems = []
+    for name in sorted(folders):
+        copies = [(str(broker), broker.data / "partitions" / name) for broker in rig.brokers.values()]
+        problems += [f"partition {name}: {difference}" for difference in differences(copies)]
+    return problems
+
+
+def printer(began: float) -> Say:
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - began:7.1f} s  {text}", flush=True, file=sys.stderr)
+
+    return say

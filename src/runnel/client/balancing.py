@@ -120,8 +120,13 @@ class _Board:
         if broker not in self._count:
             return
         self._count[broker] += change
-        of_topic = self._holds[broker].setdefault(where.topic, set())
-        (of_topic.add if change > 0 else of_topic.discard)(where)
+        topics = self._holds[broker]
+        if change > 0:
+            topics.setdefault(where.topic, set()).add(where)
+            return
+        topics[where.topic].discard(where)
+        if not topics[where.topic]:
+            del topics[where.topic]
 
     def movable(self) -> list[TopicPartition]:
         return [where for where in self.replicas if where not in self._ground.fixed]
@@ -204,31 +209,42 @@ class _Board:
 
     def level(self) -> None:
         """Move replicas from who holds most to who holds least, as long as that evens them out."""
-        while self._level_once():
+        while self._level_some():
             pass
 
-    def _level_once(self) -> bool:
+    def _level_some(self) -> bool:
         order = sorted(self._count, key=lambda n: (self._count[n], n))
         for heavy in reversed(order):
             for light in order:
                 if self._count[heavy] - self._count[light] < 2:
                     break
-                if (where := self._pick(heavy, light)) is not None:
-                    self.hand_over(where, heavy, light)
+                if self._shift(heavy, light):
                     return True
         return False
 
-    def _pick(self, heavy: int, light: int) -> TopicPartition | None:
-        """The partition that moves best: of the topic that is spread worst over the two, the smallest."""
+    def _shift(self, heavy: int, light: int) -> bool:
+        """Move some replicas between two brokers: one of each of the topics that are spread worst over them.
 
-        def unevenness(topic: str) -> int:
-            return self._of_topic(heavy, topic) - self._of_topic(light, topic)
+        Not more than bring one of the two to the average: the rest is for others to give or to get.
+        """
+        average = sum(self._count.values()) // len(self._count)
+        room = max(1, min(self._count[heavy] - average, average - self._count[light]))
 
-        for topic in sorted(self._holds[heavy], key=lambda topic: (-unevenness(topic), topic)):
-            fit = [where for where in self._holds[heavy][topic] if self._can_move(where, heavy, light)]
-            if fit:
-                return min(fit, key=lambda where: (self._ground.sizes.get(where, 0), where))
-        return None
+        def evenness(topic: str) -> int:
+            return self._of_topic(light, topic) - self._of_topic(heavy, topic)
+
+        moved, least = 0, None
+        for value, topic in sorted((evenness(topic), topic) for topic in self._holds[heavy]):
+            if moved == room or (least is not None and value > least):
+                break
+            if (where := self._smallest(self._holds[heavy][topic], heavy, light)) is not None:
+                self.hand_over(where, heavy, light)
+                moved, least = moved + 1, value
+        return moved > 0
+
+    def _smallest(self, partitions: Iterable[TopicPartition], heavy: int, light: int) -> TopicPartition | None:
+        fit = [where for where in partitions if self._can_move(where, heavy, light)]
+        return min(fit, key=lambda where: (self._ground.sizes.get(where, 0), where), default=None)
 
     def _can_move(self, where: TopicPartition, heavy: int, light: int) -> bool:
         held = self.replicas[where]
@@ -240,17 +256,17 @@ class _Board:
     # --- leaders
     def spread_leaders(self, partitions: Sequence[TopicPartition]) -> None:
         """Change who is preferred, along chains of brokers if need be, until no two differ by more than one."""
-        led: dict[int, list[TopicPartition]] = {n: [] for n in self.racks}
+        led: dict[int, dict[TopicPartition, None]] = {n: {} for n in self.racks}
         for where in partitions:
             if (first := self.replicas[where][0]) in led:
-                led[first].append(where)
+                led[first][where] = None
         while chain := self._chain(led):
             for where, old, new in chain:
-                led[old].remove(where)
-                led[new].append(where)
+                del led[old][where]
+                led[new][where] = None
                 self.prefer(where, new)
 
-    def _chain(self, led: Mapping[int, list[TopicPartition]]) -> list[tuple[TopicPartition, int, int]]:
+    def _chain(self, led: Mapping[int, Iterable[TopicPartition]]) -> list[tuple[TopicPartition, int, int]]:
         """The shortest chain from who leads most to who leads at least two fewer: (partition, from, to) each."""
         for start in sorted(led, key=lambda n: (-self._preferred[n], n)):
             chain = _shortest(start, lambda n: self._steps(led[n], n), self._goal(start))
@@ -275,12 +291,11 @@ def _shortest(
     came_by: dict[int, tuple[TopicPartition, int, int] | None] = {start: None}
     queue = deque([start])
     while queue:
-        broker = queue.popleft()
-        if is_goal(broker):
-            return _back(broker, came_by)
-        for step in steps(broker):
+        for step in steps(queue.popleft()):
             if step[2] not in came_by:
                 came_by[step[2]] = step
+                if is_goal(step[2]):
+                    return _back(step[2], came_by)
                 queue.append(step[2])
     return []
 

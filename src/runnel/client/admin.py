@@ -49,6 +49,14 @@ class ConfigEntry(NamedTuple):
     documentation: str | None
 
 
+class Disk(NamedTuple):
+    """What lies on the disk of one broker."""
+
+    sizes: Mapping[TopicPartition, int]  # bytes of each partition
+    total_bytes: int  # -1: it does not say
+    free_bytes: int
+
+
 class Admin:
     """Administrative calls; each is one question to the cluster."""
 
@@ -71,12 +79,13 @@ class Admin:
                 await self.cluster.topic(name)  # says what is wrong with it, or finds it after all
         return {name: view.topics.get(name) or await self.cluster.topic(name) for name in wanted}
 
-    async def configs(self, topics: Iterable[str]) -> dict[str, list[ConfigEntry]]:
-        """Every setting of these topics, with where its value comes from."""
+    async def configs(self, topics: Iterable[str], keys: Sequence[str] | None = None) -> dict[str, list[ConfigEntry]]:
+        """The settings of these topics (all, or these), with where the value of each comes from."""
         names = list(topics)
         R = m.DescribeConfigsRequest
+        wanted = None if keys is None else list(keys)
         resources = [
-            R.DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None)
+            R.DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=wanted)
             for name in names
         ]
         request = R(resources=resources, include_synonyms=False, include_documentation=True)
@@ -94,25 +103,39 @@ class Admin:
 
     async def sizes(self, topics: Iterable[str]) -> dict[TopicPartition, int]:
         """Bytes on disk of each partition, on the broker that has most of it."""
-        wanted = await self.topics(topics)
-        R = m.DescribeLogDirsRequest
-        asked = [R.DescribableLogDirTopic(topic=t.name, partitions=list(t.partitions)) for t in wanted.values()]
+        wanted = (await self.topics(topics)).values()
         sizes: dict[TopicPartition, int] = {}
-        for broker in self.cluster.brokers.values():
-            node = self.cluster.node(broker)
-            answer = await node.ask(Api.DESCRIBE_LOG_DIRS, R(topics=asked), m.DescribeLogDirsResponse)
-            for result in answer.results:
-                for topic in result.topics:
-                    for p in topic.partitions:
-                        where = TopicPartition(topic.name, p.partition_index)
-                        sizes[where] = max(p.partition_size, sizes.get(where, 0))
+        for broker in self.cluster.brokers:
+            for where, size in (await self.disk(broker, wanted)).sizes.items():
+                sizes[where] = max(size, sizes.get(where, 0))
         return sizes
+
+    async def disk(self, broker: int, topics: Iterable[Topic] | None = None) -> Disk:
+        """What one broker has on its disk, of these topics or of all."""
+        R = m.DescribeLogDirsRequest
+        asked = (
+            None
+            if topics is None
+            else [R.DescribableLogDirTopic(topic=t.name, partitions=list(t.partitions)) for t in topics]
+        )
+        node = self.cluster.broker(broker)
+        answer = await node.ask(Api.DESCRIBE_LOG_DIRS, R(topics=asked), m.DescribeLogDirsResponse)
+        sizes = {
+            TopicPartition(topic.name, p.partition_index): p.partition_size
+            for folder in answer.results
+            for topic in folder.topics
+            for p in topic.partitions
+        }
+        total, free = (
+            sum(size) for size in zip(*((f.total_bytes, f.usable_bytes) for f in answer.results), strict=True)
+        )
+        return Disk(sizes, total, free)
 
     async def _ask_any(self, api: Api, request: object, reply: type[T]) -> T:
         return await self.cluster.persist(lambda: self.cluster.ask_any(api, request, reply))
 
     # --- changing topics
-    async def _on_controller(self, change: Callable[[Node], Awaitable[T]]) -> T:
+    async def on_controller(self, change: Callable[[Node], Awaitable[T]]) -> T:
         """Make a change on the controller; ask anew who that is if it moved."""
 
         async def attempt() -> T:
@@ -145,7 +168,7 @@ class Admin:
                 check(t.error_code, action=action, broker=str(node), message=t.error_message)
             return [CreatedTopic(t.name, t.topic_id, t.num_partitions, t.replication_factor) for t in answer.topics]
 
-        created = await self._on_controller(change)
+        created = await self.on_controller(change)
         if not validate_only:
             await self._until_served({t.name: t.partitions for t in created})
         return created
@@ -178,7 +201,7 @@ class Admin:
                 _check_topic(t.error_code, action=action, broker=str(node), message=t.error_message)
                 self.cluster.forget(t.name or "")
 
-        await self._on_controller(change)
+        await self.on_controller(change)
 
     async def create_partitions(self, topic: str, count: int, *, validate_only: bool = False) -> None:
         """Let a topic have so many partitions in all."""
@@ -193,7 +216,7 @@ class Admin:
                 _check_topic(t.error_code, action=action, broker=str(node), message=t.error_message)
             self.cluster.forget(topic)
 
-        await self._on_controller(change)
+        await self.on_controller(change)
         if not validate_only:
             await self._until_served({topic: count})
 
@@ -201,19 +224,31 @@ class Admin:
         self, topic: str, *, set_: Mapping[str, str], reset: Iterable[str] = (), validate_only: bool = False
     ) -> None:
         """Set settings of a topic, and take others back to their defaults."""
+        await self._alter((TOPIC_RESOURCE, topic), f"topic {topic!r}", set_, reset, validate_only)
+
+    async def alter_broker_config(
+        self, broker: int | None, *, set_: Mapping[str, str], reset: Iterable[str] = ()
+    ) -> None:
+        """Set settings of a broker (None: of all of them) while it runs, and take others back."""
+        whose = "all brokers" if broker is None else f"broker {broker}"
+        await self._alter((BROKER_RESOURCE, "" if broker is None else str(broker)), whose, set_, reset, False)
+
+    async def _alter(
+        self, which: tuple[int, str], whose: str, set_: Mapping[str, str], reset: Iterable[str], validate_only: bool
+    ) -> None:
         R = m.IncrementalAlterConfigsRequest
         changes = [R.AlterableConfig(name=k, config_operation=SET, value=v) for k, v in set_.items()]
         changes += [R.AlterableConfig(name=k, config_operation=DELETE, value=None) for k in reset]
-        resource = R.AlterConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=topic, configs=changes)
+        resource = R.AlterConfigsResource(resource_type=which[0], resource_name=which[1], configs=changes)
         request = R(resources=[resource], validate_only=validate_only)
 
         async def change(node: Node) -> None:
             answer = await node.ask(Api.INCREMENTAL_ALTER_CONFIGS, request, m.IncrementalAlterConfigsResponse)
             for r in answer.responses:
-                action = f"change settings of topic {topic!r}"
+                action = f"change settings of {whose}"
                 _check_topic(r.error_code, action=action, broker=str(node), message=r.error_message)
 
-        await self._on_controller(change)
+        await self.on_controller(change)
 
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Remove what lies before these offsets; the first offset of each partition afterwards."""

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from runnel.broker.partitions import FOLDER, Partitions
-from runnel.cluster.image import Change, Delta, Image, Topic
+from runnel.cluster.image import Broker, Change, Delta, Image, Topic
 from runnel.cluster.image import Partition as Placed
 from runnel.model.errors import NotLeader, StorageFailed, UnknownTopic
 from runnel.model.ids import BrokerId, Epoch, TopicId
@@ -25,7 +25,7 @@ def topic(topic_id: TopicId, name: str, *leaders: BrokerId, **config: str) -> To
 
 
 def image_of(*topics: Topic) -> Image:
-    return Image("cluster").apply(Delta(topics={each.id: each for each in topics}))
+    return Image("cluster").apply(Delta(topics={each.id: each for each in topics}, brokers={ME: Broker(ME, {})}))
 
 
 def partitions_on(disk: RealDisk) -> Partitions:

@@ -11,12 +11,19 @@ from typing import TypeVar
 
 from runnel.broker.config import BrokerConfig
 from runnel.broker.fetch import Fetching
+from runnel.broker.followers import Followers
+from runnel.broker.forwarding import Forwarding
 from runnel.broker.groups import TOPIC as GROUPS_TOPIC
 from runnel.broker.groups import TOPIC_CONFIG as GROUPS_CONFIG
 from runnel.broker.groups import Groups
 from runnel.broker.housekeeping import Housekeeping
+from runnel.broker.isr import InSync
 from runnel.broker.partitions import Partitions
+from runnel.broker.peers import Peers
 from runnel.broker.produce import Producing
+from runnel.broker.replication import Replication
+from runnel.broker.replication import Settings as ReplicationSettings
+from runnel.broker.throttle import Throttle
 from runnel.cluster.config_rules import ConfigChange
 from runnel.cluster.controller import Resource
 from runnel.cluster.image import Broker as BrokerImage
@@ -24,17 +31,11 @@ from runnel.cluster.image import Change, Image, Topic
 from runnel.cluster.metadata import Metadata
 from runnel.cluster.topic_rules import NewPartitions, NewTopic
 from runnel.groups.values import GroupConfig
-from runnel.model.errors import (
-    InvalidReplicationFactor,
-    InvalidTopicName,
-    RetriableError,
-    RunnelError,
-    TopicAlreadyExists,
-    UnknownTopic,
-)
-from runnel.model.ids import BrokerId, PartitionKey, ProducerId, TopicId
+from runnel.model.errors import InvalidTopicName, RetriableError, RunnelError, TopicAlreadyExists, UnknownTopic
+from runnel.model.ids import BrokerId, Offset, PartitionKey, ProducerId, TopicId
 from runnel.model.limits import topic_name_problem
 from runnel.model.seams import Clock, Disk, Rng
+from runnel.replica.partition import Partition
 
 logger = logging.getLogger("runnel.broker")
 R = TypeVar("R")
@@ -56,7 +57,21 @@ class Broker:
         )
         group_config = GroupConfig(initial_rebalance_delay_ms=config.group_initial_delay_ms)
         self.groups = Groups(self.partitions, group_config, clock, rng)
-        self._fetching = Fetching(config.fetch_bytes_max)
+        self._peers = Peers(self.id)
+        self.forwarding = Forwarding(self.id, self._peers, metadata, rng)
+        self._in_sync = InSync(
+            self.partitions, self._newest, self.forwarding.alter_partitions, clock,
+            lag_ms=config.replica_lag_ms, on_look=lambda: self.followers.note_heard(),
+        )  # fmt: skip
+        self.followers = Followers(
+            self.partitions, self._newest, clock, rng,
+            on_fetched=self._in_sync.notice, on_damage=self._in_sync.resign,
+        )  # fmt: skip
+        throttle = Throttle(self.id, self._newest, clock)
+        self._replication = Replication(
+            self.id, lambda: self._newest().brokers[self.id].epoch, self._peers, _replication_of(config), throttle, rng
+        )
+        self._fetching = Fetching(config.fetch_bytes_max, near=self._near, on_damage=self._in_sync.resign)
         self.produce = Producing(clock).produce
         self.fetch = self._fetching.fetch
         self._housekeeping = Housekeeping(
@@ -76,16 +91,22 @@ class Broker:
         await self.partitions.start(self._seen)
         self.groups.start(self._seen)
         self._housekeeping.start()
+        self._in_sync.start()
+        self._peers.follow(self._seen)
         self._work_off()
         await self._remove_deleted(self._seen)
 
     def wake_waiters(self) -> None:
         """The broker is about to stop: answer at once who waits for messages or for a group."""
         self._fetching.close()
+        self.followers.close()
         self.groups.close()
 
     async def stop(self) -> bool:
         """Close every log; returns whether all of them could be closed cleanly."""
+        await self._replication.close()
+        await self._in_sync.stop()
+        self._peers.close()
         await self._housekeeping.stop()
         if self._follower is not None:
             await asyncio.wait([self._follower])
@@ -95,6 +116,22 @@ class Broker:
     def image(self) -> Image:
         """The cluster as far as this broker has followed it."""
         return self._seen
+
+    def _newest(self) -> Image:
+        """The cluster as the metadata has it: this broker may not have done all that it says yet."""
+        return self.metadata.image
+
+    def _near(self, partition: Partition, rack: str, offset: Offset) -> BrokerId | None:
+        """The follower that a reader in this rack should read from, unless the leader is there too (KIP-392)."""
+        brokers = self._newest().brokers
+        if not partition.is_leader or brokers[self.id].rack == rack:
+            return None
+        near = (
+            member
+            for member in partition.progress.isr
+            if (broker := brokers.get(member)) is not None and broker.serving and broker.rack == rack
+        )
+        return next((member for member in near if partition.progress.held_by(member) >= offset), None)
 
     # --- following the image
 
@@ -110,8 +147,10 @@ class Broker:
     async def _follow(self) -> None:
         while self._changes:
             change = self._changes.popleft()
-            await self.partitions.follow(change)
+            changed = await self.partitions.follow(change)
             self._seen = change.after
+            self._peers.follow(self._newest())
+            self._replication.follow(changed)
             self.groups.follow(change)
             self._tell_caught_up()
             if change.delta.deleted:
@@ -172,7 +211,7 @@ class Broker:
         """For each topic: what it became, or why not. It is open for clients when this returns."""
         return await self._change_topics(
             specs,
-            lambda spec: self._internal(spec.name) or _replicated(spec),
+            lambda spec: self._internal(spec.name),
             lambda some: self.metadata.create_topics(some, validate_only=validate_only),
         )
 
@@ -260,9 +299,10 @@ def _report_failures(specs: Sequence[NewTopic], results: Sequence[Topic | Runnel
             logger.warning("topic %r could not be created automatically: %s", spec.name, result)
 
 
-def _replicated(spec: NewTopic) -> RunnelError | None:
-    """Replicas that nobody keeps up to date would be a false promise."""
-    by_hand = max((len(replicas) for replicas in (spec.assignment or {}).values()), default=1)
-    if max(spec.replication_factor, by_hand) > 1:
-        return InvalidReplicationFactor(f"topic {spec.name!r}: replication is not there yet, use replication factor 1")
-    return None
+def _replication_of(config: BrokerConfig) -> ReplicationSettings:
+    return ReplicationSettings(
+        config.replica_fetch_wait_ms,
+        config.replica_fetch_bytes_max,
+        config.replica_answer_bytes_max,
+        config.replica_fetchers,
+    )

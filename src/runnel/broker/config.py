@@ -119,12 +119,28 @@ class BrokerConfig:
         "default-partitions", 1, 1, 10_000, "partitions of a topic that does not say", "num.partitions"
     )
     default_replication: int = _int(
-        "default-replication",
-        1,
-        1,
-        1,
-        "replicas of a topic: one, until there is replication",
+        "default-replication", 0, 0, 100,
+        "replicas of a topic that does not say; 0: three, or as many as there are brokers",
         "default.replication.factor",
+    )  # fmt: skip
+    replica_lag_ms: int = _int(
+        "replica-lag-ms", 10_000, 100, 2**31 - 1, "a follower that lags for so long is not in sync any more",
+        "replica.lag.time.max.ms",
+    )  # fmt: skip
+    replica_fetch_wait_ms: int = _int(
+        "replica-fetch-wait-ms", 100, 1, 30_000, "how long a leader lets a follower wait if there is nothing new",
+        "replica.fetch.wait.max.ms",
+    )  # fmt: skip
+    replica_fetch_bytes_max: int = _int(
+        "replica-fetch-bytes-max", MIB, 1024, 2**31 - 1, "what a follower asks for at once of one partition",
+        "replica.fetch.max.bytes",
+    )  # fmt: skip
+    replica_answer_bytes_max: int = _int(
+        "replica-answer-bytes-max", 10 * MIB, 1024, 2**31 - 1, "what a follower asks for at once of one leader",
+        "replica.fetch.response.max.bytes",
+    )  # fmt: skip
+    replica_fetchers: int = _int(
+        "replica-fetchers", 1, 1, 64, "connections to each leader that is followed", "num.replica.fetchers"
     )
     group_partitions: int = _int(
         "group-partitions", 16, 1, 1_000, "partitions of the topic that keeps committed offsets",

@@ -1,16 +1,28 @@
 """Fetch: read whole batches below the high watermark, and wait for more where there is too little.
 
+Readers alone; what followers fetch is served by `followers`.
+
 Rule 1: an error in one partition is answered at once, and costs the others nothing.
 Rule 2: bytes are bounded by the request and by the broker; only the first batch may be larger than what was asked.
 Rule 3: what is in the page cache is read on the loop, the rest off it.
+Rule 4: who can read from followers reads below the follower's own high watermark, and is sent to a follower near it
+        only if that is in sync and has what it asks for (KIP-392).
 """
 
 import asyncio
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
-from runnel.model.errors import FencedEpoch, OffsetOutOfRange, RunnelError, UnknownEpoch
-from runnel.model.ids import NO_EPOCH, NO_OFFSET, Epoch, Offset
+from runnel.model.errors import (
+    Corruption,
+    FencedEpoch,
+    NotLeader,
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+    RunnelError,
+    UnknownEpoch,
+)
+from runnel.model.ids import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, Offset
 from runnel.replica.partition import Partition
 
 WAIT_MS_MAX = 300_000  # a client that asks to wait longer is answered empty, and asks again
@@ -24,6 +36,8 @@ class Read(NamedTuple):
     bytes_max: int
     leader_epoch: Epoch = NO_EPOCH
     last_epoch: Epoch = NO_EPOCH  # of the last batch the reader has: shows whether its log went another way
+    leader_only: bool = False  # the reader does not know that followers can be read
+    rack: str = ""  # where the reader is
 
 
 class Divergence(NamedTuple):
@@ -41,9 +55,16 @@ class ReadResult(NamedTuple):
     start_offset: Offset
     error: RunnelError | None = None
     divergence: Divergence | None = None
+    read_from: BrokerId | None = None  # the replica to read from instead
 
 
 NOTHING = ReadResult(b"", NO_OFFSET, NO_OFFSET)
+
+
+class Waiter(Protocol):
+    """Whoever waits, and can be told that it is over."""
+
+    def end(self) -> None: ...
 
 
 class _Growth:
@@ -68,26 +89,40 @@ class Waits:
 
     def __init__(self) -> None:
         self.over = False
-        self._waiting: dict[_Growth, None] = {}
+        self._waiting: dict[Waiter, None] = {}
 
-    def begin(self, growth: _Growth) -> None:
-        self._waiting[growth] = None
+    def begin(self, waiter: Waiter) -> None:
+        self._waiting[waiter] = None
 
-    def done(self, growth: _Growth) -> None:
-        self._waiting.pop(growth, None)
+    def done(self, waiter: Waiter) -> None:
+        self._waiting.pop(waiter, None)
 
     def end(self) -> None:
         """Answer at once, now and from now on."""
         self.over = True
-        for growth in list(self._waiting):
-            growth.end()
+        for waiter in list(self._waiting):
+            waiter.end()
+
+
+def _nobody(partition: Partition, rack: str, offset: Offset) -> BrokerId | None:
+    return None
+
+
+def _ignore(partition: Partition) -> None:
+    """Nobody wants to know."""
 
 
 class Fetching:
-    """The verb."""
+    """The verb. `near` names the replica that a reader in a rack is better served by."""
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(
+        self, bytes_max: int, *,
+        near: Callable[[Partition, str, Offset], BrokerId | None] = _nobody,
+        on_damage: Callable[[Partition], None] = _ignore,
+    ) -> None:  # fmt: skip
         self._bytes_max = bytes_max
+        self._near = near
+        self._on_damage = on_damage
         self._all = Waits()
 
     async def fetch(
@@ -100,7 +135,7 @@ class Fetching:
         while True:
             results = await self._read_all(reads, bytes_max)
             missing = bytes_min - sum(len(result.records) for result in results)
-            if missing <= 0 or not reads or any(r.error or r.divergence for r in results):
+            if missing <= 0 or not reads or any(r.error or r.divergence or r.read_from is not None for r in results):
                 return results
             if self._all.over or waits.over:
                 return results
@@ -118,7 +153,7 @@ class Fetching:
         results = []
         left = bytes_max
         for read in reads:
-            result = await _read_one(read, left, first=left == bytes_max)
+            result = await self._read_one(read, left, first=left == bytes_max)
             left -= len(result.records)
             results.append(result)
         return results
@@ -144,26 +179,40 @@ class Fetching:
             for partition in partitions:
                 partition.unwatch(growth)
 
+    async def _read_one(self, read: Read, bytes_left: int, *, first: bool) -> ReadResult:
+        partition = read.partition
+        if isinstance(partition, RunnelError):
+            return NOTHING._replace(error=partition)
+        try:
+            _check(partition, read)
+            if read.last_epoch >= 0 and (divergence := divergence_of(partition, read.last_epoch, read.offset)):
+                return _result(partition)._replace(divergence=divergence)
+            if read.rack and (near := self._near(partition, read.rack, read.offset)) is not None:
+                return _result(partition)._replace(read_from=near)
+            limit = min(read.bytes_max, bytes_left)
+            if limit <= 0 and not first:
+                return _result(partition)
+            records = partition.read_cached(read.offset, limit)
+            if records is None:
+                records = await partition.read(read.offset, limit)
+        except RunnelError as error:
+            if isinstance(error, Corruption):
+                self._on_damage(partition)
+            return _result(partition)._replace(error=error)
+        if len(records) > bytes_left and not first:
+            records = b""  # the one batch that is larger than asked is for the first partition only
+        return _result(partition, records)
 
-async def _read_one(read: Read, bytes_left: int, *, first: bool) -> ReadResult:
-    partition = read.partition
-    if isinstance(partition, RunnelError):
-        return NOTHING._replace(error=partition)
-    try:
-        check_epoch(partition, read.leader_epoch)
-        if read.last_epoch >= 0 and (divergence := _divergence(partition, read)):
-            return _result(partition)._replace(divergence=divergence)
-        limit = min(read.bytes_max, bytes_left)
-        if limit <= 0 and not first:
-            return _result(partition)
-        records = partition.read_cached(read.offset, limit)
-        if records is None:
-            records = await partition.read(read.offset, limit)
-    except RunnelError as error:
-        return _result(partition)._replace(error=error)
-    if len(records) > bytes_left and not first:
-        records = b""  # the one batch that is larger than asked is for the first partition only
-    return _result(partition, records)
+
+def _check(partition: Partition, read: Read) -> None:
+    """Refuse who asks the wrong broker, or for what this one does not know yet."""
+    check_epoch(partition, read.leader_epoch)
+    if partition.is_leader:
+        return
+    if read.leader_only or not partition.is_follower:
+        raise NotLeader(f"{partition.name} is not led here any more: ask for metadata, then read from its leader")
+    if partition.high_watermark < read.offset <= partition.leaders_high_watermark:
+        raise OffsetNotAvailable(f"{partition.name} has no offset {read.offset} on this follower yet: try again")
 
 
 def _result(partition: Partition, records: bytes | memoryview = b"") -> ReadResult:
@@ -179,10 +228,11 @@ def check_epoch(partition: Partition, epoch: Epoch) -> None:
     raise UnknownEpoch(f"{partition.name} has leader epoch {partition.leader_epoch}, {epoch} is not known here yet")
 
 
-def _divergence(partition: Partition, read: Read) -> Divergence | None:
-    epoch, end_offset = partition.epoch_end(read.last_epoch)
+def divergence_of(partition: Partition, last_epoch: Epoch, offset: Offset) -> Divergence | None:
+    """Where a log that ends at `offset` with a batch of `last_epoch` left ours, if it did."""
+    epoch, end_offset = partition.epoch_end(last_epoch)
     if epoch == NO_EPOCH:
-        raise OffsetOutOfRange(f"{partition.name} knows nothing of leader epoch {read.last_epoch}: seek to the end")
-    if epoch < read.last_epoch or end_offset < read.offset:
+        raise OffsetOutOfRange(f"{partition.name} knows nothing of leader epoch {last_epoch}: seek to the end")
+    if epoch < last_epoch or end_offset < offset:
         return Divergence(epoch, end_offset)
     return None

@@ -1,8 +1,10 @@
-"""The partitions on this broker: opened, reconfigured and removed as the cluster's image says.
+"""The replicas on this broker: opened, given their roles, reconfigured and removed as the cluster's image says.
 
-Rule 1: data is removed for one reason only: the image proves that its topic was deleted. A folder that no topic knows
-        is reported and left alone.
+Rule 1: data is removed for two reasons only: the image proves that its topic was deleted, or that this very topic has
+        its replicas elsewhere. A folder that no topic knows is reported and left alone.
 Rule 2: a partition that can't be opened fails alone, and is tried again; the broker serves the others.
+Rule 3: nothing has a role before the image says that this broker serves: what an image said to an earlier life of it,
+        it did not say to this one.
 """
 
 import asyncio
@@ -18,7 +20,7 @@ from runnel.model.errors import Corruption, LeaderNotAvailable, NotLeader, Runne
 from runnel.model.ids import BrokerId, PartitionKey, TopicId
 from runnel.model.seams import Clock, Disk
 from runnel.model.topic_config import TopicConfig
-from runnel.replica.partition import Partition
+from runnel.replica.partition import Partition, Role
 
 FOLDER = "partitions"
 OPEN_AT_ONCE = 8  # logs opened side by side; more does not make a disk faster
@@ -50,18 +52,23 @@ class Partitions:
         self._image = image
         await self._disk.offload(lambda: self._disk.make_dir(FOLDER))
         await self._open_all(image.topics.values())
-        await self._report_strangers(image)
+        await self._tidy_up(image)
 
-    async def follow(self, change: Change) -> None:
-        """Make it so, after the image changed."""
+    async def follow(self, change: Change) -> list[Partition]:
+        """Make it so, after the image changed; returns the replicas whose partition is another one now."""
         self._image = change.after
         changed = [topic for topic in change.delta.topics.values() if topic is not None]
-        await self._open_all(changed)
+        begins = self._serves(change.after) and not self._serves(change.before)
+        affected = await self._apply(change.after.topics.values() if begins else changed)
+        affected += await self._open_all(changed)
         # A broker's dynamic settings are defaults of all its topics.
         for topic in change.after.topics.values() if change.delta.configs else changed:
             self._reconfigure(topic)
+        for topic in changed:
+            await self._remove_moved(topic)
         for topic_id in [topic_id for topic_id, topic in change.delta.topics.items() if topic is None]:
             await self._close_topic(topic_id)
+        return affected
 
     async def try_again(self) -> None:
         """Open what could not be opened before: a disk may have room again."""
@@ -71,7 +78,7 @@ class Partitions:
     async def remove_data(self, topic_id: TopicId) -> None:
         """Remove what this broker keeps of a deleted topic."""
         await self._close_topic(topic_id)
-        await self._disk.offload(lambda: _remove_folders(self._disk, topic_id))
+        await self._disk.offload(lambda: _remove(self._disk, _folders_of(self._disk, topic_id)))
 
     async def close(self) -> bool:
         """Close every log; returns whether all of them could be closed cleanly."""
@@ -84,19 +91,38 @@ class Partitions:
                 clean = False
         return clean
 
+    @property
+    def damaged(self) -> list[PartitionKey]:
+        """The partitions whose copy here is not whole, and that other brokers may have a whole copy of."""
+        rotten = [partition.key for partition in self._open.values() if partition.log.damage]
+        return [key for key in rotten if len(self._image.topics[key.topic_id].partitions[key.number].replicas) > 1]
+
     def __iter__(self) -> Iterator[Partition]:
         return iter(list(self._open.values()))
 
     def find(self, topic: str, number: int) -> Partition:
         """The partition, if this broker leads it; the error says why not."""
         partition = self._by_name.get((topic, number))
-        if partition is None:
+        if partition is None or partition.role is not Role.LEADER:
             raise self._why_not(self._image.topic_named(topic), number)
         return partition
 
     def find_by_id(self, topic_id: TopicId, number: int) -> Partition:
         partition = self._open.get(PartitionKey(topic_id, number))
-        if partition is None:
+        if partition is None or partition.role is not Role.LEADER:
+            raise self._why_not(self._image.topic_with_id(topic_id), number)
+        return partition
+
+    def find_readable(self, topic: str, number: int) -> Partition:
+        """The partition, if this broker leads or follows it."""
+        partition = self._by_name.get((topic, number))
+        if partition is None or partition.role is Role.IDLE:
+            raise self._why_not(self._image.topic_named(topic), number)
+        return partition
+
+    def find_readable_by_id(self, topic_id: TopicId, number: int) -> Partition:
+        partition = self._open.get(PartitionKey(topic_id, number))
+        if partition is None or partition.role is Role.IDLE:
             raise self._why_not(self._image.topic_with_id(topic_id), number)
         return partition
 
@@ -116,15 +142,34 @@ class Partitions:
 
     # --- following
 
-    async def _open_all(self, topics: Iterable[Topic]) -> None:
+    def _serves(self, image: Image) -> bool:
+        broker = image.brokers.get(self._me)
+        return broker is not None and broker.alive
+
+    async def _apply(self, topics: Iterable[Topic]) -> list[Partition]:
+        """Give everything that is open the role that it has now. Who has to wait for its log holds up nobody else."""
+        if not self._serves(self._image):
+            return []
+        changed = [
+            (partition, image)
+            for topic in topics
+            for number, image in enumerate(topic.partitions)
+            if (partition := self._open.get(PartitionKey(topic.id, number))) is not None and partition.image != image
+        ]
+        await asyncio.gather(*[partition.apply(image) for partition, image in changed])
+        return [partition for partition, _ in changed]
+
+    async def _open_all(self, topics: Iterable[Topic]) -> list[Partition]:
+        """Open what should be open here and is not; returns what could be opened."""
         places = asyncio.Semaphore(OPEN_AT_ONCE)
 
-        async def open_one(topic: Topic, number: int, image: PartitionImage) -> None:
+        async def open_one(topic: Topic, number: int, image: PartitionImage) -> Partition | None:
             async with places:
-                await self._open_partition(topic, number, image)
+                return await self._open_partition(topic, number, image)
 
         async with self._turn:
-            await asyncio.gather(*[open_one(*missing) for missing in self._missing(topics)])
+            found = await asyncio.gather(*[open_one(*missing) for missing in self._missing(topics)])
+        return [partition for partition in found if partition is not None]
 
     def _missing(self, topics: Iterable[Topic]) -> Iterator[tuple[Topic, int, PartitionImage]]:
         """What should be open here and is not."""
@@ -132,32 +177,33 @@ class Partitions:
             if topic.id not in self._image.topics:
                 continue  # deleted meanwhile
             for number, image in enumerate(topic.partitions):
-                if self._me == image.leader and PartitionKey(topic.id, number) not in self._open:
+                if self._me in image.replicas and PartitionKey(topic.id, number) not in self._open:
                     yield topic, number, image
 
-    async def _open_partition(self, topic: Topic, number: int, image: PartitionImage) -> None:
+    async def _open_partition(self, topic: Topic, number: int, image: PartitionImage) -> Partition | None:
         key = PartitionKey(topic.id, number)
         try:
             partition = await Partition.open(
                 topic.name, key, f"{FOLDER}/{key}", self.effective(topic),
                 me=self._me, disk=self._disk, clock=self._clock, on_fatal=self._on_fatal, files=self._files,
             )  # fmt: skip
-            await partition.apply(image)
         except (StorageFailed, Corruption, OSError) as error:
             failure = StorageFailed(f"{topic.name}-{number} can't be opened: {error}")
             self._failed[key] = failure
             logger.error("%s", failure)
-            return
+            return None
         self._failed.pop(key, None)
         self._open[key] = partition
         self._by_name[topic.name, number] = partition
+        if self._serves(self._image):
+            await partition.apply(image)
+        return partition
 
     def _reconfigure(self, topic: Topic) -> None:
         config = self.effective(topic)
         for number in range(len(topic.partitions)):
             partition = self._open.get(PartitionKey(topic.id, number))
             if partition is not None:
-                partition.leader_epoch = topic.partitions[number].leader_epoch
                 partition.reconfigure(config)
 
     async def _close_topic(self, topic_id: TopicId) -> None:
@@ -167,19 +213,57 @@ class Partitions:
     async def _close_partitions(self, topic_id: TopicId) -> None:
         self._failed = {key: error for key, error in self._failed.items() if key.topic_id != topic_id}
         for key in [key for key in self._open if key.topic_id == topic_id]:
-            partition = self._open.pop(key)
-            if self._by_name.get((partition.topic, key.number)) is partition:
-                del self._by_name[partition.topic, key.number]
-            await partition.close()
+            await self._close_one(key)
 
-    async def _report_strangers(self, image: Image) -> None:
+    async def _close_one(self, key: PartitionKey) -> None:
+        partition = self._open.pop(key)
+        if self._by_name.get((partition.topic, key.number)) is partition:
+            del self._by_name[partition.topic, key.number]
+        await partition.close()
+
+    async def _remove_moved(self, topic: Topic) -> None:
+        """Remove the copies of partitions that have their replicas elsewhere now."""
+        moved = [key for key in _elsewhere(topic, self._me) if key in self._open]
+        if not moved:
+            return
+        async with self._turn:
+            for key in moved:
+                await self._close_one(key)
+        await self._remove_folders([str(key) for key in moved])
+
+    async def _tidy_up(self, image: Image) -> None:
+        """Remove what moved elsewhere while this broker was away; report what nobody knows."""
         names = await self._disk.offload(lambda: self._disk.list(FOLDER))
+        moved = {str(key) for topic in image.topics.values() for key in _elsewhere(topic, self._me)}
+        await self._remove_folders([name for name in names if name in moved])
         known = image.topics.keys() | image.deleted.keys()
         for name in names:
             if _topic_of(name) not in known:
                 logger.warning(
                     "%s/%s belongs to no topic: it is left alone; remove it by hand if you can", FOLDER, name
                 )
+
+    async def _remove_folders(self, names: list[str]) -> None:
+        if not names:
+            return
+        logger.info("removing %d copies of partitions whose replicas are elsewhere now", len(names))
+        try:
+            await self._disk.offload(lambda: _remove(self._disk, names))
+        except OSError as error:
+            logger.error(
+                "copies that are not needed any more could not be removed; the next start tries again: %s", error
+            )
+
+
+def _elsewhere(topic: Topic, me: BrokerId) -> Iterator[PartitionKey]:
+    """The partitions of a topic that have no replica here."""
+    return (PartitionKey(topic.id, n) for n, image in enumerate(topic.partitions) if me not in image.replicas)
+
+
+def _remove(disk: Disk, names: list[str]) -> None:
+    for name in names:
+        disk.remove(f"{FOLDER}/{name}")
+    disk.sync_dir(FOLDER)
 
 
 def _topic_of(folder: str) -> TopicId | None:
@@ -189,8 +273,5 @@ def _topic_of(folder: str) -> TopicId | None:
         return None
 
 
-def _remove_folders(disk: Disk, topic_id: TopicId) -> None:
-    for name in disk.list(FOLDER):
-        if _topic_of(name) == topic_id:
-            disk.remove(f"{FOLDER}/{name}")
-    disk.sync_dir(FOLDER)
+def _folders_of(disk: Disk, topic_id: TopicId) -> list[str]:
+    return [name for name in disk.list(FOLDER) if _topic_of(name) == topic_id]

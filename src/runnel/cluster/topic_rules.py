@@ -20,6 +20,7 @@ from runnel.model.seams import Rng
 from runnel.model.topic_config import TopicConfig
 
 USE_DEFAULT: Final = -1  # what requests carry when the broker shall choose
+REPLICAS_USUAL: Final = 3  # one may be lost, and the next one too while it is away
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Defaults:
     """What holds where a request does not say."""
 
     partitions: int = 1
-    replication_factor: int = 1
+    replication_factor: int = 1  # 0: as many as is usual, or as there are brokers
     config: TopicConfig = field(default_factory=TopicConfig)
 
 
@@ -68,7 +69,7 @@ def replicas_of(image: Image, spec: NewTopic, defaults: Defaults, rng: Rng) -> l
     if spec.assignment is not None:
         return _by_hand(image, spec, spec.assignment)
     partitions = defaults.partitions if spec.partitions == USE_DEFAULT else spec.partitions
-    factor = defaults.replication_factor if spec.replication_factor == USE_DEFAULT else spec.replication_factor
+    factor = _default_factor(image, defaults) if spec.replication_factor == USE_DEFAULT else spec.replication_factor
     if partitions < 1:
         raise InvalidPartitions(f"topic {spec.name!r} can't have {partitions} partitions: at least 1 is needed")
     if factor < 1:
@@ -76,6 +77,11 @@ def replicas_of(image: Image, spec: NewTopic, defaults: Defaults, rng: Rng) -> l
             f"topic {spec.name!r} can't have replication factor {factor}: at least 1, or -1 for the default"
         )
     return place(image.brokers.values(), partitions, factor, rng)
+
+
+def _default_factor(image: Image, defaults: Defaults) -> int:
+    serving = sum(broker.serving for broker in image.brokers.values())
+    return defaults.replication_factor or max(1, min(REPLICAS_USUAL, serving))
 
 
 def _by_hand(image: Image, spec: NewTopic, assignment: Mapping[int, Sequence[BrokerId]]) -> list[Replicas]:

@@ -23,12 +23,12 @@ from runnel.cluster.image import Partition as PartitionImage
 from runnel.log.files import Files
 from runnel.log.log import Appended, Log
 from runnel.model.errors import NotEnoughReplicasAfterAppend, NotLeader, OffsetOutOfRange, RequestTimedOut, RunnelError
-from runnel.model.ids import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, Offset, PartitionKey
+from runnel.model.ids import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, Millis, Offset, PartitionKey
 from runnel.model.seams import Clock, Disk
 from runnel.model.topic_config import TopicConfig
 from runnel.record.batch import BatchHeader
 from runnel.replica.following import Answer, Append, AskAgain, BeginAt, Cut, Question, decide, high_watermark
-from runnel.replica.progress import Progress
+from runnel.replica.progress import Progress, Proposal
 
 ENOUGH = 2**62  # bytes: whoever waits for them has waited long enough
 
@@ -58,6 +58,7 @@ class Partition:
         self.image: PartitionImage | None = None
         self.leader_epoch = NO_EPOCH
         self.high_watermark = NO_OFFSET
+        self.leaders_high_watermark = NO_OFFSET  # what a follower last heard; its own may be lower
         self.log: Log
         self.progress: Progress  # of a leader
         self._me = me
@@ -104,6 +105,10 @@ class Partition:
     @property
     def is_leader(self) -> bool:
         return self.role is Role.LEADER
+
+    @property
+    def is_follower(self) -> bool:
+        return self.role is Role.FOLLOWER
 
     @property
     def last_stable_offset(self) -> Offset:
@@ -225,6 +230,15 @@ class Partition:
         if self.progress.fetched(follower, broker_epoch, offset, self.log.end_offset, now_ms):
             self._commit()
 
+    def heard_of(self, follower: BrokerId, broker_epoch: Epoch, then_ms: Millis) -> None:
+        """A follower was there at that time, and did not ask anything new."""
+        self.progress.heard(follower, broker_epoch, self.log.end_offset, then_ms)
+
+    def refused(self, proposal: Proposal) -> None:
+        """The controller will never do what was proposed."""
+        if self.role is Role.LEADER and self.progress.withdraw(proposal):
+            self._commit()
+
     def _log_moved(self) -> None:
         """The log wrote or synced."""
         if self.role is Role.LEADER:
@@ -270,18 +284,18 @@ class Partition:
         return self.log.held_offset >= self.log.end_offset
 
     def question(self) -> Question | None:
-        """What to ask the leader; None while what is here is not durable yet, or there is no leader to follow."""
-        if self.role is not Role.FOLLOWER or not self._is_held:
+        """What to ask the leader; None while what is here is not durable or not whole, or nobody is followed."""
+        if self.role is not Role.FOLLOWER or not self._is_held or self.log.damage:
             return None
         return Question(self.leader_epoch, self.log.end_offset, self.log.last_epoch)
 
-    async def take(self, asked: Question, answer: Answer) -> None:
+    async def take(self, asked: Question, answer: Answer) -> bool:
         """Do what the leader's answer asks for; return when what it brought is durable.
 
-        Raises what the log raises: then ask again, after a pause.
+        Returns whether that led anywhere. If not, or if the log raises something, ask again after a pause.
         """
         if self.role is not Role.FOLLOWER:
-            return
+            return False
         match decide(self.log, self.leader_epoch, asked, answer):
             case Append(records):
                 await self._append_fetched(records)
@@ -294,6 +308,21 @@ class Partition:
                 self.high_watermark = self.log.start_offset
             case AskAgain(why):
                 logger.debug("%s asks its leader again: %s", self.name, why)
+                return False
+        return True
+
+    @property
+    def may_heal(self) -> bool:
+        """Whether damage can be cut off: here is a follower, and nobody counts on what it had."""
+        if self.role is not Role.FOLLOWER or self.image is None or not self.log.damage:
+            return False
+        return self._me not in self.image.isr and self._me not in self.image.elr
+
+    async def heal(self) -> None:
+        """Cut off everything from the first damage on, so that the leader's batches can follow."""
+        logger.warning("%s is cut at its damage, offset %d, and fetched again", self.name, self.log.intact_until)
+        await self.log.heal_from(self.log.intact_until)
+        self.high_watermark = min(self.high_watermark, self.log.end_offset)
 
     async def _append_fetched(self, records: memoryview) -> None:
         if not records:
@@ -312,6 +341,7 @@ class Partition:
         """Follow the leader's high watermark and start."""
         if self.role is not Role.FOLLOWER or asked.leader_epoch != self.leader_epoch:
             return
+        self.leaders_high_watermark = answer.high_watermark
         reached = high_watermark(self.high_watermark, answer.high_watermark, self.log.end_offset)
         if reached > self.high_watermark:
             self.high_watermark = reached
@@ -338,15 +368,16 @@ class Partition:
         until = self.readable_until(replica=replica)
         if offset == until:
             return b""
-        self._check_readable(offset)
+        self.check_readable(offset)
         return self.log.read_cached(offset, bytes_max, until) if offset < until else b""
 
     async def read(self, offset: Offset, bytes_max: int, *, replica: bool = False) -> bytes | memoryview:
         """Whole batches from `offset` on; at least one, even if it is larger than asked."""
-        self._check_readable(offset)
+        self.check_readable(offset)
         return await self.log.read(offset, bytes_max, self.readable_until(replica=replica))
 
-    def _check_readable(self, offset: Offset) -> None:
+    def check_readable(self, offset: Offset) -> None:
+        """Raise unless a log that ends at `offset` can go on with this one."""
         if not self.log.start_offset <= offset <= self.log.end_offset:
             raise OffsetOutOfRange(
                 f"{self.name} has offsets {self.log.start_offset} to {self.log.end_offset}, {offset} was asked for:"

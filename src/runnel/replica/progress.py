@@ -59,6 +59,7 @@ class Progress:
         self.isr = image.isr
         self._image = image
         self._proposed: Proposal | None = None
+        self._doubted: frozenset[BrokerId] = frozenset()  # proposed once; nobody knows whether it will be done
         self._maximal = frozenset(image.isr)
         # Who is in sync when an epoch begins has the whole lag time to show that it still is.
         self._followers = {
@@ -118,6 +119,12 @@ class Progress:
         follower.held, follower.end_then, follower.fetched_ms = offset, end, now_ms
         return self._advance()
 
+    def heard(self, replica: BrokerId, broker_epoch: Epoch, end: Offset, then_ms: Millis) -> None:
+        """A follower asked at `then_ms`, and had nothing new to say of this partition, whose log ends at `end` now."""
+        follower = self._followers.get(replica)
+        if follower is not None and broker_epoch == follower.broker_epoch and follower.held >= end:
+            follower.caught_up_ms = max(follower.caught_up_ms, then_ms)
+
     def see(self, image: PartitionImage) -> bool:
         """The image shows this partition anew, in the same leader epoch."""
         self._image = image
@@ -128,7 +135,7 @@ class Progress:
             if replica != self._me and replica not in self._followers:
                 self._followers[replica] = _Follower(NO_EPOCH, NEVER)
         if self._proposed is not None and self._proposed.partition_epoch < image.epoch:
-            self._proposed = None
+            self._proposed, self._doubted = None, frozenset()
         return self._united()
 
     # --- the ISR
@@ -161,13 +168,24 @@ class Progress:
 
     def withdraw(self, proposal: Proposal) -> bool:
         """The controller refused: what was proposed will never be."""
-        if self._proposed != proposal:
+        if self._proposed != proposal or self._doubted:
             return False
         self._proposed = None
         return self._united()
 
+    def retract(self, proposal: Proposal) -> Proposal | None:
+        """The controller refuses it now, but may still do an earlier try: ask for what is stored, which fences that.
+
+        Until the image shows it, who was proposed counts.
+        """
+        if self._proposed != proposal:
+            return None
+        return self._ask(self.isr)
+
     def _ask(self, members: tuple[BrokerId, ...]) -> Proposal:
         isr = tuple((member, self._life_of(member)) for member in members)
+        if self._proposed is not None:
+            self._doubted |= self._proposed.members
         self._proposed = Proposal(self._image.leader_epoch, self._image.epoch, isr)
         self._united()
         return self._proposed
@@ -181,7 +199,7 @@ class Progress:
 
     def _united(self) -> bool:
         stored = frozenset(self.isr)
-        self._maximal = stored | self._proposed.members if self._proposed is not None else stored
+        self._maximal = stored | self._proposed.members | self._doubted if self._proposed is not None else stored
         return self._advance()
 
     def _advance(self) -> bool:

@@ -35,6 +35,7 @@ SERVED: dict[Api, tuple[int, int]] = {
     Api.DELETE_GROUPS: (0, 2),
     Api.INCREMENTAL_ALTER_CONFIGS: (0, 1),
     Api.OFFSET_DELETE: (0, 0),
+    Api.ALTER_PARTITION: (3, 3),
     Api.DESCRIBE_CLUSTER: (0, 2),
     Api.DESCRIBE_PRODUCERS: (0, 0),
     Api.CONSUMER_GROUP_HEARTBEAT: (0, 1),

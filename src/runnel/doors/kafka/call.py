@@ -5,12 +5,26 @@ from dataclasses import dataclass
 
 from runnel.broker.broker import Broker
 from runnel.broker.fetch import Waits
+from runnel.broker.followers import FollowerSession
 from runnel.doors.kafka.fetch_sessions import FetchSessions
 from runnel.model.errors import RunnelError
 from runnel.model.ids import TopicId
 from runnel.replica.partition import Partition
 
 OPERATIONS_UNASKED = -(2**31)  # "authorized operations" of who did not ask for them
+
+
+class Following:
+    """What a connection means to a broker that follows over it."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.session: FollowerSession | None = None
+
+    def end_session(self) -> None:
+        if self.session is not None:
+            self._broker.followers.forget(self.session)
+            self.session = None
 
 
 @dataclass(slots=True)
@@ -24,6 +38,7 @@ class Call:
     let_pass: Callable[[], None]  # later requests of this connection may start
     fetch_sessions: FetchSessions
     waits: Waits  # end with the connection
+    connection: Following  # ends with it, too
 
     def partition(self, topic: str, number: int) -> Partition | RunnelError:
         """The partition, or the error that says why not."""

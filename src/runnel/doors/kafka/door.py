@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 from runnel.broker.broker import Broker
 from runnel.broker.fetch import Waits
 from runnel.doors.kafka import alter_configs, api_versions
+from runnel.doors.kafka.alter_partition import alter_partition
 from runnel.doors.kafka.api_versions import SERVED
-from runnel.doors.kafka.call import Call
+from runnel.doors.kafka.call import Call, Following
 from runnel.doors.kafka.consumer_group_describe import consumer_group_describe
 from runnel.doors.kafka.consumer_group_heartbeat import consumer_group_heartbeat
 from runnel.doors.kafka.create_partitions import create_partitions
@@ -81,6 +82,7 @@ ANSWERS: dict[Api, Callable[[Any, Call], Awaitable[Any]]] = {
     Api.DELETE_GROUPS: delete_groups,
     Api.INCREMENTAL_ALTER_CONFIGS: alter_configs.incremental_alter_configs,
     Api.OFFSET_DELETE: offset_delete,
+    Api.ALTER_PARTITION: alter_partition,
     Api.DESCRIBE_CLUSTER: describe_cluster,
     Api.DESCRIBE_PRODUCERS: describe_producers,
     Api.CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat,
@@ -111,6 +113,7 @@ class KafkaSession:
         self._broker = broker
         self._fetch_sessions = fetch_sessions
         self._waits = Waits()
+        self._following = Following(broker)
         self._connection = connection
         self._host = "/" + connection.peer.rpartition(":")[0]  # as Kafka's tools show it
 
@@ -129,6 +132,7 @@ class KafkaSession:
             self._connection.let_pass,
             self._fetch_sessions,
             self._waits,
+            self._following,
         )
         response = await handler.answer(request, call)
         if response is None:
@@ -138,6 +142,7 @@ class KafkaSession:
     def closed(self) -> None:
         """Nobody is there to be answered any more. Groups go by sessions, fetch sessions by age."""
         self._waits.end()
+        self._following.end_session()
 
     def _refuse(self, header: codec.RequestHeader) -> Sequence[Buffer]:
         if header.api_key == Api.API_VERSIONS:

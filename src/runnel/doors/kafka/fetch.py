@@ -1,7 +1,8 @@
 # Fetch (key 1), v4-v18.  v7 sessions (KIP-227), v9 leader epochs, v12 flexible + diverging epochs, v13 topic ids
-"""Fetch: read batches, with or without a session."""
+"""Fetch: read batches, with or without a session; followers have sessions of their own kind."""
 
 from runnel.broker.fetch import Read, ReadResult
+from runnel.broker.followers import Asked, Follower, FollowerSession, Limits, resumed
 from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.errors import code_of
 from runnel.doors.kafka.fetch_sessions import (
@@ -12,24 +13,27 @@ from runnel.doors.kafka.fetch_sessions import (
     SessionPartition,
     Wanted,
 )
-from runnel.model.errors import RunnelError, UnsupportedByRunnel
-from runnel.model.ids import NO_TOPIC_ID, Epoch, Offset, TopicId
+from runnel.model.errors import InvalidRequest, RunnelError
+from runnel.model.ids import NO_TOPIC_ID, BrokerId, Epoch, Offset, PartitionKey, TopicId
+from runnel.replica.partition import Partition
 from runnel.wire.kafka import messages as m
 
+FOLLOWERS_SINCE = 11  # who speaks it knows that followers can be read (KIP-392)
 TOPIC_IDS_SINCE = 13
+REPLICA_STATE_SINCE = 15  # a follower says in which life it is (KIP-903)
 CONSUMER = -1  # the replica id of a client that is no follower
 
 
 async def fetch(request: m.FetchRequest, call: Call) -> m.FetchResponse:
-    if (request.replica_state.replica_id if request.replica_state else request.replica_id) != CONSUMER:
-        return m.FetchResponse(error_code=code_of(UnsupportedByRunnel("this broker has no followers")))
     try:
+        if (follower := _follower_of(request, call)) is not None:
+            return await _followed(request, call, follower)
         session, wanted = _session_of(request, call)
     except RunnelError as error:
         return m.FetchResponse(error_code=code_of(error), session_id=request.session_id)
     incremental = session is not None and request.session_epoch > INITIAL_EPOCH
     results = await call.broker.fetch(
-        [_read_of(partition, want, call) for partition, want in wanted.items()],
+        [_read_of(partition, want, request, call) for partition, want in wanted.items()],
         call.waits,
         bytes_min=request.min_bytes,
         bytes_max=request.max_bytes,
@@ -38,7 +42,7 @@ async def fetch(request: m.FetchRequest, call: Call) -> m.FetchResponse:
     answered: dict[tuple[str, TopicId], list[m.FetchResponse.PartitionData]] = {}
     for partition, result in zip(wanted, results, strict=True):
         if session is None or _has_news(session, partition, result) or not incremental:
-            answered.setdefault((partition.topic, partition.topic_id), []).append(_answer_of(partition, result))
+            answered.setdefault((partition.topic, partition.topic_id), []).append(_answer_of(partition.number, result))
     return m.FetchResponse(
         session_id=session.id if session else NO_SESSION,
         responses=[
@@ -46,6 +50,67 @@ async def fetch(request: m.FetchRequest, call: Call) -> m.FetchResponse:
             for (name, topic_id), partitions in answered.items()
         ],
     )
+
+
+# --- followers
+
+
+def _follower_of(request: m.FetchRequest, call: Call) -> Follower | None:
+    state = request.replica_state
+    replica = request.replica_id if state is None or call.version < REPLICA_STATE_SINCE else state.replica_id
+    if replica == CONSUMER:
+        return None
+    if replica < CONSUMER or state is None or call.version < REPLICA_STATE_SINCE:
+        raise InvalidRequest(f"replica {replica} can't follow with Fetch v{call.version}: use v{REPLICA_STATE_SINCE}")
+    return Follower(BrokerId(replica), Epoch(state.replica_epoch))
+
+
+async def _followed(request: m.FetchRequest, call: Call, follower: Follower) -> m.FetchResponse:
+    session = _follower_session(request, call, follower)
+    answers = await call.broker.followers.fetch(
+        session,
+        [
+            Asked(
+                PartitionKey(TopicId(topic.topic_id), p.partition), Offset(p.fetch_offset), p.partition_max_bytes,
+                Epoch(p.current_leader_epoch), Epoch(p.last_fetched_epoch),
+            )
+            for topic in request.topics
+            for p in topic.partitions
+        ],
+        [
+            PartitionKey(TopicId(topic.topic_id), number)
+            for topic in request.forgotten_topics_data
+            for number in topic.partitions
+        ],
+        Limits(request.max_bytes, request.max_wait_ms),
+        call.waits,
+    )  # fmt: skip
+    topics: dict[TopicId, list[m.FetchResponse.PartitionData]] = {}
+    for key, result in answers:
+        topics.setdefault(key.topic_id, []).append(_answer_of(key.number, result))
+    return m.FetchResponse(
+        session_id=session.id,
+        responses=[
+            m.FetchResponse.FetchableTopicResponse(topic_id=topic_id, partitions=partitions)
+            for topic_id, partitions in topics.items()
+        ],
+    )
+
+
+def _follower_session(request: m.FetchRequest, call: Call, follower: Follower) -> FollowerSession:
+    """The follower's session on this connection."""
+    connection = call.connection
+    if request.session_epoch == INITIAL_EPOCH:
+        connection.end_session()
+        connection.session = call.broker.followers.open(follower)
+        return connection.session
+    session = resumed(connection.session, request.session_id, request.session_epoch)
+    if session.follower != follower:
+        raise InvalidRequest(f"the session belongs to {session.follower}, not to {follower}")
+    return session
+
+
+# --- readers
 
 
 def _session_of(request: m.FetchRequest, call: Call) -> tuple[FetchSession | None, dict[SessionPartition, Wanted]]:
@@ -79,25 +144,35 @@ def _named(request: m.FetchRequest) -> dict[SessionPartition, Wanted]:
     }
 
 
-def _read_of(partition: SessionPartition, want: Wanted, call: Call) -> Read:
-    if call.version >= TOPIC_IDS_SINCE or partition.topic_id != NO_TOPIC_ID:
-        found = call.partition_by_id(partition.topic_id, partition.number)
-    else:
-        found = call.partition(partition.topic, partition.number)
-    return Read(found, Offset(want.offset), want.bytes_max, Epoch(want.leader_epoch), Epoch(want.last_epoch))
+def _read_of(partition: SessionPartition, want: Wanted, request: m.FetchRequest, call: Call) -> Read:
+    partitions = call.broker.partitions
+    found: Partition | RunnelError
+    try:
+        if call.version >= TOPIC_IDS_SINCE or partition.topic_id != NO_TOPIC_ID:
+            found = partitions.find_readable_by_id(partition.topic_id, partition.number)
+        else:
+            found = partitions.find_readable(partition.topic, partition.number)
+    except RunnelError as error:
+        found = error
+    return Read(
+        found, Offset(want.offset), want.bytes_max, Epoch(want.leader_epoch), Epoch(want.last_epoch),
+        call.version < FOLLOWERS_SINCE, request.rack_id,
+    )  # fmt: skip
 
 
 def _has_news(session: FetchSession, partition: SessionPartition, result: ReadResult) -> bool:
     if result.records:
         session.serve_last(partition)
-    notable = bool(result.records) or result.error is not None or result.divergence is not None
+    notable = bool(result.records) or any(
+        each is not None for each in (result.error, result.divergence, result.read_from)
+    )
     told = (result.high_watermark, result.high_watermark, result.start_offset)
     return session.has_news(partition, told, notable)
 
 
-def _answer_of(partition: SessionPartition, result: ReadResult) -> m.FetchResponse.PartitionData:
+def _answer_of(number: int, result: ReadResult) -> m.FetchResponse.PartitionData:
     answer = m.FetchResponse.PartitionData(
-        partition_index=partition.number,
+        partition_index=number,
         high_watermark=result.high_watermark,
         last_stable_offset=result.high_watermark,
         log_start_offset=result.start_offset,
@@ -105,6 +180,8 @@ def _answer_of(partition: SessionPartition, result: ReadResult) -> m.FetchRespon
     )
     if result.error is not None:
         answer.error_code = code_of(result.error)
+    if result.read_from is not None:
+        answer.preferred_read_replica = result.read_from
     if result.divergence is not None:
         answer.diverging_epoch = m.FetchResponse.EpochEndOffset(
             epoch=result.divergence.epoch, end_offset=result.divergence.end_offset

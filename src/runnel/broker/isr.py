@@ -1,0 +1,159 @@
+"""Who is in sync: the leaders here ask the controller for the ISRs that their partitions should have.
+
+Rule 1: what became of a change, only the image says. Until it does, the same is asked again: the epochs in it see to it
+        that it is done once at most.
+Rule 2: a refusal counts as one only if no earlier try of the same change may still be done; else what is stored is
+        asked for anew, and fences it.
+Rule 3: all that is due goes in one request, one request at a time.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, TypeAlias
+
+from runnel.broker.partitions import Partitions
+from runnel.cluster.image import Image
+from runnel.cluster.image import Partition as PartitionImage
+from runnel.cluster.isr_changes import IsrChange
+from runnel.model.errors import FencedEpoch, NotController, RunnelError, StalePartitionEpoch
+from runnel.model.ids import BrokerId, Epoch
+from runnel.model.seams import Clock
+from runnel.replica.partition import Partition
+from runnel.replica.progress import Proposal
+
+AGAIN_S: Final = 0.2  # before what has no outcome yet is asked again
+BATCH_MAX: Final = 1_000  # partitions in one request
+
+Ask: TypeAlias = Callable[[Sequence[IsrChange]], Awaitable[list[PartitionImage | RunnelError]]]
+NOT_YET = (FencedEpoch, NotController, StalePartitionEpoch)  # the image will say what is, on one side or the other
+
+logger = logging.getLogger("runnel.isr")
+
+
+class InSync:
+    """Keeps the ISRs of the partitions that this broker leads."""
+
+    def __init__(
+        self, partitions: Partitions, image: Callable[[], Image], ask: Ask, clock: Clock, *,
+        lag_ms: int, on_look: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self._partitions = partitions
+        self._image = image
+        self._ask = ask
+        self._clock = clock
+        self._lag_ms = lag_ms
+        self._on_look = on_look  # before lag is judged: learn who was heard of
+        self._due: dict[Partition, None] = {}
+        self._open: dict[Partition, Proposal] = {}  # asked for, and the image does not show it yet
+        self._doubted: set[Partition] = set()  # where an earlier try of that has an unknown outcome
+        self._awake = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._lives: tuple[Mapping[BrokerId, object], dict[BrokerId, Epoch]] = ({}, {})
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._run()), loop.create_task(self._look())]
+        for task in self._tasks:
+            task.add_done_callback(_report)
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def notice(self, partition: Partition, follower: BrokerId) -> None:
+        """A follower asked a leader here for more: it may be in sync by now."""
+        progress = partition.progress
+        if follower not in progress.isr and progress.may_join(follower, self._serving()):
+            self._wake(partition)
+
+    def resign(self, partition: Partition) -> None:
+        """What a leader here has can't be trusted: let another lead, if one can."""
+        if partition.is_leader and (proposal := partition.progress.resign()) is not None:
+            logger.error("%s is damaged here: this broker gives up its leadership", partition.name)
+            self._open[partition] = proposal
+            self._wake(partition)
+
+    def _wake(self, partition: Partition) -> None:
+        self._due[partition] = None
+        self._awake.set()
+
+    def _serving(self) -> dict[BrokerId, Epoch]:
+        brokers = self._image().brokers
+        if self._lives[0] is not brokers:
+            self._lives = brokers, {broker.id: broker.epoch for broker in brokers.values() if broker.serving}
+        return self._lives[1]
+
+    # --- what is due
+
+    async def _look(self) -> None:
+        """Who did not come along for too long leaves."""
+        while True:
+            await asyncio.sleep(self._lag_ms / 2000)
+            self._on_look()
+            self._due.update(dict.fromkeys(partition for partition in self._partitions if partition.is_leader))
+            self._awake.set()
+
+    async def _run(self) -> None:
+        while True:
+            await self._awake.wait()
+            self._awake.clear()
+            self._propose()
+            while self._still_open():
+                await self._ask_for(list(self._open.items())[:BATCH_MAX])
+                await self._pause()
+
+    def _propose(self) -> None:
+        due, self._due = self._due, {}
+        now_ms, serving = self._clock.monotonic_ms(), self._serving()
+        for partition in due:
+            if partition.is_leader and (proposal := partition.progress.propose(serving, now_ms, self._lag_ms)):
+                self._open[partition] = proposal
+
+    def _still_open(self) -> bool:
+        """Forget what the image has decided; whether anything is left."""
+        for partition, proposal in list(self._open.items()):
+            if not partition.is_leader or partition.progress.proposed is not proposal:
+                del self._open[partition]
+                self._doubted.discard(partition)
+        return bool(self._open)
+
+    async def _pause(self) -> None:
+        """Until something is due, or it is time to ask again for what has no outcome."""
+        if not self._still_open():
+            return
+        try:
+            async with asyncio.timeout(AGAIN_S):
+                await self._awake.wait()
+        except TimeoutError:
+            pass
+        self._awake.clear()
+        self._propose()
+
+    # --- asking
+
+    async def _ask_for(self, asked: Sequence[tuple[Partition, Proposal]]) -> None:
+        changes = [IsrChange(partition.key, *proposal) for partition, proposal in asked]
+        try:
+            results = await self._ask(changes)
+        except RunnelError as error:
+            logger.info("the controller could not be asked about %d ISRs, trying again: %s", len(changes), error)
+            self._doubted.update(partition for partition, _ in asked)
+            return
+        for (partition, proposal), result in zip(asked, results, strict=True):
+            if isinstance(result, RunnelError) and not isinstance(result, NOT_YET):
+                self._refused(partition, proposal, result)
+
+    def _refused(self, partition: Partition, proposal: Proposal, error: RunnelError) -> None:
+        logger.info("%s: the controller refused the ISR %s: %s", partition.name, sorted(proposal.members), error)
+        if partition not in self._doubted:
+            partition.refused(proposal)
+        elif partition.is_leader and (instead := partition.progress.retract(proposal)) is not None:
+            self._open[partition] = instead
+
+
+def _report(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled() and (error := task.exception()):
+        logger.error("the ISRs of what is led here are not kept any more", exc_info=error)

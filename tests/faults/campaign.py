@@ -2,10 +2,11 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -106,7 +107,8 @@ def run_once(
         say("clients stop")
         problems += clients.stop()
         took_s = time.monotonic() - began
-        problems += last_word(rig, Journal(folder / "final.jsonl"), say)
+        say("reading everything")
+        problems += last_word(task, folder)
         problems += stop_in_order(rig)
         problems += compare(rig)
         say("judging")
@@ -126,20 +128,25 @@ def heal(rig: Rig, say: Say) -> tuple[list[str], float | None]:
         return [str(error)], None
 
 
-def last_word(rig: Rig, journal: Journal, say: Say) -> list[str]:
-    """Read everything from the leaders, once."""
-    say("reading everything")
+def last_word(task: Task, folder: Path) -> list[str]:
+    """Read everything from the leaders, once; what went wrong with that."""
+    journal = Journal(folder / "final.jsonl")
     try:
-        count = asyncio.run(asyncio.wait_for(_read_all(rig.bootstrap.split(","), journal), STOP_S))
+        asyncio.run(asyncio.wait_for(_read_all(task, journal), STOP_S))
     except (RunnelError, TimeoutError) as error:
         return [f"not everything could be read at the end: {error!r}"]
-    say(f"{count} messages are there")
+    finally:
+        journal.close()
     return []
 
 
-async def _read_all(bootstrap: Sequence[str], journal: Journal) -> int:
-    cluster = Cluster(bootstrap, clock=SystemClock(), rng=SystemRng(), settings=QUICK)
-    places, count = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)], 0
+async def _read_all(task: Task, journal: Journal) -> None:
+    async with Cluster(task.bootstrap.split(","), clock=SystemClock(), rng=SystemRng(), settings=QUICK) as cluster:
+        await _read(cluster, task, journal)
+
+
+async def _read(cluster: Cluster, task: Task, journal: Journal) -> None:
+    places = [TopicPartition(task.topic, number) for number in range(task.partitions)]
     limits = await bounds(cluster, places)
     consumer = Consumer(cluster)
     await consumer.assign({place: limits[place].start for place in places})
@@ -148,15 +155,13 @@ async def _read_all(bootstrap: Sequence[str], journal: Journal) -> int:
         begun = time.monotonic()
         messages = await consumer.poll(count_max=1_000, timeout_ms=500)
         journal.polled("final", found(messages), begun, final=True)
-        count += len(messages)
     await consumer.close()
-    return count
 
 
 def stop_in_order(rig: Rig) -> list[str]:
     """SIGTERM to every broker: an orderly end has exit code 0."""
     with ExitStack() as stack:
-        codes = {str(b): stack.enter_context(b.down(15)) for b in rig.brokers.values()}  # type: ignore[arg-type]
+        codes = {str(b): stack.enter_context(b.down(signal.SIGTERM)) for b in rig.brokers.values()}
         stack.pop_all()  # they stay down
     return [f"{name} ended with {code} when asked to" for name, code in codes.items() if code]
 

@@ -9,15 +9,15 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
-from kafka import KafkaAdminClient, TopicPartition
-from kafka.errors import KafkaError
 from tests.faults.network import OUTSIDE, Network, both_ways
 from tests.faults.nodes import READY_S, BrokerNode
 from tests.faults.rig import Rig
 
-PREFERRED = 0  # an election that ElectLeaders knows
+if TYPE_CHECKING:
+    from tests.faults.operator import Operator
+
 LOST_PERCENT = (5, 30)
 KILOBITS = (200, 4_000)
 JUMPS_S = (-86_400.0, -3_600.0, -30.0, -1.0, 1.0, 30.0, 3_600.0, 86_400.0)
@@ -232,61 +232,40 @@ def jump(scene: Scene) -> Iterator[Hit]:
 # --- what an operator does, at the worst moment
 @fault("elect the preferred leaders", (0.0, 0.2))
 def elect(scene: Scene) -> Iterator[Hit]:
-    yield Hit("all partitions", done=_told(scene.rig, lambda admin: admin.elect_leaders(PREFERRED)))
+    yield Hit("all partitions", done=_operator(scene.rig).elect(None))
 
 
 @fault("move the lead", (0.0, 0.5), 2)
 def move_lead(scene: Scene) -> Iterator[Hit]:
-    place, replicas = _some_partition(scene)
-    turned = [*replicas[1:], *replicas[:1]]
-
-    def move(admin: Any) -> None:
-        _accepted(admin.alter_partition_reassignments({place: turned}))
-        admin.elect_leaders(PREFERRED, {place.topic: [place.partition]})
-
-    done = _told(scene.rig, move)
-    yield Hit(f"{place.topic}-{place.partition} to broker {turned[0]}", done=done)
+    number, replicas = _some_partition(scene)
+    turned, operator = [*replicas[1:], *replicas[:1]], _operator(scene.rig)
+    done = operator.reassign(scene.topic, number, turned) and operator.elect({scene.topic: [number]})
+    yield Hit(f"{scene.topic}-{number} to broker {turned[0]}", done=done)
 
 
 @fault("reassign", (0.1, 1.0), 2)
 def reassign(scene: Scene) -> Iterator[Hit]:
     """Take a replica away, or have it again: what it had is removed, and copied anew."""
-    place, replicas = _some_partition(scene)
+    number, replicas = _some_partition(scene)
     everywhere = sorted(scene.rig.brokers)
     fewer = scene.rng.sample(everywhere, len(everywhere) - 1)
     wanted = fewer if len(replicas) == len(everywhere) else everywhere
-    done = _told(scene.rig, lambda admin: _accepted(admin.alter_partition_reassignments({place: wanted})))
-    yield Hit(f"{place.topic}-{place.partition} from {replicas} to {wanted}", done=done)
+    done = _operator(scene.rig).reassign(scene.topic, number, wanted)
+    yield Hit(f"{scene.topic}-{number} from {replicas} to {wanted}", done=done)
 
 
-def _some_partition(scene: Scene) -> tuple[TopicPartition, list[int]]:
+def _some_partition(scene: Scene) -> tuple[int, list[int]]:
     view = scene.rig.view(scene.topic)
     if view is None or not view.replicas:
-        return TopicPartition(scene.topic, 0), sorted(scene.rig.brokers)
+        return 0, sorted(scene.rig.brokers)
     number = scene.rng.choice(sorted(view.replicas))
-    return TopicPartition(scene.topic, number), view.replicas[number]
+    return number, view.replicas[number]
 
 
-def _told(rig: Rig, order: Callable[[Any], Any]) -> bool:
-    """Give an order to the cluster; amid other faults it may be refused, or done without an answer."""
-    try:
-        admin = KafkaAdminClient(bootstrap_servers=rig.bootstrap.split(","), request_timeout_ms=5_000)
-    except KafkaError:
-        return False
-    try:
-        order(admin)
-    except (KafkaError, OSError, ValueError):
-        return False
-    else:
-        return True
-    finally:
-        admin.close()
+def _operator(rig: Rig) -> "Operator":
+    from tests.faults.operator import Operator  # its client warns when imported, and in tests that is an error
 
-
-def _accepted(answers: dict[Any, Any]) -> None:
-    for error in answers.values():
-        if error is not None:
-            raise error
+    return Operator(rig.bootstrap)
 
 
 def possible(rig: Rig) -> tuple[list[Kind], list[str]]:

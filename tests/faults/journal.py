@@ -22,6 +22,9 @@ class Journal:
         self._lock = threading.Lock()
         self._commits = 0
 
+    def close(self) -> None:
+        self._file.close()
+
     def note(self, kind: str, **what: Any) -> None:
         line = json.dumps({"kind": kind, "at": time.monotonic(), **what})
         with self._lock:

@@ -14,6 +14,7 @@ QUICK = {
 }  # fmt: skip
 DELIVERY_MS = 600_000
 FLUSH_S = 60
+GRAVE = (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET)  # something that was there is not
 
 
 class Confluent:
@@ -74,10 +75,11 @@ class Confluent:
 
     def _consume(self, consumer: Any) -> list[tuple[str, int, int, bytes]]:
         messages = consumer.consume(200, 0.2)
-        for message in messages:
-            if message.error() is not None:
-                raise KafkaException(message.error())
-        return [(m.topic(), m.partition(), m.offset(), m.value()) for m in messages]
+        for error in [message.error() for message in messages if message.error() is not None]:
+            if error.fatal() or error.code() in GRAVE:
+                raise KafkaException(error)
+            self.journal.trouble("confluent", str(error))  # for information: the client goes on by itself
+        return [(m.topic(), m.partition(), m.offset(), m.value()) for m in messages if m.error() is None]
 
     # --- reading together
     def join(self) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from runnel.testing.checker import check
-from runnel.testing.history import Assigned, Commit, History, Joined, Looked, Poll, Send, Status
+from runnel.testing.history import Assigned, Commit, History, Joined, Looked, Owned, Poll, Send, Status
 
 K = "orders/0"
 
@@ -112,6 +112,10 @@ def plant_zombie_commit(history: History) -> None:
     history.commits.append(Commit("g", {K: 4}, "m1", 1, 12, 12.5, Status.OK))
 
 
+def plant_commit_of_an_earlier_owner(history: History) -> None:
+    history.owned += [Owned("g", "m1", frozenset({K}), 1), Owned("g", "m9", frozenset({K}), 2)]
+
+
 def plant_double_owner(history: History) -> None:
     history.polls.append(a_poll((0, "a0"), group="g", member="m9", generation=2))
 
@@ -137,6 +141,7 @@ PLANTED: list[tuple[str, Callable[[History], None]]] = [
     ("commit-lost", plant_commit_lost),
     ("commit-lost", plant_commit_lost_after_it_was_seen),
     ("zombie-commit", plant_zombie_commit),
+    ("zombie-commit", plant_commit_of_an_earlier_owner),
     ("double-owner", plant_double_owner),
     ("group-skip", plant_group_skip),
 ]

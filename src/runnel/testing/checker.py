@@ -10,7 +10,7 @@
     poll-skip, nonmonotonic-poll           the same between two polls of one process, since it was assigned
     nonmonotonic-send     an idempotent producer's messages lie in another order than sent
     commit-lost           an offset was read that is older than one acknowledged before
-    zombie-commit         a commit of an earlier generation was accepted
+    zombie-commit         a commit of an earlier generation, or of an earlier owner, was accepted
     double-owner          two members read a partition in one generation
     group-skip            a group committed past a message that no member was given
 
@@ -195,6 +195,18 @@ def _zombie_commit(facts: _Facts) -> Iterator[Anomaly]:
             yield Anomaly("zombie-commit", ",".join(commit.offsets), f"{detail}, over since {min(later):.3f}")
 
 
+def _commit_of_earlier_owner(facts: _Facts) -> Iterator[Anomaly]:
+    for commit in facts.history.commits:
+        if commit.status is not Status.OK:
+            continue
+        before = [owned for owned in facts.history.owned if owned.group == commit.group and owned.at < commit.begun]
+        for key in commit.offsets:
+            last = next((owned for owned in reversed(before) if key in owned.keys), None)
+            if last is not None and last.member != commit.member:
+                detail = f"{commit.member} committed at {commit.begun:.3f}, {last.member} has it since {last.at:.3f}"
+                yield Anomaly("zombie-commit", key, detail)
+
+
 def _double_owner(facts: _Facts) -> Iterator[Anomaly]:
     owners: dict[tuple[str, int, str], str] = {}
     for poll in facts.polls:
@@ -225,5 +237,5 @@ def _group_skip(facts: _Facts) -> Iterator[Anomaly]:
 
 RULES = (
     _inconsistent_offsets, _duplicate, _lost_write, _unseen, _vanished, _unexpected, _steps, _nonmonotonic_send,
-    _commit_lost, _zombie_commit, _double_owner, _group_skip,
+    _commit_lost, _zombie_commit, _commit_of_earlier_owner, _double_owner, _group_skip,
 )  # fmt: skip

@@ -88,6 +88,16 @@ class Joined:
 
 
 @dataclass(slots=True)
+class Owned:
+    """A member of a group without generations (KIP-848) learned that these partitions are its own, and no others."""
+
+    group: str
+    member: str
+    keys: frozenset[str]
+    at: float = 0.0
+
+
+@dataclass(slots=True)
 class History:
     """Everything, each kind in the order of its beginning."""
 
@@ -96,3 +106,4 @@ class History:
     commits: list[Commit] = field(default_factory=list)
     looks: list[Looked] = field(default_factory=list)
     joins: list[Joined] = field(default_factory=list)
+    owned: list[Owned] = field(default_factory=list)

@@ -89,6 +89,8 @@ class Simulation:
             self._programs[self.loop.host(f"reader-{number}")] = Client.read
         for number in range(self.swarm.members):
             self._programs[self.loop.host(f"member-{number}")] = Client.join
+        for number in range(self.swarm.new_members):
+            self._programs[self.loop.host(f"new-member-{number}")] = Client.attend
         self._programs[self.loop.host("observer")] = Client.look
 
     # --- the run
@@ -151,7 +153,7 @@ class Simulation:
     async def _finish(self) -> None:
         producers = [host for host in self._programs if host.name.startswith("producer")]
         await self._in_time(self._settled(producers), "settle every send")
-        await self._in_time(self._group_done(), "let the group read everything")
+        await self._in_time(self._groups_done(), "let the groups read everything")
         await self._in_time(self._healthy(), "stay well", lambda: "; ".join(ailing(self.brokers, self.invariants)))
         self.invariants.final()
         first = await self._read_all("auditor-1")
@@ -166,21 +168,22 @@ class Simulation:
         while not all(host.running and self._tasks[host].done() for host in producers):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 
-    async def _group_done(self) -> None:
+    async def _groups_done(self) -> None:
         host = self.loop.host("overseer")
 
         async def wait() -> None:
             client = Client(self, host, 0)
             cluster = client.cluster()
-            while not await self._is_group_done(client, cluster):  # noqa: ASYNC110
-                await asyncio.sleep(0.5)
+            for group in self.swarm.groups:
+                while not await self._is_group_done(client, cluster, group):  # noqa: ASYNC110
+                    await asyncio.sleep(0.5)
 
         await host.start(wait)
 
-    async def _is_group_done(self, client: Client, cluster: Cluster) -> bool:
+    async def _is_group_done(self, client: Client, cluster: Cluster, group: str) -> bool:
         try:
             ends = await bounds(cluster, client.keys)
-            committed = await client.look_once(cluster)
+            committed = await client.look_once(cluster, group)
         except RunnelError:
             return False
         return all(committed.get(str(where), 0) >= ends[where].end for where in client.keys)

@@ -43,6 +43,7 @@ AT_TRANSITIONS = (  # what strikes right after an election, a change of an ISR, 
 )  # fmt: skip
 POWER = ("power", "power-at", "power-all", "sync-lost")
 TOPIC = "orders"
+GROUP, NEW_GROUP = "billing", "shipping"  # of the classic kind, and of that of KIP-848
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,8 @@ class Swarm:
     partitions: int
     producers: tuple[ProducerSettings, ...]
     readers: int
-    members: int
+    members: int  # of the group of the classic kind
+    new_members: int  # of the one of KIP-848
     send_every_s: float
     value_bytes: int
     topic: TopicConfig
@@ -79,6 +81,7 @@ class Swarm:
         brokers = rng.pick((1, 3, 3, 3, 3, 3))
         slowest = rng.pick((0.001, 0.003, 0.02))
         session_s = rng.pick((1.5, 3.0, 6.0))
+        members = rng.pick((0, 1, 2))
         return cls(
             brokers=brokers,
             replicas=1,
@@ -89,7 +92,8 @@ class Swarm:
             partitions=1 + rng.below(2),
             producers=tuple(_producer(rng, kind) for kind in ("idempotent", rng.pick(("idempotent", "all", "one")))),
             readers=1,
-            members=1 + rng.below(2),
+            members=members,
+            new_members=1 + rng.below(2) if not members or rng.chance(0.3) else 0,
             send_every_s=rng.uniform(0.05, 0.2),
             value_bytes=rng.pick((20, 200, 1200)),
             topic=_topic(rng),
@@ -115,6 +119,11 @@ class Swarm:
             replica_lag_ms=rng.pick((700, 2_000, 5_000)),
             replica_wait_ms=rng.pick((20, 100, 400)),
         )
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Those that have members."""
+        return (GROUP,) * (self.members > 0) + (NEW_GROUP,) * (self.new_members > 0)
 
     def broker(self, number: int, address: Address) -> BrokerConfig:
         """The settings of one broker."""

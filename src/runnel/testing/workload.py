@@ -15,11 +15,10 @@ from runnel.client.producer import Delivery, Producer
 from runnel.client.sender import ACKS_ALL, ProducerSettings
 from runnel.model.errors import RunnelError
 from runnel.testing.clock import SeededRng
-from runnel.testing.history import Assigned, Commit, History, Joined, Looked, Poll, Send, Status
+from runnel.testing.consumer_member import ConsumerMember
+from runnel.testing.history import Assigned, Commit, History, Joined, Looked, Owned, Poll, Send, Status
 from runnel.testing.loop import Host, SimLoop
-from runnel.testing.swarm import CLUSTER_SETTINGS, TOPIC, Swarm
-
-GROUP = "billing"
+from runnel.testing.swarm import CLUSTER_SETTINGS, GROUP, NEW_GROUP, TOPIC, Swarm
 
 
 class Stage(Protocol):
@@ -204,21 +203,68 @@ class Client:
         commit.status, commit.ended = Status.OK, self.now()
         self.stage.loop.trace(f"commit {joined.member} {offsets}")
 
+    async def attend(self) -> None:
+        """Be a member of the group of the new kind; one that left becomes another."""
+        seat = 0
+        while True:
+            seat += 1
+            name = f"{self._host.name}.{seat}"  # the same in its next life: so nobody waits for the end of its session
+            member = ConsumerMember(self.cluster(), NEW_GROUP, TOPIC, name, self.stage.swarm.fetch)
+            await self._sit(member)
+            await member.leave()
+
+    async def _sit(self, member: ConsumerMember) -> None:
+        beat_due = 0.0
+        while not self.rng.chance(0.01):
+            try:
+                if self.now() >= beat_due:
+                    await self._beat(member)
+                    beat_due = self.now() + member.beat_s
+                await self._poll_as(member)
+            except RunnelError as error:
+                self.stage.loop.trace(f"member {member.member_id} {type(error).__name__}")
+                await self.nap(0.5)
+
+    async def _beat(self, member: ConsumerMember) -> None:
+        if await member.beat():
+            keys = frozenset(str(where) for where in member.consumer.positions)
+            self.stage.history.owned.append(Owned(NEW_GROUP, member.member_id, keys, self.now()))
+            self.stage.loop.trace(f"owns {member.member_id} epoch {member.epoch} {sorted(keys)}")
+
+    async def _poll_as(self, member: ConsumerMember) -> None:
+        begun, epoch = self.now(), member.epoch
+        messages = await member.poll(1 + self.rng.below(50), 300)
+        if messages:
+            records = self._record(messages)
+            poll = Poll(self.process, records, begun, self.now(), NEW_GROUP, member.member_id, epoch)
+            self.stage.history.polls.append(poll)
+        else:
+            await self.nap(0.3)
+        offsets = member.uncommitted()
+        if offsets and self.rng.chance(0.5):
+            named = {str(where): at for where, at in offsets.items()}
+            commit = Commit(NEW_GROUP, named, member.member_id, -1, self.now())
+            self.stage.history.commits.append(commit)
+            await member.commit(offsets)
+            commit.status, commit.ended = Status.OK, self.now()
+            self.stage.loop.trace(f"commit {member.member_id} {named}")
+
     async def look(self) -> None:
-        """Read the group's offsets again and again."""
+        """Read the groups' offsets again and again."""
         cluster = self.cluster()
         while True:
             try:
-                await self.look_once(cluster)
+                for group in self.stage.swarm.groups:
+                    await self.look_once(cluster, group)
             except RunnelError:
                 await self.nap(0.05)  # the first look after a failure is the one that tells most
             else:
                 await self.nap(1.0)
 
-    async def look_once(self, cluster: Cluster) -> dict[str, int]:
+    async def look_once(self, cluster: Cluster, group: str) -> dict[str, int]:
         begun = self.now()
-        found = await fetch_committed(cluster, GROUP)
+        found = await fetch_committed(cluster, group)
         offsets = {str(where): committed.offset for where, committed in found.items()}
-        self.stage.history.looks.append(Looked(GROUP, offsets, begun, self.now()))
-        self.stage.loop.trace(f"look {sorted(offsets.items())}")
+        self.stage.history.looks.append(Looked(group, offsets, begun, self.now()))
+        self.stage.loop.trace(f"look {group} {sorted(offsets.items())}")
         return offsets

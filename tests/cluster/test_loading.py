@@ -29,7 +29,7 @@ def test_from_every_earlier_image_the_same_one_is_reached(tmp_path: Path) -> Non
         store = await Embedded.open(disk, str(tmp_path))
         metadata = await Metadata.open(store, rng=SeededRng(1))
         seen: list[tuple[Image, tuple[Recent, ...]]] = [await load(store)]
-        metadata.subscribe(lambda change: seen.append((change.after, metadata._recent)))
+        metadata.subscribe(lambda change: seen.append((change.after, metadata._ledger.recent)))
         await metadata.register(HERE, Identity("c", HERE.id, "d"))
         await metadata.ready()
         for number in range(40):

@@ -6,17 +6,18 @@ to know (validate_only) call the same function, and the delta is dropped.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from runnel.cluster import config_rules, topic_rules
+from runnel.cluster import config_rules, elections, topic_rules
 from runnel.cluster.config_rules import BrokerResource, ConfigChange, TopicResource
-from runnel.cluster.image import NO_LEADER, BrokerState, DeletedTopic, Delta, Image, Overrides, Partition, Topic, fold
+from runnel.cluster.decision import Decision
+from runnel.cluster.image import DeletedTopic, Delta, Image, Overrides, Topic, fold
 from runnel.cluster.nodes import topic_value
 from runnel.cluster.topic_rules import Defaults, NewPartitions, NewTopic
 from runnel.model.errors import InvalidRequest, InvalidTopicName, PolicyViolation, RunnelError
-from runnel.model.ids import BrokerId, Epoch, TopicId
+from runnel.model.ids import BrokerId, TopicId
 from runnel.model.limits import CREATE_PARTITIONS_MAX
 from runnel.model.seams import Rng
 from runnel.model.topic_config import TopicConfig
@@ -25,13 +26,6 @@ PRODUCER_IDS_BLOCK: Final = 1_000  # as many as Kafka hands out at once
 
 T = TypeVar("T")
 Resource: TypeAlias = TopicResource | BrokerResource
-
-
-class Decision(NamedTuple, Generic[T]):
-    """What changes, and what each part of the request is told, in its order."""
-
-    delta: Delta
-    results: list[T | RunnelError]
 
 
 def _each(requests: Iterable[T], decide: Callable[[T], Topic]) -> Decision[Topic]:
@@ -46,7 +40,8 @@ def _each(requests: Iterable[T], decide: Callable[[T], Topic]) -> Decision[Topic
         else:
             topics[topic.id] = topic
             results.append(topic)
-    return Decision(Delta(topics=topics), results)
+    keys = [result.id if isinstance(result, Topic) else None for result in results]
+    return Decision(Delta(topics=topics), results, keys)
 
 
 def create_topics(
@@ -102,7 +97,7 @@ def delete_topics(image: Image, topics: Sequence[str | TopicId]) -> Decision[Top
     found = _each(topics, delete)
     gone = [topic for topic in found.delta.topics.values() if topic is not None]
     proofs = {topic.id: DeletedTopic(topic.id, topic.name, topic.holders) for topic in gone}
-    return Decision(Delta(topics={topic.id: None for topic in gone}, deleted=proofs), found.results)
+    return Decision(Delta(topics={topic.id: None for topic in gone}, deleted=proofs), found.results, found.keys)
 
 
 def data_removed(image: Image, broker: BrokerId, topic_ids: Iterable[TopicId]) -> Delta:
@@ -118,8 +113,11 @@ def data_removed(image: Image, broker: BrokerId, topic_ids: Iterable[TopicId]) -
 
 def alter_config(
     image: Image, resource: Resource, changes: Sequence[ConfigChange], *, incremental: bool, base: TopicConfig
-) -> Delta:
-    """Settings of a topic, of a broker or of all brokers: some of them, or (not incremental) all anew."""
+) -> Decision[Topic]:
+    """Settings of a topic, of a broker or of all brokers: some of them, or (not incremental) all anew.
+
+    What follows from new settings for who leads, and who is eligible, is stored before them, or with them.
+    """
     if isinstance(resource, TopicResource):
         return _alter_topic(image, resource, changes, incremental, base)
     if resource.id is not None and resource.id not in image.brokers:
@@ -135,13 +133,15 @@ def alter_config(
         effective=config_rules.topic_defaults(image, resource.id, base),
     )
     if values == was:
-        return Delta()
-    return Delta(configs={resource.key: Overrides(values, present.version + 1 if present else 0)})
+        return Decision(Delta())
+    configs = {resource.key: Overrides(values, present.version + 1 if present else 0)}
+    settled = elections.settle(image.apply(Delta(configs=configs)), base)
+    return Decision(Delta(topics=settled.delta.topics, configs=configs), unclean=settled.unclean)
 
 
 def _alter_topic(
     image: Image, resource: TopicResource, changes: Sequence[ConfigChange], incremental: bool, base: TopicConfig
-) -> Delta:
+) -> Decision[Topic]:
     topic = image.topic_named(resource.name)
     values = config_rules.altered(
         topic.config,
@@ -151,46 +151,8 @@ def _alter_topic(
         effective=config_rules.topic_config(image, topic, None, base),
     )
     if values == topic.config:
-        return Delta()
-    return Delta(topics={topic.id: replace(topic, config=values, version=topic.version + 1)})
-
-
-def admit(image: Image, broker: BrokerId) -> Delta:
-    """Let a broker that is ready serve: whatever it leads, it leads in a new epoch.
-
-    What it had written and not synced may be gone. Under the old epoch other messages could take the same offsets,
-    and no reader would notice (KIP-320).
-    """
-
-    registered = image.brokers.get(broker)
-    if registered is None or registered.state is not BrokerState.READY:
-        return Delta()
-
-    def led(partition: Partition) -> Partition:
-        waits = partition.leader == NO_LEADER and broker in partition.isr
-        if partition.leader != broker and not waits:
-            return partition
-        epochs = Epoch(partition.leader_epoch + 1), Epoch(partition.epoch + 1)
-        return replace(partition, leader=broker, leader_epoch=epochs[0], epoch=epochs[1])
-
-    serving = replace(registered, state=BrokerState.SERVING, damaged=(), version=registered.version + 1)
-    topics: dict[TopicId, Topic | None] = {}
-    for topic in image.topics.values():
-        partitions = tuple(map(led, topic.partitions))
-        if any(new is not old for new, old in zip(partitions, topic.partitions, strict=True)):
-            topics[topic.id] = replace(topic, partitions=partitions, version=topic.version + 1)
-    return Delta(topics=topics, brokers={broker: serving})
-
-
-def is_needed(image: Image, broker: BrokerId) -> bool:
-    """Whether a broker leads anything that another one could lead."""
-
-    def another(partition: Partition) -> bool:
-        able = (image.brokers.get(other) for other in (*partition.isr, *partition.elr) if other != broker)
-        return any(each is not None and each.serving for each in able)
-
-    partitions = (partition for topic in image.topics.values() for partition in topic.partitions)
-    return any(partition.leader == broker and another(partition) for partition in partitions)
+        return Decision(Delta())
+    return elections.settle_topic(image, replace(topic, config=values, version=topic.version + 1), base)
 
 
 def producer_id_block(next_id: int) -> range:

@@ -1,0 +1,182 @@
+"""Who leads: what follows when brokers go, stop, and come back, and what operators may ask for. Pure.
+
+Every function looks at an image and returns what is to change. What holds for one partition says `drafting`.
+
+Rule 1: nobody has to remember what happened. `settle` looks at who serves now, so a new controller does the same
+        thing as the one before it would have done.
+Rule 2: a broker that comes back has lost its leaderships: it led in another life. It is admitted with what it may keep:
+        nothing of a new disk; nothing of a partition whose copy it lost; after a crash, its place in the ISR or ELR
+        only while nobody who serves is in sync, and if what it held was synced or it is the last one left.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from runnel.cluster.decision import Decision
+from runnel.cluster.drafting import Changes, Draft, Living, RuleBook, Rules
+from runnel.cluster.image import NO_LEADER, Broker, BrokerState, Delta, Image, Partition, Topic
+from runnel.model.errors import (
+    ElectionNotNeeded,
+    EligibleLeadersNotAvailable,
+    PreferredLeaderNotAvailable,
+    RunnelError,
+    UnknownTopic,
+)
+from runnel.model.ids import BrokerId
+from runnel.model.topic_config import TopicConfig
+
+
+def settle(image: Image, base: TopicConfig) -> Decision[Partition]:
+    """Let every partition be led by somebody who serves, as far as that can be."""
+    living, book, changes = Living.of(image.brokers.values()), RuleBook(image, base), Changes(image)
+    for topic in image.topics.values():
+        _settle(changes, topic, living, book)
+    return Decision(changes.delta, unclean=changes.unclean)
+
+
+def settle_topic(image: Image, topic: Topic, base: TopicConfig) -> Decision[Topic]:
+    """A topic whose settings change, with what follows from them."""
+    changes = Changes(image)
+    _settle(changes, topic, Living.of(image.brokers.values()), RuleBook(image, base))
+    partitions = tuple(changes.partition(topic, number) for number in range(len(topic.partitions)))
+    return Decision(Delta(topics={topic.id: replace(topic, partitions=partitions)}), unclean=changes.unclean)
+
+
+def _settle(changes: Changes, topic: Topic, living: Living, book: RuleBook) -> None:
+    rules = book.of(topic)
+    for number, partition in enumerate(topic.partitions):
+        if not _is_settled(partition, living, rules):
+            draft = Draft(partition, rules)
+            draft.settle(living)
+            changes.put(topic, number, draft)
+
+
+def _is_settled(partition: Partition, living: Living, rules: Rules) -> bool:
+    """Most partitions have nothing to do with a change: tell them fast."""
+    if partition.leader not in living.serving or not living.serving.issuperset(partition.isr):
+        return False
+    return not partition.elr or len(partition.isr) < min(rules.minimum, len(partition.replicas))
+
+
+def admit(image: Image, broker: BrokerId, base: TopicConfig) -> Decision[Partition]:
+    """Let a broker that is ready serve; take in what one that serves says of its copies (rule 2)."""
+    registered = image.brokers.get(broker)
+    if registered is None or not _wants_in(registered):
+        return Decision(Delta())
+    serving = replace(registered, state=_admitted(registered.state), damaged=(), version=registered.version + 1)
+    before = Living.of(each for each in image.brokers.values() if each.id != broker)
+    after = Living.of({**image.brokers, broker: serving}.values())
+    book, here, changes = RuleBook(image, base), RuleBook(image, base, broker), Changes(image)
+    damaged = frozenset(registered.damaged)
+    for topic in image.topics.values():
+        rules = book.of(topic)
+        for number, partition in enumerate(topic.partitions):
+            if broker not in partition.replicas:
+                continue
+            draft = Draft(partition, rules)
+            if (topic.id, number) in damaged or not _may_keep(registered, partition, before, here.of(topic)):
+                draft.lose(broker)
+            draft.settle(after)
+            changes.put(topic, number, draft)
+    delta = Delta(topics=changes.delta.topics, brokers={broker: serving})
+    return Decision(delta, unclean=changes.unclean)
+
+
+def _wants_in(broker: Broker) -> bool:
+    return broker.state is BrokerState.READY or (broker.alive and bool(broker.damaged))
+
+
+def _admitted(state: BrokerState) -> BrokerState:
+    return BrokerState.SERVING if state is BrokerState.READY else state
+
+
+def _may_keep(broker: Broker, partition: Partition, others: Living, rules: Rules) -> bool:
+    """Whether a broker that comes back keeps its place in the ISR or ELR."""
+    if broker.state is not BrokerState.READY:
+        return True
+    if broker.new_disk or broker.clean:
+        return not broker.new_disk
+    if not others.serving.isdisjoint(partition.isr):
+        return False
+    return rules.synced or {*partition.isr, *partition.elr} == {broker.id}
+
+
+def waiting(image: Image) -> BrokerId | None:
+    """A broker that has something to say to the controller."""
+    return next((broker.id for broker in image.brokers.values() if _wants_in(broker)), None)
+
+
+def is_needed(image: Image, broker: BrokerId) -> bool:
+    """Whether a broker leads anything that another one could lead."""
+    serving = Living.of(image.brokers.values()).serving - {broker}
+    partitions = (partition for topic in image.topics.values() for partition in topic.partitions)
+    return any(
+        partition.leader == broker and not serving.isdisjoint((*partition.isr, *partition.elr))
+        for partition in partitions
+    )
+
+
+# --- asked for
+
+
+def elect_all(image: Image, base: TopicConfig, *, unclean: bool) -> Decision[Partition]:
+    """Elect wherever that changes anything."""
+    return elect(image, list(_needy(image, unclean)), base, unclean=unclean)
+
+
+def elect(image: Image, asked: Sequence[tuple[str, int]], base: TopicConfig, *, unclean: bool) -> Decision[Partition]:
+    """Give partitions their preferred leader, or, unclean, any leader at all."""
+    living, book, changes = Living.of(image.brokers.values()), RuleBook(image, base), Changes(image)
+    results: list[Partition | RunnelError] = []
+    keys: list[object] = []
+    for name, number in asked:
+        try:
+            topic = image.topic_named(name)
+            draft = _drafted(changes, topic, number, book)
+            _elect_any(draft, living, name, number) if unclean else _elect_preferred(draft, living, name, number)
+            results.append(changes.put(topic, number, draft))
+            keys.append(topic.id)
+        except RunnelError as error:
+            results.append(error)
+            keys.append(None)
+    return Decision(changes.delta, results, keys, changes.unclean)
+
+
+def _drafted(changes: Changes, topic: Topic, number: int, book: RuleBook) -> Draft:
+    if not 0 <= number < len(topic.partitions):
+        raise UnknownTopic(f"topic {topic.name!r} has partitions 0 to {len(topic.partitions) - 1}, not {number}")
+    return Draft(changes.partition(topic, number), book.of(topic))
+
+
+def _needy(image: Image, unclean: bool) -> Iterable[tuple[str, int]]:
+    """The partitions that an election would change."""
+    living = Living.of(image.brokers.values())
+    for topic in image.topics.values():
+        for number, partition in enumerate(topic.partitions):
+            first = partition.replicas[0]
+            better = partition.leader != first and first in living.serving and first in partition.isr
+            helpless = partition.leader == NO_LEADER and not living.serving.isdisjoint(partition.replicas)
+            if helpless if unclean else better:
+                yield topic.name, number
+
+
+def _elect_preferred(draft: Draft, living: Living, name: str, number: int) -> None:
+    first = draft.replicas[0]
+    if draft.leader == first:
+        raise ElectionNotNeeded(f"{name}-{number} is led by broker {first}, its preferred leader, already")
+    if first not in living.serving or first not in draft.isr:
+        raise PreferredLeaderNotAvailable(
+            f"{name}-{number} can't be led by broker {first} now: it does not serve, or is not in sync; try again later"
+        )
+    draft.leader = first
+
+
+def _elect_any(draft: Draft, living: Living, name: str, number: int) -> None:
+    if draft.leader != NO_LEADER:
+        raise ElectionNotNeeded(f"{name}-{number} is led by broker {draft.leader}: nothing has to be given up")
+    draft.settle(living, unclean=True)
+    if draft.leader == NO_LEADER:
+        raise EligibleLeadersNotAvailable(
+            f"{name}-{number} has no replica that serves: start one of the brokers {list(draft.replicas)}"
+        )

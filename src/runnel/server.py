@@ -6,7 +6,9 @@ import resource
 import signal
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from typing import Any
 
 import uvloop
 
@@ -22,7 +24,7 @@ from runnel.cluster.store import Store
 from runnel.cluster.topic_rules import Defaults
 from runnel.doors.kafka.api_versions import FEATURES
 from runnel.doors.kafka.door import KafkaDoor
-from runnel.model.errors import Fatal, InvalidConfig, RunnelError
+from runnel.model.errors import InvalidConfig, PlaceLost, RetriableError, RunnelError
 from runnel.model.ids import Epoch
 from runnel.model.seams import Clock, Disk, Rng
 from runnel.net.listener import FramedListener, ListenerLimits
@@ -33,6 +35,7 @@ from runnel.shell.rng import SystemRng
 
 STOP_GRACE_S = 5.0  # requests under way may answer within it
 LEAVE_S = 10.0  # others may take over what this broker leads within it
+AGAIN_S, AGAIN_S_MAX = 0.25, 5.0  # pauses between tries to begin the next life
 EVERY_ADDRESS = ("0.0.0.0", "::")
 
 logger = logging.getLogger("runnel.server")
@@ -50,7 +53,7 @@ class Machine:
 
 
 class Server:
-    """A broker with its doors, from start to stop."""
+    """A broker with its doors, from start to stop: one life of it."""
 
     def __init__(self, config: BrokerConfig, machine: Machine, on_fatal: Callable[[BaseException], None]) -> None:
         self._config = config
@@ -59,23 +62,25 @@ class Server:
         self.broker: Broker
         self.kafka: Address
         self._listener: FramedListener
-        self._place: asyncio.Task[None]
         self._metadata: Metadata
         self._identity: Identity
         self._epoch: Epoch
+        self._undo = AsyncExitStack()  # whatever has begun, the last first
 
     async def start(self) -> None:
-        store = await self._machine.open_store()
         try:
-            await self._start(store)
+            await self._start()
         except BaseException:
-            await store.close()  # others need not wait until the session of a broker that never was times out
+            await self.abandon()  # others need not wait until the session of a broker that never was times out
             raise
 
-    async def _start(self, store: Store) -> None:
+    async def _start(self) -> None:
         config, machine = self._config, self._machine
+        store = await machine.open_store()
+        self._undo.push_async_callback(store.close)
         defaults = Defaults(config.default_partitions, config.default_replication, config.topic)
         self._metadata = metadata = await Metadata.open(store, rng=machine.rng, defaults=defaults, features=FEATURES)
+        self._undo.push_async_callback(metadata.close)
         self.broker = Broker(
             config, metadata,
             disk=machine.disk, files_max=machine.files_max, clock=machine.clock, rng=machine.rng,
@@ -86,47 +91,55 @@ class Server:
         self.kafka = Address(config.advertise or _reachable(host), port)
         endpoint = Endpoint(self.kafka.host, port)
         await self._register(BrokerImage(self.broker.id, {"kafka": endpoint}, config.rack or None))
-        self._place = asyncio.get_running_loop().create_task(self._end_when_replaced(metadata))
+        self._undo.push_async_callback(self._close_logs)
         await self.broker.start()
-        await metadata.ready()
+        await metadata.ready(self.broker.partitions.damaged)
         await self.broker.caught_up()
+        self._undo.push_async_callback(self._listener.stop, 0)
         await self._listener.accept()
 
     async def _register(self, broker: BrokerImage) -> None:
         machine, metadata = self._machine, self._metadata
         self._identity = await identity.claim(machine.disk, metadata.image.cluster_id, broker.id, machine.rng)
         self._epoch = (await metadata.register(broker, self._identity)).epoch
+        place = asyncio.get_running_loop().create_task(self._end_when_replaced(metadata))
+        self._undo.callback(place.cancel)
 
     async def _end_when_replaced(self, metadata: Metadata) -> None:
-        """Once the session is over, another may lead what this broker led. It ends, and begins a new life when started.
-
-        Its memory is that of the old life, so nothing is saved by going on; and an end can't acknowledge anything.
-        """
+        """Once the session is over, another may lead what this broker led: this life of it has to end."""
         try:
             await metadata.session_lost()
-            self._on_fatal(Fatal("the cluster may take this broker for dead: start it again"))
+            self._on_fatal(PlaceLost("the cluster may take this broker for dead: it has to begin a new life"))
         except RunnelError as error:
             self._on_fatal(error)
 
     async def _bind(self) -> tuple[str, int]:
         address = self._config.kafka
         try:
-            return await self._listener.bind(address.host, address.port)
+            bound = await self._listener.bind(address.host, address.port)
         except OSError as error:
             raise InvalidConfig(
                 f"kafka can't be {str(address)!r}: {error.strerror or error};"
                 " allowed is an address of this machine with a free port"
             ) from None
+        self._undo.callback(self._listener.stop_accepting)
+        return bound
+
+    async def _close_logs(self) -> None:
+        if await self.broker.stop():
+            await identity.mark_clean(self._machine.disk, self._identity, self._epoch)
 
     async def stop(self) -> None:
+        """Stop in order: let others lead, answer what is under way, close the logs."""
         await self._metadata.leave(LEAVE_S)
-        self._place.cancel()
         self._listener.stop_accepting()
         self.broker.wake_waiters()
         await self._listener.stop(STOP_GRACE_S)
-        if await self.broker.stop():
-            await identity.mark_clean(self._machine.disk, self._identity, self._epoch)
-        await self._metadata.close()
+        await self.abandon()
+
+    async def abandon(self) -> None:
+        """End what has begun, without a word to others. What is on disk is whole all the same."""
+        await self._undo.aclose()
 
 
 async def _open_store(config: BrokerConfig, disk: Disk) -> Store:
@@ -160,29 +173,86 @@ def run(config: BrokerConfig, ready: Callable[[Server], None]) -> int:
         return runner.run(_serve(config, files_max, ready))
 
 
+class _Ending:
+    """Why a life is to end: an error, or None for a stop that was asked for."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop_asked = False
+        self.begin_life()
+
+    def begin_life(self) -> None:
+        self.reason: asyncio.Future[BaseException | None] = self._loop.create_future()
+        if self._stop_asked:
+            self.reason.set_result(None)
+
+    def stop(self) -> None:
+        self._stop_asked = True
+        self.fail(None)
+
+    def fail(self, error: BaseException | None) -> None:
+        if not self.reason.done():
+            self.reason.set_result(error)
+
+
 async def _serve(config: BrokerConfig, files_max: int, ready: Callable[[Server], None]) -> int:
-    loop = asyncio.get_running_loop()
-    stopping: asyncio.Future[BaseException | None] = loop.create_future()
-
-    def end(error: BaseException | None = None) -> None:
-        if not stopping.done():
-            stopping.set_result(error)
-
+    ending = _Ending()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, end)
+        asyncio.get_running_loop().add_signal_handler(number, ending.stop)
     disk = RealDisk(config.data)
     machine = Machine(disk, SystemClock(), SystemRng(), lambda: _open_store(config, disk), files_max)
-    server = Server(config, machine, end)
     try:
-        await server.start()
-        ready(server)
-        error = await stopping
-        if error is not None:
-            return _give_up(error)
-        await server.stop()
+        return await _live(config, machine, ending, ready)
     finally:
         disk.close()
+
+
+async def _live(config: BrokerConfig, machine: Machine, ending: _Ending, ready: Callable[[Server], None]) -> int:
+    """One life after another, until told to stop: a life ends with its session, the process need not."""
+    server: Server | None = Server(config, machine, ending.fail)
+    assert server is not None
+    await server.start()
+    ready(server)
+    again = replace(config, kafka=Address(config.kafka.host, server.kafka.port))  # where clients look for it
+    while server is not None:
+        error = await ending.reason
+        if error is None:
+            await server.stop()
+            return 0
+        if not isinstance(error, PlaceLost):
+            return _give_up(error)
+        logger.warning("%s", error)
+        await server.abandon()
+        server = await _begin_again(again, machine, ending)
     return 0
+
+
+async def _begin_again(config: BrokerConfig, machine: Machine, ending: _Ending) -> Server | None:
+    """The next life, once the metadata can be reached; None if the broker was told to stop meanwhile."""
+    pause_s = AGAIN_S
+    while True:
+        ending.begin_life()
+        server = Server(config, machine, ending.fail)
+        starting = asyncio.ensure_future(server.start())
+        either: set[asyncio.Future[Any]] = {starting, ending.reason}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            await asyncio.wait([starting])
+        if not starting.cancelled() and starting.exception() is None:
+            logger.info("broker %d serves again", server.broker.id)
+            return server
+        if ending.reason.done() and ending.reason.result() is None:
+            return None
+        if not starting.cancelled() and not isinstance(starting.exception(), RetriableError):
+            starting.result()
+        logger.warning("the next life could not begin, trying again in %g s: %s", pause_s, _why(starting, ending))
+        await asyncio.wait([ending.reason], timeout=pause_s)
+        pause_s = min(2 * pause_s, AGAIN_S_MAX)
+
+
+def _why(starting: "asyncio.Future[None]", ending: _Ending) -> BaseException | None:
+    return ending.reason.result() if starting.cancelled() else starting.exception()
 
 
 def _give_up(error: BaseException) -> int:

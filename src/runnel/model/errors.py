@@ -38,6 +38,10 @@ class Fatal(RunnelError):
     """The broker must end: going on could lose what was acknowledged (a failed fsync, for one)."""
 
 
+class PlaceLost(Fatal):
+    """The cluster may take this broker for dead, and another may have its place: this life of it has to end."""
+
+
 class DataInUse(RunnelError):
     """Another broker holds the data directory."""
 

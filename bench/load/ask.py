@@ -131,7 +131,7 @@ def await_leaders(address: str, topics: Iterable[str], *, gone: int = NOBODY) ->
     waiting = dict.fromkeys(topics)
     with Asker(address) as asker:
         for _ in _tries(f"the partitions of {len(waiting)} topics have leaders"):
-            while well := _led(asker.look(list(islice(waiting, TOPICS_MAX))), gone):
+            while well := led(asker.look(list(islice(waiting, TOPICS_MAX))), gone):
                 for topic in well:
                     del waiting[topic]
             if not waiting:
@@ -139,7 +139,7 @@ def await_leaders(address: str, topics: Iterable[str], *, gone: int = NOBODY) ->
     return time.monotonic()
 
 
-def _led(view: View, gone: int) -> set[str]:
+def led(view: View, gone: int) -> set[str]:
     """The topics all of whose partitions have a leader."""
     lacking = {topic for (topic, _), leader in view.leaders.items() if leader in (NOBODY, gone)}
     return {topic for topic, _ in view.leaders} - lacking

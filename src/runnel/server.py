@@ -126,7 +126,8 @@ class Server:
         return bound
 
     async def _close_logs(self) -> None:
-        if await self.broker.stop():
+        # A life that was never let in has not told what it lost: the next one must not seem to follow a clean one.
+        if await self.broker.stop() and self._metadata.admitted:
             await identity.mark_clean(self._machine.disk, self._identity, self._epoch)
 
     async def stop(self) -> None:

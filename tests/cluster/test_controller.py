@@ -97,7 +97,7 @@ REFUSED: list[tuple[NewTopic, type[RunnelError], str]] = [
     (NewTopic("t", -2), InvalidPartitions, "at least 1"),
     (NewTopic("t", 1, 0), InvalidReplicationFactor, "at least 1"),
     (NewTopic("t", 1, -2), InvalidReplicationFactor, "at least 1"),
-    (NewTopic("t", 1, 4), InvalidReplicationFactor, "3 brokers are alive"),
+    (NewTopic("t", 1, 4), InvalidReplicationFactor, "3 brokers serve"),
     (NewTopic("t", config={"no.such": "1"}), InvalidConfig, "no.such"),
     (NewTopic("t", config={"retention.ms": "soon"}), InvalidConfig, "can't be 'soon'"),
     (NewTopic("t", 1, assignment={0: b(1)}), InvalidRequest, "must both be -1"),

@@ -82,5 +82,5 @@ def test_partners_vary_so_that_a_dead_broker_leaves_its_load_to_all() -> None:
 
 @pytest.mark.parametrize(("count", "factor"), [(1, 2), (3, 4), (0, 1), (3, 0)])
 def test_a_factor_that_can_not_be_reached_is_refused(count: int, factor: int) -> None:
-    with pytest.raises(InvalidReplicationFactor, match=f"{count} brokers are alive"):
+    with pytest.raises(InvalidReplicationFactor, match=f"{count} brokers serve"):
         place(brokers_of([None] * count), 1, factor, SeededRng())

@@ -70,7 +70,7 @@ class RuleBook:
 class Draft:
     """A partition while it is thought over. Change it, `settle` it, and take the `result`."""
 
-    __slots__ = ("_lost", "_rules", "_was", "adding", "isr", "leader", "removing", "replicas", "unclean")
+    __slots__ = ("_lost", "_rules", "_was", "adding", "fence", "isr", "leader", "removing", "replicas", "unclean")
 
     def __init__(self, partition: Partition, rules: Rules) -> None:
         self._was = partition
@@ -81,6 +81,7 @@ class Draft:
         self.isr = partition.isr
         self.adding = partition.adding
         self.removing = partition.removing
+        self.fence = False  # whether what was decided on the partition as it was is refused from now on
         self.unclean = False  # whether the leader may lack what was committed
 
     def lose(self, broker: BrokerId) -> None:
@@ -130,7 +131,7 @@ class Draft:
         same = (was.leader, was.replicas, was.adding, was.removing) == (
             self.leader, self.replicas, self.adding, self.removing,
         )  # fmt: skip
-        if same and set(was.isr) == set(self.isr) and set(was.elr) == set(elr):
+        if same and not self.fence and set(was.isr) == set(self.isr) and set(was.elr) == set(elr):
             return was
         isr = tuple(broker for broker in self.replicas if broker in self.isr)
         epoch = was.leader_epoch if self.leader == was.leader else Epoch(was.leader_epoch + 1)

@@ -4,7 +4,9 @@ Rule 1: a change counts only for the partition that its leader looked at: the sa
         epoch. Whoever was overtaken looks again.
 Rule 2: who is added must serve, in the very life that the leader saw catch up: a broker that was started again since
         then may have lost what it had.
-Rule 3: a leader that leaves itself out has resigned: its copy is damaged. Another leads, or nobody.
+Rule 3: every change begins a new partition epoch, also one to what is: so a leader that does not know what became of
+        an earlier one can make sure that it can't be done any more.
+Rule 4: a leader that leaves itself out has resigned: its copy is damaged. Another leads, or nobody.
 """
 
 from collections.abc import Sequence
@@ -51,6 +53,7 @@ def alter_partitions(
             present = _checked(image, topic, changes, broker, change)
             draft = Draft(present, book.of(topic))
             draft.isr = tuple(member for member, _ in change.isr)
+            draft.fence = True
             if broker not in draft.isr:
                 draft.lose(broker)
             draft.settle(living)

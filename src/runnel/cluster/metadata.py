@@ -1,7 +1,8 @@
 """The metadata of the cluster, live: the image that a broker follows, and the verbs that change it.
 
 `ledger` says how a change is made, `duties` what a broker does for its place and as controller; what is decided is
-pure: `controller` (topics and settings), `elections` (who leads), `isr_changes` (who is in sync).
+pure: `controller` (topics and settings), `elections` (who leads), `isr_changes` (who is in sync), `reassignment` (where
+replicas are).
 """
 
 import asyncio
@@ -23,6 +24,7 @@ from runnel.cluster.ledger import TRIES_MAX, Ledger, Subscriber
 from runnel.cluster.loading import load, must_get
 from runnel.cluster.membership import Identity
 from runnel.cluster.nodes import ProducerIdsNode, Recent
+from runnel.cluster.reassignment import Move, reassign
 from runnel.cluster.store import Conflict, OutcomeUnknown, Set, Store
 from runnel.cluster.topic_rules import Defaults, NewPartitions, NewTopic
 from runnel.model.errors import ClientError, RequestTimedOut, RetriableError, RunnelError, UnknownTopic
@@ -225,6 +227,14 @@ class Metadata:
             return alter_partitions(image, broker, broker_epoch, some, self._defaults.config)
 
         return await self._ledger.whole(self._ledger.change_each(changes, decide))
+
+    async def reassign(self, moves: Sequence[Move], *, factor_may_change: bool = True) -> list[Partition | RunnelError]:
+        """Move replicas to other brokers, or take that back. For each partition: what it is now, or why not."""
+
+        def decide(image: Image, some: Sequence[Move]) -> Decision[Partition]:
+            return reassign(image, some, self._defaults.config, factor_may_change=factor_may_change)
+
+        return await self._ledger.whole(self._ledger.change_each(moves, decide))
 
     async def elect_leaders(
         self, partitions: Sequence[tuple[str, int]] | None, *, unclean: bool = False

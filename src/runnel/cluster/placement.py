@@ -45,7 +45,7 @@ def place(brokers: Iterable[Broker], partitions: int, replication_factor: int, r
     seats = [_Seat(broker) for broker in sorted(brokers, key=lambda broker: broker.id)]
     if not 1 <= replication_factor <= len(seats):
         raise InvalidReplicationFactor(
-            f"replication factor {replication_factor} can't be reached: {len(seats)} brokers are alive"
+            f"replication factor {replication_factor} can't be reached: {len(seats)} brokers serve"
         )
     placed: list[Replicas] = []
     for number in range(partitions):

@@ -76,12 +76,16 @@ def replicas_of(image: Image, spec: NewTopic, defaults: Defaults, rng: Rng) -> l
         raise InvalidReplicationFactor(
             f"topic {spec.name!r} can't have replication factor {factor}: at least 1, or -1 for the default"
         )
-    return place(image.brokers.values(), partitions, factor, rng)
+    return place(_serving(image), partitions, factor, rng)
+
+
+def _serving(image: Image) -> list[Broker]:
+    """Who can take new replicas: a broker that starts may never be ready, one that stops will be gone."""
+    return [broker for broker in image.brokers.values() if broker.serving]
 
 
 def _default_factor(image: Image, defaults: Defaults) -> int:
-    serving = sum(broker.serving for broker in image.brokers.values())
-    return defaults.replication_factor or max(1, min(REPLICAS_USUAL, serving))
+    return defaults.replication_factor or max(1, min(REPLICAS_USUAL, len(_serving(image))))
 
 
 def _by_hand(image: Image, spec: NewTopic, assignment: Mapping[int, Sequence[BrokerId]]) -> list[Replicas]:
@@ -120,7 +124,7 @@ def more_replicas(image: Image, spec: NewPartitions, rng: Rng) -> list[Replicas]
         )
     factor = len(present[0].replicas)
     if spec.assignment is None:
-        return place(image.brokers.values(), added, factor, rng)
+        return place(_serving(image), added, factor, rng)
     if len(spec.assignment) != added:
         raise InvalidReplicaAssignment(
             f"topic {spec.name!r} gets {added} partitions, but {len(spec.assignment)} were assigned by hand"
@@ -132,9 +136,8 @@ def more_replicas(image: Image, spec: NewPartitions, rng: Rng) -> list[Replicas]
 
 
 def new_partition(replicas: Replicas, brokers: Mapping[BrokerId, Broker]) -> Partition:
-    """A partition at its beginning: all living replicas are in sync, for there is nothing to copy."""
-    alive = tuple(broker for broker in replicas if broker in brokers)
-    if alive == replicas or not alive:
-        alive = replicas  # one tuple for both: there are many partitions
-    leader = alive[0] if alive[0] in brokers else NO_LEADER
-    return Partition(leader, Epoch(0), Epoch(0), replicas, alive)
+    """A partition at its beginning: all replicas that serve are in sync, for there is nothing to copy."""
+    serving = tuple(broker for broker in replicas if broker in brokers and brokers[broker].serving)
+    if serving == replicas or not serving:
+        return Partition(serving[0] if serving else NO_LEADER, Epoch(0), Epoch(0), replicas, replicas)
+    return Partition(serving[0], Epoch(0), Epoch(0), replicas, serving)

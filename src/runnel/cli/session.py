@@ -54,12 +54,13 @@ def run(broker: str, work: Callable[[Cluster], Awaitable[T]], *, timeout_ms: int
 
 
 def completions(broker: str, what: str, begun: str, timeout_ms: int) -> list[str]:
-    """Names of topics or groups that begin so; none if anything goes wrong."""
+    """Names of topics or groups, or numbers of brokers, that begin so; none if anything goes wrong."""
 
     async def names(cluster: Cluster) -> list[str]:
         if what == "groups":
             return [group.name for group in await GroupAdmin(cluster).groups()]
-        return sorted((await Admin(cluster).view()).topics)
+        view = await Admin(cluster).view()
+        return [str(number) for number in sorted(view.brokers)] if what == "brokers" else sorted(view.topics)
 
     try:
         return [name for name in run(broker, names, timeout_ms=timeout_ms) if name.startswith(begun)]

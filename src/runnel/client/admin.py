@@ -224,31 +224,22 @@ class Admin:
         self, topic: str, *, set_: Mapping[str, str], reset: Iterable[str] = (), validate_only: bool = False
     ) -> None:
         """Set settings of a topic, and take others back to their defaults."""
-        await self._alter((TOPIC_RESOURCE, topic), f"topic {topic!r}", set_, reset, validate_only)
+        change = _alteration((TOPIC_RESOURCE, topic), f"topic {topic!r}", set_, reset, validate_only)
+        await self.on_controller(change)
 
     async def alter_broker_config(
         self, broker: int | None, *, set_: Mapping[str, str], reset: Iterable[str] = ()
     ) -> None:
         """Set settings of a broker (None: of all of them) while it runs, and take others back."""
         whose = "all brokers" if broker is None else f"broker {broker}"
-        await self._alter((BROKER_RESOURCE, "" if broker is None else str(broker)), whose, set_, reset, False)
-
-    async def _alter(
-        self, which: tuple[int, str], whose: str, set_: Mapping[str, str], reset: Iterable[str], validate_only: bool
-    ) -> None:
-        R = m.IncrementalAlterConfigsRequest
-        changes = [R.AlterableConfig(name=k, config_operation=SET, value=v) for k, v in set_.items()]
-        changes += [R.AlterableConfig(name=k, config_operation=DELETE, value=None) for k in reset]
-        resource = R.AlterConfigsResource(resource_type=which[0], resource_name=which[1], configs=changes)
-        request = R(resources=[resource], validate_only=validate_only)
-
-        async def change(node: Node) -> None:
-            answer = await node.ask(Api.INCREMENTAL_ALTER_CONFIGS, request, m.IncrementalAlterConfigsResponse)
-            for r in answer.responses:
-                action = f"change settings of {whose}"
-                _check_topic(r.error_code, action=action, broker=str(node), message=r.error_message)
-
-        await self.on_controller(change)
+        change = _alteration((BROKER_RESOURCE, "" if broker is None else str(broker)), whose, set_, reset, False)
+        if broker is None or broker not in (await self.view([])).brokers:
+            await self.on_controller(change)
+            return
+        try:
+            await change(self.cluster.broker(broker))  # Kafka wants that broker to be asked itself
+        except NotLeader:
+            await self.on_controller(change)
 
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Remove what lies before these offsets; the first offset of each partition afterwards."""
@@ -292,6 +283,25 @@ class Admin:
                     action = f"remove messages of {where} before offset {before[where]}"
                     self.cluster.raise_for(p.error_code, action=action, broker=node, topics=[t.name])
                 starts[where] = p.low_watermark
+
+
+def _alteration(
+    which: tuple[int, str], whose: str, set_: Mapping[str, str], reset: Iterable[str], validate_only: bool
+) -> Callable[[Node], Awaitable[None]]:
+    """What is asked of a broker to change the settings of one resource."""
+    R = m.IncrementalAlterConfigsRequest
+    changes = [R.AlterableConfig(name=k, config_operation=SET, value=v) for k, v in set_.items()]
+    changes += [R.AlterableConfig(name=k, config_operation=DELETE, value=None) for k in reset]
+    resource = R.AlterConfigsResource(resource_type=which[0], resource_name=which[1], configs=changes)
+    request = R(resources=[resource], validate_only=validate_only)
+
+    async def change(node: Node) -> None:
+        answer = await node.ask(Api.INCREMENTAL_ALTER_CONFIGS, request, m.IncrementalAlterConfigsResponse)
+        for r in answer.responses:
+            action = f"change settings of {whose}"
+            _check_topic(r.error_code, action=action, broker=str(node), message=r.error_message)
+
+    return change
 
 
 def _check_topic(code: int, *, action: str, broker: str, message: str | None) -> None:

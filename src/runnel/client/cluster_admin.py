@@ -202,11 +202,17 @@ class ClusterAdmin:
             replicas = [f"{n}:{broker}" for n in numbers for broker in adding[TopicPartition(topic, n)]]
             await self.admin.alter_config(topic, set_={THROTTLED: ",".join(replicas)})
 
-    async def unthrottle(self, topics: Iterable[str], brokers: Iterable[int]) -> None:
-        """Let replicas be copied as fast as they can be again."""
-        for topic in topics:
+    async def throttled_topics(self) -> list[str]:
+        """Topics of which some replicas are copied no faster than their brokers' rate."""
+        names = (await self.admin.view()).topics
+        configs = await self.admin.configs(names, [THROTTLED]) if names else {}
+        return [topic for topic, entries in configs.items() if any(entry.value for entry in entries)]
+
+    async def unthrottle(self) -> None:
+        """Let every replica be copied as fast as it can be again."""
+        for topic in await self.throttled_topics():
             await self.admin.alter_config(topic, set_={}, reset=[THROTTLED])
-        for broker in brokers:
+        for broker in await self.copy_rates():
             await self.admin.alter_broker_config(broker, set_={}, reset=[COPY_RATE])
 
 

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from runnel.broker.broker import Broker
 from runnel.cluster.image import Image, Partition
+from runnel.cluster.reassignment import Move
 from runnel.model.errors import ElectionNotNeeded, RunnelError
-from runnel.model.ids import BrokerId
 
 
 class Place(NamedTuple):
@@ -16,18 +16,17 @@ class Place(NamedTuple):
     number: int
 
 
-class Reassign(NamedTuple):
-    """What a partition's replicas are to be; None takes back what is under way."""
-
-    topic: str
-    number: int
-    target: tuple[BrokerId, ...] | None
+async def reassign(broker: Broker, moves: Sequence[Move], *, factor_may_change: bool) -> list[RunnelError | None]:
+    """Move replicas to other brokers, or take that back: for each partition None, or why not."""
+    results = await broker.metadata.reassign(moves, factor_may_change=factor_may_change)
+    await broker.caught_up()
+    return [result if isinstance(result, RunnelError) else None for result in results]
 
 
 async def elect_leaders(
     broker: Broker, places: Sequence[Place] | None, *, unclean: bool
 ) -> list[tuple[Place, RunnelError | None]]:
-    """Give partitions their preferred leader, or (unclean) any that serves; of all, those that need none are left out."""
+    """Give partitions their preferred leader, or (unclean) any that serves. Of all, those that need none are left out."""
     wanted = list(_all(broker.image) if places is None else places)
     results = await broker.metadata.elect_leaders(wanted, unclean=unclean)
     await broker.caught_up()

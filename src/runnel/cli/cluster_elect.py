@@ -85,12 +85,14 @@ def _print_plan(planned: list[Election], unclean: bool) -> None:
     from runnel.cli.output import left, print_table, right
 
     none = "Every partition has a leader." if unclean else "Every partition is led by its preferred replica."
-    rows = [(e.where, e.leader if e.leader >= 0 else "none", e.new, "" if e.able else _why_not(e)) for e in planned]
-    print_table([*left("PARTITION"), *right("LEADER", "WILL BE"), *left("")], rows, none=none)
+    rows = [(e.where, e.leader if e.leader >= 0 else "none", _outlook(e)) for e in planned]
+    print_table([*left("PARTITION"), *right("LEADER"), *left("WILL BE")], rows, none=none)
 
 
-def _why_not(election: Election) -> str:
-    return "none of its brokers serves" if election.new is None else f"broker {election.new} is not in sync"
+def _outlook(election: Election) -> str:
+    if election.new is None:
+        return "any that serves" if election.able else "nobody: none of its brokers serves"
+    return str(election.new) if election.able else f"{election.new}, once it is in sync"
 
 
 def _report(

@@ -19,7 +19,21 @@ from bench.peers.kafka import Kafka
 from bench.peers.nats import Nats
 from bench.peers.redis import Redis
 from bench.peers.runnel import Runnel
-from bench.scenarios import DEFAULT, FULL, LIMIT, SMOKE, Run, Scale, growth, latency, memory, requests, throughput
+from bench.scenarios import (
+    DEFAULT,
+    FULL,
+    LIMIT,
+    SMOKE,
+    Run,
+    Scale,
+    growth,
+    latency,
+    memory,
+    metadata,
+    replicated,
+    requests,
+    throughput,
+)
 from bench.workers import JobFailed
 
 SCENARIOS: dict[str, Callable[[Run], None]] = {
@@ -29,7 +43,10 @@ SCENARIOS: dict[str, Callable[[Run], None]] = {
     growth.PARTITIONS: growth.partitions,
     growth.BACKLOG: growth.backlog,
     memory.NAME: memory.measure,
+    replicated.NAME: replicated.measure,
+    metadata.NAME: metadata.measure,
 }
+OF_CLUSTERS = (replicated.NAME, metadata.NAME)
 PEERS: tuple[type[Peer], ...] = (Runnel, Kafka, Redis, Nats)
 CONTENDERS = (LIMIT, *(kind.name for kind in PEERS))
 BUSY_LOAD = 0.5  # runnable processes on average, beside us
@@ -86,6 +103,9 @@ def head(run: Run, missing: dict[str, str]) -> str:
 
 def measure(run: Run, name: str) -> bool:
     """Run one scenario and print its table; a failure is reported and does not stop the others."""
+    if name in OF_CLUSTERS and not run.clustered():
+        print(f"\n{name}: there is no cluster to measure")
+        return True
     begun, problem = time.monotonic(), ""
     try:
         SCENARIOS[name](run)

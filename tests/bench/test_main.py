@@ -7,9 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from bench.__main__ import SCENARIOS, arguments_of, had, head, scale_of
+from bench.__main__ import OF_CLUSTERS, SCENARIOS, arguments_of, had, head, measure, scale_of
 from bench.peers.kafka import Kafka
+from bench.peers.runnel import Runnel
 from bench.scenarios import DEFAULT, FULL, SMOKE, Run
+
+from runnel.dev import zookeeper
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,7 +23,8 @@ def test_a_smoke_run_fills_every_table(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     [result] = (tmp_path / "build" / "bench").glob("*.json")
-    assert {sample["scenario"] for sample in json.loads(result.read_text())["samples"]} == set(SCENARIOS)
+    expected = set(SCENARIOS) - (set(OF_CLUSTERS) if zookeeper.missing() else set())
+    assert {sample["scenario"] for sample in json.loads(result.read_text())["samples"]} == expected
     assert "FAILED" not in done.stdout
     assert [path for path in result.parent.iterdir() if path != result] == []  # no data is left behind
 
@@ -45,5 +49,17 @@ def test_a_peer_that_can_not_be_had_is_named(monkeypatch: pytest.MonkeyPatch, tm
     run = Run(found, SMOKE, tmp_path)
     try:
         assert "kafka is MISSING: no java here" in head(run, missing)
+    finally:
+        run.close()
+
+
+def test_where_there_is_no_zookeeper_clusters_are_named_as_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(zookeeper, "missing", lambda: "no jars here")
+    run = Run([Runnel()], SMOKE, tmp_path)
+    try:
+        assert all(measure(run, name) for name in OF_CLUSTERS)
+        assert run.notes == ["a cluster of runnel is MISSING: no jars here"]
     finally:
         run.close()

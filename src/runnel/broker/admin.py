@@ -26,7 +26,7 @@ async def reassign(broker: Broker, moves: Sequence[Move], *, factor_may_change: 
 async def elect_leaders(
     broker: Broker, places: Sequence[Place] | None, *, unclean: bool
 ) -> list[tuple[Place, RunnelError | None]]:
-    """Give partitions their preferred leader, or (unclean) any that serves. Of all, those that need none are left out."""
+    """Give partitions their preferred leader, or (unclean) any; of all, those that need no election are left out."""
     wanted = list(_all(broker.image) if places is None else places)
     results = await broker.metadata.elect_leaders(wanted, unclean=unclean)
     await broker.caught_up()

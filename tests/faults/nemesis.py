@@ -1,9 +1,12 @@
-"""Chooses faults by a seed and does them: a random few at a time, a quarter of the time none."""
+"""Chooses faults by a seed and does them: a random few at a time, a quarter of the time none.
+
+Half of them hit a cluster that has recovered from the last ones, the others one that may not have.
+"""
 
 import random
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 
 from tests.faults.injury import Kind, Scene, possible
@@ -13,6 +16,8 @@ CALM = 0.25
 TOGETHER = (1, 1, 1, 2, 2, 3)
 CALM_S = (1.0, 4.0)
 BETWEEN_S = (0.3, 2.5)
+RECOVERED = 0.5
+RECOVERY_S = 15.0
 
 
 @dataclass
@@ -55,6 +60,9 @@ class Nemesis:
         return chosen
 
     def _hurt(self, kinds: list[Kind]) -> None:
+        if self._rng.random() < RECOVERED:
+            with suppress(RuntimeError):
+                self.rig.wait_whole([self.topic], RECOVERY_S)
         view = self.rig.view(self.topic)
         alone = len(kinds) == 1 and view is not None and view.whole
         lasts_s = max(self._rng.uniform(*kind.lasts) for kind in kinds) * self.rig.session_s

@@ -14,8 +14,7 @@ from runnel.broker.fetch import Fetching
 from runnel.broker.followers import Followers
 from runnel.broker.forwarding import Forwarding
 from runnel.broker.groups import TOPIC as GROUPS_TOPIC
-from runnel.broker.groups import TOPIC_CONFIG as GROUPS_CONFIG
-from runnel.broker.groups import Groups
+from runnel.broker.groups import Groups, groups_topic
 from runnel.broker.housekeeping import Housekeeping
 from runnel.broker.isr import InSync
 from runnel.broker.partitions import Partitions
@@ -31,11 +30,20 @@ from runnel.cluster.image import Change, Image, Topic
 from runnel.cluster.metadata import Metadata
 from runnel.cluster.topic_rules import NewPartitions, NewTopic
 from runnel.groups.values import GroupConfig
-from runnel.model.errors import InvalidTopicName, RetriableError, RunnelError, TopicAlreadyExists, UnknownTopic
+from runnel.model.errors import (
+    InvalidTopicName,
+    RequestTimedOut,
+    RetriableError,
+    RunnelError,
+    TopicAlreadyExists,
+    UnknownTopic,
+)
 from runnel.model.ids import BrokerId, Offset, PartitionKey, ProducerId, TopicId
 from runnel.model.limits import topic_name_problem
 from runnel.model.seams import Clock, Disk, Rng
 from runnel.replica.partition import Partition
+
+FOLLOW_S = 10.0  # how long a request waits until this broker has done what it led to
 
 logger = logging.getLogger("runnel.broker")
 R = TypeVar("R")
@@ -81,7 +89,7 @@ class Broker:
         self._changes: deque[Change] = deque()
         self._follower: asyncio.Task[None] | None = None
         self._seen: Image = metadata.image
-        self._catching_up: list[tuple[int, asyncio.Future[None]]] = []
+        self._waiting: dict[asyncio.Future[None], Callable[[Image], bool]] = {}
         self._producer_ids: deque[int] = deque()
 
     async def start(self) -> None:
@@ -152,7 +160,7 @@ class Broker:
             self._peers.follow(self._newest())
             self._replication.follow(changed)
             self.groups.follow(change)
-            self._tell_caught_up()
+            self._tell_followed()
             if change.delta.deleted:
                 await self._remove_deleted(change.after)
 
@@ -174,20 +182,29 @@ class Broker:
             except RetriableError as error:
                 logger.warning("the data of %d deleted topics is gone, but could not be reported: %s", len(gone), error)
 
-    def _tell_caught_up(self) -> None:
-        version = self._seen.version
-        for wanted, future in self._catching_up:
-            if wanted <= version and not future.done():
+    def _tell_followed(self) -> None:
+        for future, holds in self._waiting.items():
+            if not future.done() and holds(self._seen):
                 future.set_result(None)
-        self._catching_up = [entry for entry in self._catching_up if not entry[1].done()]
 
     async def caught_up(self) -> None:
         """Wait until this broker has done what the newest image says."""
         wanted = self.metadata.image.version
-        if wanted > self._seen.version:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._catching_up.append((wanted, future))
-            await future
+        await self._until(lambda image: image.version >= wanted)
+
+    async def _until(self, holds: Callable[[Image], bool], timeout_s: float = FOLLOW_S) -> None:
+        """Wait until this broker has done what an image says for which this holds; raises if that takes too long."""
+        if holds(self._seen):
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[future] = holds
+        try:
+            async with asyncio.timeout(timeout_s):
+                await future
+        except TimeoutError:
+            raise RequestTimedOut("this broker has not followed the metadata so far yet: try again") from None
+        finally:
+            del self._waiting[future]
 
     # --- topics
 
@@ -260,9 +277,16 @@ class Broker:
             for name in dict.fromkeys(names)
             if name not in self.image.names and not topic_name_problem(name) and not self.is_internal(name)
         ]
-        if missing:
-            _report_failures(missing, await self.metadata.create_topics(missing, for_itself=True))
-            await self.caught_up()
+        if not missing:
+            return
+        results: Sequence[object]
+        if self.forwarding.is_ours:
+            results = await self.metadata.create_topics(missing)
+        else:
+            results = await self.forwarding.create_topics(missing)
+        _report_failures(missing, results)
+        made = [spec.name for spec, result in zip(missing, results, strict=True) if not _is_refused(result)]
+        await self._until(lambda image: all(name in image.names for name in made))
 
     async def alter_configs(
         self,
@@ -280,9 +304,12 @@ class Broker:
     async def find_coordinator(self, group_id: str) -> BrokerImage:
         """The broker that keeps a group; the first to ask makes the topic that groups live in."""
         if GROUPS_TOPIC not in self.image.names:
-            topic = NewTopic(GROUPS_TOPIC, partitions=self.config.group_partitions, config=GROUPS_CONFIG)
-            _report_failures([topic], await self.metadata.create_topics([topic], for_itself=True))
-            await self.caught_up()
+            if self.forwarding.is_ours:
+                topic = groups_topic(self._newest(), self.config.group_partitions)
+                _report_failures([topic], await self.metadata.create_topics([topic]))
+            else:
+                await self.forwarding.find_coordinator(group_id)  # the controller makes it
+            await self._until(lambda image: GROUPS_TOPIC in image.names)
         return self.groups.coordinator_of(group_id)
 
     async def new_producer_id(self) -> ProducerId:
@@ -292,10 +319,14 @@ class Broker:
         return ProducerId(self._producer_ids.popleft())
 
 
-def _report_failures(specs: Sequence[NewTopic], results: Sequence[Topic | RunnelError]) -> None:
+def _is_refused(result: object) -> bool:
+    return isinstance(result, RunnelError) and not isinstance(result, TopicAlreadyExists)
+
+
+def _report_failures(specs: Sequence[NewTopic], results: Sequence[object]) -> None:
     """Nobody asked for these topics by name, so nobody else would hear why they are not there."""
     for spec, result in zip(specs, results, strict=True):
-        if isinstance(result, RunnelError) and not isinstance(result, TopicAlreadyExists):
+        if _is_refused(result):
             logger.warning("topic %r could not be created automatically: %s", spec.name, result)
 
 

@@ -14,6 +14,7 @@ from runnel.cluster.image import NO_LEADER
 from runnel.cluster.image import Partition as PartitionImage
 from runnel.cluster.isr_changes import IsrChange
 from runnel.cluster.metadata import Metadata
+from runnel.cluster.topic_rules import NewTopic
 from runnel.model.errors import NotController, RequestTimedOut, RetriableError, RunnelError
 from runnel.model.ids import BrokerId, Epoch, PartitionKey, TopicId
 from runnel.model.seams import Rng
@@ -73,6 +74,34 @@ class Forwarding:
 
     # --- verbs
 
+    async def create_topics(self, specs: Sequence[NewTopic]) -> list[RunnelError | None]:
+        """Let the controller create topics; for each, why not, if it did not."""
+        request = m.CreateTopicsRequest(
+            topics=[
+                m.CreateTopicsRequest.CreatableTopic(
+                    name=spec.name,
+                    num_partitions=spec.partitions,
+                    replication_factor=spec.replication_factor,
+                    configs=[
+                        m.CreateTopicsRequest.CreatableTopicConfig(name=k, value=v) for k, v in spec.config.items()
+                    ],
+                )
+                for spec in specs
+            ],
+            timeout_ms=TIMEOUT_MS,
+        )
+        answer = await self.ask_controller(Api.CREATE_TOPICS, request, m.CreateTopicsResponse)
+        errors = {
+            topic.name: _error(topic.error_code, f"create topic {topic.name!r}", topic.error_message)
+            for topic in answer.topics
+        }
+        return [errors.get(spec.name) for spec in specs]
+
+    async def find_coordinator(self, group_id: str) -> None:
+        """Let the controller look for a group's coordinator: the topic of groups is there afterwards."""
+        request = m.FindCoordinatorRequest(key=group_id, coordinator_keys=[group_id])
+        await self.ask_controller(Api.FIND_COORDINATOR, request, m.FindCoordinatorResponse)
+
     async def alter_partitions(self, changes: Sequence[IsrChange]) -> list[PartitionImage | RunnelError]:
         """Let the controller change the ISRs of partitions led here; for each, what it is now, or why not."""
         epoch = self._metadata.image.brokers[self._me].epoch
@@ -88,6 +117,10 @@ class Forwarding:
         }
         missing = RequestTimedOut("the controller left this partition out of its answer")
         return [results.get(change.key, missing) for change in changes]
+
+
+def _error(code: int, action: str, message: str | None = None) -> RunnelError | None:
+    return error_of(code, action=action, broker="the controller", message=message) if code else None
 
 
 def _asked_of(changes: Iterable[IsrChange]) -> list[m.AlterPartitionRequest.TopicData]:
@@ -108,7 +141,7 @@ def _asked_of(changes: Iterable[IsrChange]) -> list[m.AlterPartitionRequest.Topi
 
 
 def _result_of(data: m.AlterPartitionResponse.PartitionData) -> PartitionImage | RunnelError:
-    if data.error_code:
-        return error_of(data.error_code, action=f"change the ISR of {data.partition_index}", broker="the controller")
+    if error := _error(data.error_code, f"change the ISR of partition {data.partition_index}"):
+        return error
     isr = tuple(map(BrokerId, data.isr))
     return PartitionImage(BrokerId(data.leader_id), Epoch(data.leader_epoch), Epoch(data.partition_epoch), isr, isr)

@@ -4,6 +4,8 @@ Rule 1: state in memory may run ahead of the log; an answer never does. It leave
         appended before it is committed, also the answer to a mere question.
 Rule 2: what is decided while an append is under way is appended together, as one batch.
 Rule 3: when an append fails, the state is thrown away and read from the log again.
+Rule 4: a shard belongs to one leader epoch of its partition. It begins when all that this leader found is committed,
+        and ends with the epoch: what is not answered by then is never answered as done.
 """
 
 import asyncio
@@ -15,7 +17,7 @@ from typing import Any
 from runnel.groups.shard import GroupShard
 from runnel.groups.step import Record, Step
 from runnel.groups.values import TopicView
-from runnel.model.errors import CoordinatorLoading, NotCoordinator, RunnelError
+from runnel.model.errors import CoordinatorLoading, NotCoordinator, NotLeader, RunnelError
 from runnel.model.ids import Offset, TopicId
 from runnel.model.limits import MIB
 from runnel.model.seams import Clock
@@ -38,6 +40,7 @@ class Shard:
         self, partition: Partition, new_machine: Callable[[], GroupShard], topics: Callable[[], TopicView], clock: Clock
     ) -> None:
         self.partition = partition
+        self._epoch = partition.leader_epoch
         self._new_machine = new_machine
         self._machine = new_machine()
         self._topics = topics
@@ -46,16 +49,33 @@ class Shard:
         self._closed = False
         self._steps: deque[Step] = deque()
         self._asked: dict[asyncio.Future[Any], None] = {}
+        self._loader: asyncio.Task[None] | None = None
         self._worker: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+
+    def belongs_to(self, partition: Partition | None) -> bool:
+        """Whether this shard is that of a partition which is led here, in its present epoch."""
+        return partition is self.partition and self._epoch == partition.leader_epoch
+
+    @property
+    def _is_led(self) -> bool:
+        return self.partition.is_leader and self.partition.leader_epoch == self._epoch
+
+    def open(self) -> None:
+        """Begin to read the state."""
+        self._loader = asyncio.get_running_loop().create_task(self.load())
+        self._loader.add_done_callback(_report)
 
     async def load(self) -> None:
         """Read the state out of the log, and try again as long as that fails: nobody else would."""
         pause_s = RETRY_S
         while True:
             try:
+                await self._settled()
                 machine = await self._replayed()
                 break
+            except NotLeader:
+                return
             except RunnelError as error:
                 logger.error("%s can't be read, trying again in %g s: %s", self.partition.name, pause_s, error)
             await asyncio.sleep(pause_s)
@@ -65,6 +85,12 @@ class Shard:
         self._machine = machine
         self.loaded = True
         self._take(machine.wake(self._topics(), self._clock.monotonic_ms(), self._clock.wall_ms()))
+
+    async def _settled(self) -> None:
+        """Wait until all that this leader found in the log is committed: before, it may yet be another's."""
+        waiting = self.partition.committed(self.partition.epoch_start, self._epoch, COMMIT_TIMEOUT_S)
+        if waiting is not None:
+            await waiting
 
     async def _replayed(self) -> GroupShard:
         machine = self._new_machine()
@@ -85,12 +111,15 @@ class Shard:
         self.loaded = False
         if self._timer is not None:
             self._timer.cancel()
-        if self._worker is not None:
-            self._worker.cancel()
+        for task in (self._worker, self._loader):
+            if task is not None:
+                task.cancel()
         self._fail_all(NotCoordinator(f"the coordinator {self.partition.name} is closing: find it again"))
 
     async def ask(self, verb: str, request: Any) -> Any:
         """Put a request to the state machine, and return its answer or raise its error."""
+        if not self._is_led:
+            raise NotCoordinator(f"the coordinator {self.partition.name} is not here any more: find it again")
         if not self.loaded:
             raise CoordinatorLoading(f"the coordinator {self.partition.name} is reading its log: try again")
         ticket: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -148,16 +177,18 @@ class Shard:
         now = self._clock.wall_ms()
         rows = [records.Record(Offset(i), now, key, value, ()) for i, (key, value) in enumerate(decided)]
         batch = memoryview(bytearray(records.encode(rows)))
-        epoch = self.partition.leader_epoch
+        if not self._is_led:
+            raise NotLeader(f"{self.partition.name} is not led here in epoch {self._epoch} any more")
         begun = self.partition.append(batch, read_header(batch))
         appended = await begun if isinstance(begun, asyncio.Future) else begun
-        waiting = self.partition.committed(Offset(appended.last_offset + 1), epoch, COMMIT_TIMEOUT_S)
+        waiting = self.partition.committed(Offset(appended.last_offset + 1), self._epoch, COMMIT_TIMEOUT_S)
         if waiting is not None:
             await waiting
 
     async def _start_over(self, error: RunnelError) -> None:
         """What is in memory is not in the log: forget it. Clients find the coordinator again and retry."""
-        logger.error("%s: could not keep a decision, reading the log again: %s", self.partition.name, error)
+        if not isinstance(error, NotLeader):
+            logger.error("%s: could not keep a decision, reading the log again: %s", self.partition.name, error)
         self.loaded = False
         self._steps.clear()
         self._fail_all(NotCoordinator(f"the coordinator {self.partition.name} could not write: {error}"))

@@ -4,7 +4,6 @@ The state of groups lives in an internal compacted topic. A group belongs to one
 kept by the leader of that partition.
 """
 
-import asyncio
 import logging
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -14,6 +13,7 @@ from crc32c import crc32c
 from runnel.broker.group_shard import Shard
 from runnel.broker.partitions import Partitions
 from runnel.cluster.image import Broker, Change, Image
+from runnel.cluster.topic_rules import NewTopic
 from runnel.groups.shard import GroupShard
 from runnel.groups.values import (
     CommitOffsets,
@@ -37,10 +37,11 @@ from runnel.groups.values import (
     Sync,
     Synced,
 )
-from runnel.model.errors import CoordinatorNotAvailable, NotCoordinator, RunnelError
+from runnel.model.errors import CoordinatorNotAvailable, NotCoordinator, NotLeader, RunnelError
 from runnel.model.ids import TopicId
 from runnel.model.limits import MIB
 from runnel.model.seams import Clock, Rng
+from runnel.replica.partition import Partition
 
 TOPIC = "__consumer_offsets"
 TOPIC_CONFIG = {
@@ -49,7 +50,16 @@ TOPIC_CONFIG = {
     "max.message.bytes": str(64 * MIB),  # one decision about a group of thousands is one record
 }
 
+REPLICAS_SAFE = 3  # with so many, one may be missing and two still must have what was committed
+
 logger = logging.getLogger("runnel.groups")
+
+
+def groups_topic(image: Image, partitions: int) -> NewTopic:
+    """The topic of groups, for a cluster with as many brokers as this one."""
+    replicas = min(REPLICAS_SAFE, max(1, sum(broker.serving for broker in image.brokers.values())))
+    safety = {"min.insync.replicas": str(REPLICAS_SAFE - 1)} if replicas == REPLICAS_SAFE else {}
+    return NewTopic(TOPIC, partitions, replicas, config={**TOPIC_CONFIG, **safety})
 
 
 class ImageTopics:
@@ -87,7 +97,6 @@ class Groups:
         self._clock = clock
         self._rng = rng
         self._shards: dict[int, Shard] = {}
-        self._loading: set[asyncio.Task[None]] = set()
         self._image: Image
         self._topics: ImageTopics
 
@@ -105,8 +114,6 @@ class Groups:
                     shard.topic_deleted(topic_id)
 
     def close(self) -> None:
-        for task in self._loading:
-            task.cancel()
         for shard in self._shards.values():
             shard.close()
 
@@ -115,27 +122,28 @@ class Groups:
         self._topics = ImageTopics(image)
 
     def open_shards(self) -> None:
-        """Lead every shard whose partition is open here and is not led yet."""
+        """Keep the shards whose partitions are led here, each in the epoch in which it is; no others."""
         topic = self._image.topic(TOPIC)
         for number in range(len(topic.partitions) if topic else 0):
-            if number in self._shards:
-                continue
-            try:
-                partition = self._partitions.find(TOPIC, number)
-            except RunnelError as error:
-                logger.warning("groups of %s-%d can't be served: %s", TOPIC, number, error)
-                continue
-            shard = self._shards[number] = Shard(
-                partition, lambda: GroupShard(self._config, self._rng), lambda: self._topics, self._clock
-            )
-            task = asyncio.get_running_loop().create_task(shard.load())
-            self._loading.add(task)
-            task.add_done_callback(self._loaded)
+            partition = self._led(number)
+            shard = self._shards.get(number)
+            if shard is not None and not shard.belongs_to(partition):
+                del self._shards[number]
+                shard.close()
+            if partition is not None and number not in self._shards:
+                self._shards[number] = Shard(
+                    partition, lambda: GroupShard(self._config, self._rng), lambda: self._topics, self._clock
+                )
+                self._shards[number].open()
 
-    def _loaded(self, task: "asyncio.Task[None]") -> None:
-        self._loading.discard(task)
-        if not task.cancelled() and (error := task.exception()):
-            logger.error("groups could not be read from their log", exc_info=error)
+    def _led(self, number: int) -> Partition | None:
+        try:
+            return self._partitions.find(TOPIC, number)
+        except NotLeader:
+            return None
+        except RunnelError as error:
+            logger.warning("groups of %s-%d can't be served: %s", TOPIC, number, error)
+            return None
 
     # --- who keeps what
 

@@ -16,6 +16,7 @@ from runnel.wire.kafka.apis import Api
 
 LISTENER: Final = "kafka"  # brokers talk to each other through the door that clients use
 MAIN: Final = "main"
+NAME: Final = "runnel-broker-"  # the client id of a broker that asks another begins so
 CONNECT_MS: Final = 3_000
 
 R = TypeVar("R")
@@ -33,7 +34,7 @@ class Peers:
     """Connections by broker and lane, made when they are needed."""
 
     def __init__(self, me: BrokerId) -> None:
-        self._settings = ClusterSettings(client_id=f"broker-{me}", connect_timeout_ms=CONNECT_MS)
+        self._settings = ClusterSettings(client_id=f"{NAME}{me}", connect_timeout_ms=CONNECT_MS)
         self._lives: dict[BrokerId, Life] = {}
         self._nodes: dict[tuple[BrokerId, str], Node] = {}
 

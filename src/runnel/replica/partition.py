@@ -115,6 +115,11 @@ class Partition:
         """Up to here no transaction is open. There are none yet, so it is the high watermark."""
         return self.high_watermark
 
+    @property
+    def epoch_start(self) -> Offset:
+        """Where the log ended when this leader's epoch began."""
+        return self.progress.epoch_start
+
     # --- roles
 
     async def apply(self, image: PartitionImage) -> None:

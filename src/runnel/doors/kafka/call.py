@@ -1,7 +1,8 @@
 """What a handler of the Kafka door is given beside its request."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from runnel.broker.broker import Broker
 from runnel.broker.fetch import Waits
@@ -52,3 +53,6 @@ class Call:
             return self.broker.partitions.find_by_id(topic_id, number)
         except RunnelError as error:
             return error
+
+
+Answer: TypeAlias = Callable[[Any, Call], Awaitable[Any]]  # how one API is answered

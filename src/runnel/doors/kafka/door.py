@@ -1,14 +1,15 @@
 """The Kafka door: frames to requests, requests to handlers, answers to frames."""
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from runnel.broker.broker import Broker
 from runnel.broker.fetch import Waits
 from runnel.doors.kafka import alter_configs, api_versions
 from runnel.doors.kafka.alter_partition import alter_partition
+from runnel.doors.kafka.alter_partition_reassignments import alter_partition_reassignments
 from runnel.doors.kafka.api_versions import SERVED
-from runnel.doors.kafka.call import Call, Following
+from runnel.doors.kafka.call import Answer, Call, Following
 from runnel.doors.kafka.consumer_group_describe import consumer_group_describe
 from runnel.doors.kafka.consumer_group_heartbeat import consumer_group_heartbeat
 from runnel.doors.kafka.create_partitions import create_partitions
@@ -22,6 +23,7 @@ from runnel.doors.kafka.describe_groups import describe_groups
 from runnel.doors.kafka.describe_log_dirs import describe_log_dirs
 from runnel.doors.kafka.describe_producers import describe_producers
 from runnel.doors.kafka.describe_topic_partitions import describe_topic_partitions
+from runnel.doors.kafka.elect_leaders import elect_leaders
 from runnel.doors.kafka.fetch import fetch
 from runnel.doors.kafka.fetch_sessions import FetchSessions
 from runnel.doors.kafka.find_coordinator import find_coordinator
@@ -31,12 +33,14 @@ from runnel.doors.kafka.join_group import join_group
 from runnel.doors.kafka.leave_group import leave_group
 from runnel.doors.kafka.list_groups import list_groups
 from runnel.doors.kafka.list_offsets import list_offsets
+from runnel.doors.kafka.list_partition_reassignments import list_partition_reassignments
 from runnel.doors.kafka.metadata import metadata
 from runnel.doors.kafka.offset_commit import offset_commit
 from runnel.doors.kafka.offset_delete import offset_delete
 from runnel.doors.kafka.offset_fetch import offset_fetch
 from runnel.doors.kafka.offset_for_leader_epoch import offset_for_leader_epoch
 from runnel.doors.kafka.produce import produce
+from runnel.doors.kafka.relay import CONTROLLERS, relayed
 from runnel.doors.kafka.sync_group import sync_group
 from runnel.model.errors import InvalidRequest
 from runnel.model.seams import Buffer, Rng
@@ -50,12 +54,12 @@ PRODUCE_SERVED_SINCE = 3  # advertised from 0 on for old clients' sake, see api_
 class Handler(NamedTuple):
     """Who answers an API, and in which versions."""
 
-    answer: Callable[[Any, Call], Awaitable[Any]]
+    answer: Answer
     lowest: int
     highest: int
 
 
-ANSWERS: dict[Api, Callable[[Any, Call], Awaitable[Any]]] = {
+ANSWERS: dict[Api, Answer] = {
     Api.PRODUCE: produce,
     Api.FETCH: fetch,
     Api.LIST_OFFSETS: list_offsets,
@@ -80,7 +84,10 @@ ANSWERS: dict[Api, Callable[[Any, Call], Awaitable[Any]]] = {
     Api.DESCRIBE_LOG_DIRS: describe_log_dirs,
     Api.CREATE_PARTITIONS: create_partitions,
     Api.DELETE_GROUPS: delete_groups,
+    Api.ELECT_LEADERS: elect_leaders,
     Api.INCREMENTAL_ALTER_CONFIGS: alter_configs.incremental_alter_configs,
+    Api.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
+    Api.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
     Api.OFFSET_DELETE: offset_delete,
     Api.ALTER_PARTITION: alter_partition,
     Api.DESCRIBE_CLUSTER: describe_cluster,
@@ -90,7 +97,11 @@ ANSWERS: dict[Api, Callable[[Any, Call], Awaitable[Any]]] = {
     Api.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
 }
 HANDLERS: dict[int, Handler] = {
-    int(api): Handler(ANSWERS[api], PRODUCE_SERVED_SINCE if api is Api.PRODUCE else low, high)
+    int(api): Handler(
+        relayed(api, ANSWERS[api]) if api in CONTROLLERS else ANSWERS[api],
+        PRODUCE_SERVED_SINCE if api is Api.PRODUCE else low,
+        high,
+    )
     for api, (low, high) in SERVED.items()
 }
 

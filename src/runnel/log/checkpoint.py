@@ -5,6 +5,8 @@ when the log is written to: a log that grew since then has a longer file than th
 there on; one that did not grow was stopped cleanly. Truncation lowers the recovery point before it cuts.
 """
 
+from typing import Literal
+
 import msgspec
 from crc32c import crc32c
 
@@ -36,7 +38,9 @@ class Checkpoint(msgspec.Struct, frozen=True):
     cleaned_offset: int  # compaction has been here
     index: IndexMark
     epochs: list[tuple[int, int]]  # leader epoch, its first offset
-    anew: bool = False  # decided, not done yet: what is in the folder goes, the log begins at the start offset
+    cuts: int = 0  # truncations so far: marks from before the last one do not count
+    damage: list[tuple[int, int, str, int]] = []  # first offset, next offset, file, byte
+    anew: Literal["", "removed", "aside"] = ""  # decided, not done yet: the log begins at its start, and all this goes
 
 
 def save(disk: Disk, folder: str, checkpoint: Checkpoint) -> None:

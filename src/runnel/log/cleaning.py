@@ -67,7 +67,15 @@ class Cleaner:
     def _cleanable(self, upto: int) -> list[Segment]:
         bound = min(upto, self._writer.keeper.recovery_base)
         state = self._state
-        return [segment for segment in state.segments[:-1] if state.end_of(segment) <= bound and not segment.holes]
+        return [
+            segment
+            for segment in state.segments[:-1]
+            if state.end_of(segment) <= bound and not self._is_damaged(segment)
+        ]
+
+    def _is_damaged(self, segment: Segment) -> bool:
+        state = self._state
+        return bool(segment.holes) or state.damage.touches(segment.base_offset, state.end_of(segment))
 
     async def _is_due(self, sealed: list[Segment], dirty: list[Segment], config: TopicConfig, now_ms: int) -> bool:
         dirty_bytes = sum(segment.size for segment in dirty)
@@ -98,7 +106,8 @@ class Cleaner:
         rewrite = _Rewrite(self._disk, group, state.end_of(group[-1]), config.index_interval_bytes)
         kept = clean(
             rewrite.batches(), latest, config=config, now_ms=now_ms, stats=stats,
-            last_offsets=state.producers.last_offsets(), complete=not any(segment.holes for segment in earlier),
+            last_offsets=state.producers.last_offsets(),
+            complete=not any(self._is_damaged(segment) for segment in earlier),
         )  # fmt: skip
         try:
             while await _to_its_end(self._disk.offload(lambda: rewrite.take(kept))):

@@ -36,6 +36,11 @@ class Files:
         self._files_max = files_max
         self._open: OrderedDict[str, _Open] = OrderedDict()
 
+    @property
+    def crowded(self) -> bool:
+        """Whether keeping one more open may soon cost another its place."""
+        return len(self._open) * 4 > self._files_max * 3
+
     def get(self, path: str) -> File | None:
         """The file if it is open; use it before the next await."""
         found = self._open.get(path)

@@ -159,9 +159,14 @@ def load(file: File) -> Footer | None:
     return found if crc32c(data[: -_FOOTER.size]) == found.mark.crc else None
 
 
+def load_footer(file: File) -> Footer | None:
+    """The footer alone: the entries are not looked at."""
+    return read_footer(file.read(_FOOTER.size, max(0, file.size() - _FOOTER.size)))
+
+
 def sealed_latest(file: File, log_bytes: int) -> int | None:
     """The latest timestamp of a sealed segment by the footer alone; None if that is missing or does not fit."""
-    found = read_footer(file.read(_FOOTER.size, max(0, file.size() - _FOOTER.size)))
+    found = load_footer(file)
     return found.mark.latest_timestamp if found is not None and found.log_bytes == log_bytes else None
 
 

@@ -6,7 +6,7 @@ An index is never worth a failure: if the disk refuses it, its entries stay in m
 from contextlib import suppress
 
 from runnel.log import index as indexes
-from runnel.log.index import ENTRY_BYTES, RELATIVE_MAX, TAIL_BYTES_MAX, Index
+from runnel.log.index import ENTRY_BYTES, RELATIVE_MAX, TAIL_BYTES_MAX, Footer, Index
 from runnel.log.scan import find_hole, walk
 from runnel.log.segment import Hole, Segment
 from runnel.model.seams import Disk, File
@@ -59,6 +59,44 @@ def seal(file: File, index: Index, segment: Segment, next_offset: int) -> None:
         file.truncate(index.count * ENTRY_BYTES + len(footer))
 
 
+def footer_of(disk: Disk, segment: Segment) -> Footer | None:
+    """What the index beside a segment says of it; None if there is none, or it is not whole."""
+    try:
+        file = disk.open(segment.index_path)
+    except OSError:
+        return None
+    try:
+        return indexes.load_footer(file)
+    except OSError:
+        return None
+    finally:
+        file.close()
+
+
+def fits(footer: Footer | None, segment: Segment, next_offset: int) -> bool:
+    """Whether the segment is as long as when its index was sealed, and the next one begins where it ended."""
+    return (
+        footer is not None and footer.log_bytes == segment.size and segment.base_offset + footer.offsets == next_offset
+    )
+
+
+def unscanned(footer: Footer | None, segment: Segment, end: int, next_offset: int) -> Hole | None:
+    """What is missing at the end of a segment that was scanned up to `end`, if its index knew more.
+
+    An index that claims more than there is room for is from before a truncation, and says nothing.
+    """
+    if footer is None or segment.base_offset + footer.offsets > next_offset:
+        return None
+    sealed_end = segment.base_offset + footer.offsets
+    if footer.log_bytes == segment.size:
+        first = sealed_end
+    elif footer.log_bytes > segment.size:
+        first = end
+    else:
+        return None
+    return Hole(segment.size, segment.size, first, next_offset) if first < next_offset else None
+
+
 def load_or_build(
     disk: Disk, segment: Segment, next_offset: int, interval_bytes: int
 ) -> tuple[Index, tuple[Hole, ...]]:
@@ -70,20 +108,15 @@ def load_or_build(
             found = indexes.load(file)
         finally:
             file.close()
-    if found is None or found.log_bytes != segment.size:
-        return build(disk, segment, next_offset, interval_bytes, known_end=_end_by(found, segment))
+    if found is None or not fits(found, segment, next_offset):
+        return build(disk, segment, next_offset, interval_bytes, sealed=found)
     index = Index(found.mark, next_at=segment.size)
     index.verified = True
-    end = segment.base_offset + found.offsets
-    return index, (Hole(segment.size, segment.size, end, next_offset),) if end != next_offset else ()
-
-
-def _end_by(found: indexes.Footer | None, segment: Segment) -> int | None:
-    return None if found is None else segment.base_offset + found.offsets
+    return index, ()
 
 
 def build(
-    disk: Disk, segment: Segment, next_offset: int, interval_bytes: int, *, known_end: int | None = None
+    disk: Disk, segment: Segment, next_offset: int, interval_bytes: int, *, sealed: Footer | None = None
 ) -> tuple[Index, tuple[Hole, ...]]:
     """A new index for a segment from its batches, and what is rotten between them."""
     index = Index()
@@ -104,7 +137,7 @@ def build(
     finally:
         file.close()
         writer.finish(segment, next_offset)
-    if known_end is not None and offset < known_end:
-        holes.append(Hole(segment.size, segment.size, offset, known_end))
+    if (rest := unscanned(sealed, segment, offset, next_offset)) is not None:
+        holes.append(rest)
     index.verified = True
     return index, tuple(holes)

@@ -5,16 +5,19 @@ from contextlib import suppress
 import msgspec
 
 from runnel.log import checkpoint as checkpoints
+from runnel.log import mark
 from runnel.log.checkpoint import Checkpoint, IndexMark
+from runnel.log.damage import entries_of
 from runnel.log.files import Files
 from runnel.log.index import Index
+from runnel.log.layout import SYNCED
 from runnel.log.producers import Producers
 from runnel.log.segment import Segment
 from runnel.log.snapshots import is_worth_saving, save_snapshot
 from runnel.log.state import State
 from runnel.model.ids import Offset
 from runnel.model.limits import MIB
-from runnel.model.seams import Disk
+from runnel.model.seams import Disk, File
 
 CHECKPOINT_BYTES = 64 * MIB  # what a crash may leave to scan in a log that is synced
 EMPTY_MARK = Index().mark()
@@ -55,11 +58,11 @@ class Keeper:
         self.flush_index(state.active)
         assert state.active.index is not None
         producers = state.producers.copy()
-        mark = state.active.index.mark()
-        return self.checkpoint(state.active, state.active.size, mark, state.end_offset, producers), producers
+        index = state.active.index.mark()
+        return self.checkpoint(state.active, state.active.size, index, state.end_offset, producers), producers
 
     def checkpoint(
-        self, segment: Segment, position: int, mark: IndexMark, end: Offset, producers: Producers
+        self, segment: Segment, position: int, index: IndexMark, end: Offset, producers: Producers
     ) -> Checkpoint:
         """With this recovery point."""
         state = self._state
@@ -67,19 +70,19 @@ class Keeper:
             start_offset=state.start_offset,
             recovery_offset=end, segment=segment.base_offset, position=position,
             created_ms=segment.created_ms, snapshot=is_worth_saving(producers), cleaned_offset=state.cleaned_offset,
-            index=mark, epochs=state.epochs.entries(),
+            index=index, epochs=state.epochs.entries(), cuts=state.cuts, damage=entries_of(list(state.damage)),
         )  # fmt: skip
 
-    async def save(self, checkpoint: Checkpoint, producers: Producers | None = None) -> None:
+    async def save(self, checkpoint: Checkpoint, producers: Producers | None = None, *, always: bool = False) -> None:
         """Make a checkpoint durable; nothing is written if it says what the last one said."""
-        if checkpoint != self._saved:
+        if always or checkpoint != self._saved:
             await self._disk.offload(lambda: _save(self._disk, self._state.folder, checkpoint, producers))
             self._saved = checkpoint
 
-    async def save_or_leave(self, checkpoint: Checkpoint, producers: Producers) -> None:
+    async def save_or_leave(self, checkpoint: Checkpoint, producers: Producers, *, always: bool = False) -> None:
         """Without a newer checkpoint there is only more to scan after a crash: no reason to fail."""
         with suppress(OSError):
-            await self.save(checkpoint, producers)
+            await self.save(checkpoint, producers, always=always)
 
     async def save_start(self, start_offset: Offset, cleaned_offset: Offset) -> None:
         """Make a new start durable; the recovery point stays."""
@@ -88,22 +91,26 @@ class Keeper:
             msgspec.structs.replace(last, start_offset=start_offset, cleaned_offset=max(cleaned_offset, start_offset))
         )
 
-    async def lower_recovery_point(self, segment: Segment, position: int, mark: IndexMark, end_offset: Offset) -> None:
+    async def lower_recovery_point(self, segment: Segment, position: int, index: IndexMark, end_offset: Offset) -> None:
         """Before the log is cut to `end_offset` in this segment: let a crash find nothing trusted beyond."""
-        last = self._saved or self._earliest()
-        if last.recovery_offset > end_offset:
-            await self.save(
-                msgspec.structs.replace(
-                    last, recovery_offset=end_offset, segment=segment.base_offset, position=position,
-                    created_ms=segment.created_ms, index=mark,
-                )
-            )  # fmt: skip
+        last, state = self._saved or self._earliest(), self._state
+        if last.recovery_offset > end_offset or state.synced_offset > end_offset:
+            recovery_offset = min(last.recovery_offset, end_offset)
+            lower = msgspec.structs.replace(last, cuts=state.cuts + 1)
+            if last.recovery_offset > end_offset:
+                lower = msgspec.structs.replace(
+                    lower, recovery_offset=recovery_offset, segment=segment.base_offset, position=position,
+                    created_ms=segment.created_ms, index=index,
+                )  # fmt: skip
+            await self.save(lower)
+            state.cuts += 1
 
-    async def decide_to_begin(self, offset: Offset) -> None:
-        """Whatever is in the log goes, and it begins at `offset`: recovery does that, now or after a crash."""
+    async def decide_to_begin(self, offset: Offset, *, aside: bool) -> None:
+        """Whatever is in the log goes, or is put aside; it begins at `offset`. Recovery does that."""
         decision = Checkpoint(
             start_offset=offset, recovery_offset=offset, segment=offset, position=0, created_ms=0, snapshot=False,
-            cleaned_offset=offset, index=EMPTY_MARK, epochs=[], anew=True,
+            cleaned_offset=offset, index=EMPTY_MARK, epochs=[], cuts=self._state.cuts + 1,
+            anew="aside" if aside else "removed",
         )  # fmt: skip
         await self.save(decision)
 
@@ -111,17 +118,35 @@ class Keeper:
         first = self._state.segments[0]
         return self.checkpoint(first, 0, EMPTY_MARK, first.base_offset, Producers())
 
+    async def save_damage(self) -> None:
+        """Remember what was found to be rotten; the recovery point stays."""
+        if self._saved is not None:
+            found = entries_of(list(self._state.damage))
+            with suppress(OSError):
+                await self.save(msgspec.structs.replace(self._saved, damage=found))
+
     def flush_index(self, segment: Segment) -> None:
         """Move the tail of an index to its file; if the disk refuses, it stays in memory for now."""
         index = segment.index
         if index is None or not index.tail:
             return
         with suppress(OSError):
-            file = self._files.get(segment.index_path)
-            if file is None:
-                file = self._disk.open(segment.index_path, create=True)
-                self._files.put(segment.index_path, file)
-            index.flush(file)
+            index.flush(self._opened(segment.index_path))
+
+    def mark_synced(self) -> None:
+        """Say how far the log is synced. If the disk refuses, less is known after a crash."""
+        with suppress(OSError):
+            path = f"{self._state.folder}/{SYNCED}"
+            self._opened(path).write((mark.encode(self._state.cuts, self._state.synced_offset),), 0)
+            if self._files.crowded:
+                self._files.forget(path)
+
+    def _opened(self, path: str) -> File:
+        file = self._files.get(path)
+        if file is None:
+            file = self._disk.open(path, create=True)
+            self._files.put(path, file)
+        return file
 
 
 def _save(disk: Disk, folder: str, checkpoint: Checkpoint, producers: Producers | None) -> None:

@@ -4,8 +4,10 @@
 00000000000000000000.index          where to find them by offset and by time
 00000000000000004711.producers      idempotent producers as they were before offset 4711
 checkpoint                          what is known to be durable
+synced                              how far the log is synced, as far as a crash has left that
 <base>-<end>.cleaned                compaction at work: what will stand for the segments of [base, end)
 <base>-<end>.swap                   the same, complete: it replaces them, now or when the log is next opened
+<offset>.damaged                    what was rotten, put aside; never read, never removed
 *.tmp                               a file that is being written; its rename makes it count
 """
 
@@ -17,13 +19,15 @@ LOG = ".log"
 INDEX = ".index"
 PRODUCERS = ".producers"
 CHECKPOINT = "checkpoint"
+SYNCED = "synced"
+DAMAGED = ".damaged"
 CLEANED = ".cleaned"
 SWAP = ".swap"
 TMP = ".tmp"
 
 _NUMBERED = re.compile(r"(\d{20})(\.log|\.index|\.producers)")
 _RANGE = re.compile(r"(\d{20})-(\d{20})(\.cleaned|\.swap)")
-_OURS_TMP = re.compile(r"(checkpoint|\d{20}\.(index|producers))\.tmp")
+_OURS_TMP = re.compile(r"(checkpoint|\d{20}\.(index|producers|damaged))\.tmp")
 
 
 def numbered(offset: int, suffix: str) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from runnel.log.appending import Appended
 from runnel.log.cleaning import Cleaner
 from runnel.log.compaction import CompactionStats
+from runnel.log.damage import Damage
 from runnel.log.epochs import Epochs
 from runnel.log.files import Files
 from runnel.log.producers import Producers
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Appended", "Log"]
 
 
-def _ignore() -> None:
+def _ignore(*_: object) -> None:
     """Nobody wants to know."""
 
 
@@ -43,7 +44,18 @@ def _raise(error: Fatal) -> None:
 class Log:
     """Batches by offset: appended at the end, read anywhere."""
 
-    __slots__ = ("_cleaner", "_clock", "_disk", "_reader", "_state", "_times", "_trimmer", "_writer", "config")
+    __slots__ = (
+        "_cleaner",
+        "_clock",
+        "_disk",
+        "_reader",
+        "_state",
+        "_times",
+        "_trimmer",
+        "_writer",
+        "config",
+        "is_new",
+    )
 
     def __init__(
         self, disk: Disk, files: Files, state: State, config: TopicConfig, clock: Clock, writer: Writer, reader: Reader
@@ -57,15 +69,18 @@ class Log:
         self._times = TimeReader(disk, files, state, reader)
         self._trimmer = Trimmer(disk, files, state, writer, reader)
         self.config = config
+        self.is_new = False  # nothing was there when it was opened: if something should have been, it is lost
 
     @classmethod
     async def open(
         cls, disk: Disk, folder: str, config: TopicConfig, *, clock: Clock, on_progress: Callable[[], None] = _ignore,
-        on_fatal: Callable[[Fatal], None] = _raise, files: Files | None = None,
+        on_fatal: Callable[[Fatal], None] = _raise, on_damage: Callable[[Corruption], None] = _ignore,
+        files: Files | None = None,
     ) -> "Log":  # fmt: skip
         """The log in this folder, made if it is not there, recovered if the last stop was not clean.
 
-        `on_progress` is called whenever the end or the held offset moved; `on_fatal` when the broker must end.
+        `on_progress` is called whenever the end or the held offset moved; `on_fatal` when the broker must end;
+        `on_damage` when something turns out to be rotten later on. What the opening itself found is in `damage`.
         """
         now_ms = clock.wall_ms()
         try:
@@ -73,11 +88,18 @@ class Log:
         except OSError as error:
             raise StorageFailed(f"could not open {folder}: {error}. Check the disk, then try again") from error
         files = files or Files(disk)
-        state = State(folder, found)
+
+        def found_damage(one: Corruption) -> None:
+            writer.remember_damage()
+            on_damage(one)
+
+        state = State(folder, found, Damage(found_damage))
         writer = Writer(disk, files, state, config, clock, on_progress, on_fatal)
-        reader = Reader(disk, files, state, writer, config.index_interval_bytes, found.damage)
+        reader = Reader(disk, files, state, writer, config.index_interval_bytes)
         await writer.keeper.opened(changed=found.scanned or not found.known)
-        return cls(disk, files, state, config, clock, writer, reader)
+        log = cls(disk, files, state, config, clock, writer, reader)
+        log.is_new = found.fresh
+        return log
 
     # --- where it begins and ends
 
@@ -124,8 +146,14 @@ class Log:
 
     @property
     def damage(self) -> list[Corruption]:
-        """What was found to be rotten, with its place. It is not served; the rest is."""
-        return self._reader.damage
+        """What is known to be rotten or missing, by offsets and with its place. It is not served; the rest is."""
+        return list(self._state.damage)
+
+    @property
+    def intact_until(self) -> Offset:
+        """Everything from the start to here is whole, as far as is known; the end, if nothing is damaged."""
+        first = self._state.damage.first_offset
+        return self._state.end_offset if first is None else first
 
     # --- appending and reading
 
@@ -173,6 +201,13 @@ class Log:
         A crash leaves the log as it was or at least as long as asked for, always a beginning of what it was.
         """
         await self._trimmer.truncate(offset, self._clock.wall_ms())
+
+    async def heal_from(self, offset: int) -> None:
+        """Cut the log at `offset`, at most at `intact_until`, so that a leader's batches can follow.
+
+        What is cut off is put aside, in files that are not read again. Raises StorageFailed if there is no room for it.
+        """
+        await self._trimmer.put_aside(min(offset, self.intact_until), self._clock.wall_ms())
 
     async def begin_anew(self, offset: int) -> None:
         """Remove everything; the log goes on empty at `offset`, wherever that is."""

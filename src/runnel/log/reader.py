@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from runnel.log.damage import rotten
 from runnel.log.epochs import Epochs
 from runnel.log.files import Files
 from runnel.log.index import NO_TIMESTAMP, Index, NotCached, Read, entries_intact, sealed_latest
 from runnel.log.indexing import build, load_or_build
-from runnel.log.recovery import rotten
 from runnel.log.scan import find_hole, walk
 from runnel.log.segment import Hole, Segment
 from runnel.log.state import State
@@ -49,27 +49,14 @@ class _Found(NamedTuple):
 class Reader:
     """Reads the segments that a writer fills."""
 
-    __slots__ = (
-        "_cursors",
-        "_disk",
-        "_files",
-        "_generation",
-        "_loading",
-        "_state",
-        "_writer",
-        "damage",
-        "interval_bytes",
-    )
+    __slots__ = ("_cursors", "_disk", "_files", "_generation", "_loading", "_state", "_writer", "interval_bytes")
 
-    def __init__(
-        self, disk: Disk, files: Files, state: State, writer: Writer, interval_bytes: int, damage: list[Corruption]
-    ) -> None:
+    def __init__(self, disk: Disk, files: Files, state: State, writer: Writer, interval_bytes: int) -> None:
         self._disk = disk
         self._files = files
         self._state = state
         self._writer = writer
         self.interval_bytes = interval_bytes
-        self.damage = damage
         self._cursors: dict[int, tuple[Segment, int, int]] = {}
         self._generation = 0
         self._loading: asyncio.Lock | None = None
@@ -86,6 +73,8 @@ class Reader:
         state = self._state
         if not state.start_offset <= offset <= state.end_offset:
             raise self._out_of_range(offset)
+        if state.damage:
+            upto = state.damage.bound(offset, upto)
         if offset >= upto or offset == state.end_offset:
             return b""
         try:
@@ -114,10 +103,8 @@ class Reader:
             segment = self._state.segment_of(offset)
             generation = self._generation
             index = await self.index_of(segment)
-            if segment.holes and (hole := segment.hole_with(offset)) is not None:
-                raise rotten(segment, hole)
             try:
-                found = await self._fetch(segment, index, offset, bytes_max, upto)
+                found = await self._fetch(segment, index, offset, bytes_max, self._state.damage.bound(offset, upto))
             except Rot as rot:
                 if generation == self._generation:
                     await self._locate_rot(segment, index, rot)
@@ -224,7 +211,7 @@ class Reader:
         for hole in holes:
             if hole not in segment.holes:
                 segment.holes += (hole,)
-                self.damage.append(rotten(segment, hole))
+                self._state.damage.note(rotten(segment, hole))
 
     async def report_rot(self, segment: Segment, position: int, offset: int) -> None:
         """Somebody else stumbled over something unreadable."""

@@ -1,12 +1,14 @@
 """Opening a log: what is on the disk, and what of it counts.
 
-Rule 1: what lies below the recovery point was synced; it is not scanned, and never truncated.
+Rule 1: what lies below the recovery point was synced. It is not scanned, but must be there: segments that end early or
+        are missing are damage.
 Rule 2: above it a batch counts if it is whole, has its checksum, and continues offsets and epochs. The first that does
-        not, and all that follows, is the torn tail: it is cut off.
+        not, and all that follows, is the torn tail: it is cut off; but what the mark says was synced is damage.
 Rule 3: without a checkpoint nobody knows what was synced: only what nothing good follows is a torn tail; else it is
-        rot, which stays where it is, is reported, and is not served.
-Rule 4: index, epochs and producers are functions of the log: what is missing or does not fit is built again.
-Rule 5: a file whose name is not ours is left alone.
+        damage.
+Rule 4: damage stays where it is, is reported, and is not served. Its offsets are not used again.
+Rule 5: index, epochs and producers are functions of the log: what is missing or does not fit is built again.
+Rule 6: a file whose name is not ours is left alone.
 """
 
 from dataclasses import dataclass, field
@@ -14,11 +16,25 @@ from dataclasses import dataclass, field
 import msgspec
 
 from runnel.log import checkpoint as checkpoints
+from runnel.log import mark as marks
 from runnel.log.checkpoint import Checkpoint
+from runnel.log.damage import known_damage, missing, rotten
 from runnel.log.epochs import Epochs
 from runnel.log.index import Index
-from runnel.log.indexing import IndexWriter
-from runnel.log.layout import CLEANED, INDEX, LOG, PRODUCERS, SWAP, is_our_tmp, numbered, offsets_of, ranged, ranges_of
+from runnel.log.indexing import IndexWriter, fits, footer_of, load_or_build, unscanned
+from runnel.log.layout import (
+    CLEANED,
+    DAMAGED,
+    INDEX,
+    LOG,
+    PRODUCERS,
+    SWAP,
+    is_our_tmp,
+    numbered,
+    offsets_of,
+    ranged,
+    ranges_of,
+)
 from runnel.log.producers import Producers
 from runnel.log.scan import find_hole, walk, walk_over_rot
 from runnel.log.segment import Hole, Segment
@@ -39,6 +55,8 @@ class Recovered:
     producers: Producers
     known: bool  # there was a checkpoint
     scanned: bool = False  # the last stop was not clean
+    cuts: int = 0
+    fresh: bool = False  # there was nothing at all
     damage: list[Corruption] = field(default_factory=list)
 
 
@@ -59,11 +77,15 @@ def _begin(disk: Disk, folder: str, names: list[str], decided: Checkpoint, now_m
     """Let the log begin where it was decided; the decision is taken off before anything can be appended."""
     for suffix in (INDEX, PRODUCERS, LOG):
         for offset in reversed(offsets_of(names, suffix)):
-            disk.remove(f"{folder}/{numbered(offset, suffix)}")
+            path = f"{folder}/{numbered(offset, suffix)}"
+            if suffix == LOG and decided.anew == "aside" and _size(disk, path):
+                disk.rename(path, f"{folder}/{numbered(offset, DAMAGED)}")
+            else:
+                disk.remove(path)
     checkpoints.sync_dir(disk, folder)
     _, file = create_segment(disk, folder, decided.start_offset, now_ms)
     file.close()
-    done = msgspec.structs.replace(decided, anew=False, created_ms=now_ms)
+    done = msgspec.structs.replace(decided, anew="", created_ms=now_ms)
     checkpoints.save(disk, folder, done)
     return done
 
@@ -96,6 +118,14 @@ def _remove_if_there(disk: Disk, path: str) -> None:
         disk.remove(path)
 
 
+def _size(disk: Disk, path: str) -> int:
+    file = disk.open(path)
+    try:
+        return file.size()
+    finally:
+        file.close()
+
+
 def create_segment(disk: Disk, folder: str, base_offset: int, now_ms: int) -> tuple[Segment, File]:
     """A new, empty segment that survives a power loss: file synced, then folder synced."""
     segment = Segment(folder, base_offset, 0, now_ms, Index())
@@ -124,10 +154,10 @@ class _Recovery:
         self.bases = offsets_of(names, LOG)
         self.snapshots = offsets_of(names, PRODUCERS)
         self.known = known
-        self.synced = Offset(self.known.recovery_offset if self.known else 0)
+        self.synced = Offset(max(known.recovery_offset, marks.load(disk, folder, known.cuts)) if known else 0)
         self.trusted = False  # everything below the recovery point is there
         self.scanned = False
-        self.damage: list[Corruption] = []
+        self.damage = known_damage(folder, known) if known else []
         self.end = Offset(0)
         self.epochs = Epochs(lambda: self.end)
         self.producers = Producers()
@@ -136,21 +166,42 @@ class _Recovery:
     def run(self) -> Recovered:
         known = self.known
         start = Offset(known.start_offset if known else self.bases[0] if self.bases else 0)
+        fresh = known is None and not self.bases
         self._drop_trimmed(start)
-        rest = self._resume() or self._start_over(start)
-        for number, (segment, position) in enumerate(rest):
-            continues = number == 0 or not self.trusted or segment.base_offset == self.end
-            if not continues or self._ends_in(segment, position, number + 1 == len(rest)):
-                self._drop([segment for segment, _ in rest if segment not in self.segments])
-                break
+        self._take_all(self._resume() or self._start_over(start))
         self._keep_offsets_unique(start)
+        if self.segments[0].base_offset > start:
+            self._lost(None, start, self.segments[0].base_offset)
         for segment in self.segments[:-1]:
             segment.index = None  # sealed: its file is checked when it is needed
         return Recovered(
-            self.segments, max(start, self.segments[0].base_offset), self.end,
-            Offset(known.cleaned_offset if known else 0),
-            self.epochs.entries(), self.producers, known is not None, self.scanned, self.damage,
+            self.segments, start, self.end, Offset(known.cleaned_offset if known else 0), self.epochs.entries(),
+            self.producers, known is not None, self.scanned, known.cuts if known else 0, fresh, self.damage,
         )  # fmt: skip
+
+    def _take_all(self, rest: list[tuple[Segment, int]]) -> None:
+        """Go through the segments that may have unsynced batches; the first that does not continue ends the log."""
+        for number, (segment, position) in enumerate(rest):
+            if number and self.trusted and segment.base_offset != self.end:
+                if self.end >= self.synced:
+                    break
+                self._lost(self.segments[-1], self.end, segment.base_offset)
+            if self._ends_in(segment, position, number + 1 == len(rest)):
+                break
+        self._drop([segment for segment, _ in rest if segment not in self.segments])
+
+    def _lost(self, segment: Segment | None, first: int, end: int) -> None:
+        """Something that was synced is not there, behind this segment or before all."""
+        if segment is not None:
+            segment.holes += (Hole(segment.size, segment.size, first, end),)
+        self._note(missing(self.folder, segment, first, end))
+
+    def _note(self, one: Corruption) -> None:
+        if not any(
+            known.first_offset <= one.first_offset and one.next_offset <= known.next_offset for known in self.damage
+        ):
+            self.damage.append(one)
+            self.scanned = True
 
     def _drop_trimmed(self, start: Offset) -> None:
         """Remove the segments below the start: a crash kept retention from doing so."""
@@ -177,9 +228,10 @@ class _Recovery:
         segment.created_ms = known.created_ms
         segment.index = Index(known.index, next_at=known.position)
         self.segments = [self._segment(base) for base in self.bases[:at]]
+        self._check_sealed()
         self.epochs = Epochs(lambda: self.end, list(known.epochs))
-        self.epochs.truncate(self.synced)
-        self.end = self.synced
+        self.epochs.truncate(known.recovery_offset)
+        self.end = Offset(known.recovery_offset)
         self.trusted = True
         if known.snapshot:
             older = [snapshot for snapshot in self.snapshots if snapshot <= self.end]
@@ -187,17 +239,25 @@ class _Recovery:
             self.producers = load_producers(self.disk, self.folder, older, synced, self.end, self.now_ms)
         return [(segment, known.position), *((self._segment(base), 0) for base in self.bases[at + 1 :])]
 
+    def _check_sealed(self) -> None:
+        """See whether the segments that are not scanned are there, and as long as they were."""
+        for segment, next_base in zip(self.segments, self.bases[1:], strict=False):
+            if not fits(footer_of(self.disk, segment), segment, next_base):
+                segment.index, holes = load_or_build(self.disk, segment, next_base, self.interval)
+                self._take_holes(segment, holes)
+
+    def _take_holes(self, segment: Segment, holes: tuple[Hole, ...]) -> None:
+        segment.holes += holes
+        for hole in holes:
+            self._note(rotten(segment, hole))
+
     def _start_over(self, start: Offset) -> list[tuple[Segment, int]]:
         self.end = self.bases[0] if self.bases else max(start, self.synced)
         return [(self._segment(base), 0) for base in self.bases]
 
     def _segment(self, base: Offset) -> Segment:
         segment = Segment(self.folder, base, 0, self.now_ms, None)
-        file = self.disk.open(segment.log_path)
-        try:
-            segment.size = file.size()
-        finally:
-            file.close()
+        segment.size = _size(self.disk, segment.log_path)
         return segment
 
     def _ends_in(self, segment: Segment, position: int, is_last: bool) -> bool:
@@ -205,9 +265,10 @@ class _Recovery:
         self.segments.append(segment)
         self.end = max(self.end, segment.base_offset)
         index = segment.index = segment.index or Index()
-        if position == segment.size:
+        if position == segment.size and is_last:
             return False
         self.scanned = True
+        footer = footer_of(self.disk, segment)
         file = self.disk.open(segment.log_path)
         writer = IndexWriter(self.disk, segment.index_path, segment.base_offset, index)
         try:
@@ -219,7 +280,12 @@ class _Recovery:
             checkpoints.sync(file)
         finally:
             file.close()
-        writer.finish(segment, None if is_last or torn else self.end)
+        if not is_last and not self.trusted:
+            hole = unscanned(footer, segment, self.end, self._bound(segment))
+            if hole is not None:
+                self._take_holes(segment, (hole,))
+                self.end = Offset(hole.next_offset)
+        writer.finish(segment, None if is_last or torn else self._bound(segment))
         index.next_at = segment.size
         return torn
 
@@ -236,15 +302,14 @@ class _Recovery:
                     self.producers.replay(header, self.now_ms)
                 self.end = Offset(header.base_offset + header.last_offset_delta + 1)
                 position = at + header.size
-            if position == segment.size or self.trusted:
+            if position == segment.size or (self.trusted and self.end >= self.synced):
                 return position
             hole = find_hole(file, position, segment.size, self.end, self._bound(segment))
             if hole.end_position == segment.size and is_last:
                 if self.end >= self.synced:
                     return position
                 hole = hole._replace(next_offset=self.synced)
-            segment.holes += (hole,)
-            self.damage.append(rotten(segment, hole))
+            self._take_holes(segment, (hole,))
             position = hole.end_position
             self.end = Offset(hole.next_offset)
             if position == segment.size:
@@ -260,24 +325,14 @@ class _Recovery:
         due = max(self.synced, start)
         if self.segments and self.end >= due:
             return
-        missing = self.synced > max(self.end, start) if self.segments else self.synced > start
-        if missing:
-            path, position = (self.segments[-1].log_path, self.segments[-1].size) if self.segments else (self.folder, 0)
-            what = f"offsets {self.end if self.segments else start} to {self.synced - 1} were synced and are missing"
-            self.damage.append(Corruption(what, path=path, position=position))
-        if self.segments:
-            last = self.segments[-1]
-            last.holes += (Hole(last.size, last.size, self.end, due),)
+        begin = self.end if self.segments else start
+        if self.synced > max(begin, start):
+            self._lost(self.segments[-1] if self.segments else None, begin, due)
         self.end = max(self.end, due)
         segment, file = create_segment(self.disk, self.folder, self.end, self.now_ms)
         file.close()
         self.segments.append(segment)
         self.scanned = True
-
-
-def rotten(segment: Segment, hole: Hole) -> Corruption:
-    what = f"offsets {hole.first_offset} to {hole.next_offset - 1} are not what was written"
-    return Corruption(what, path=segment.log_path, position=hole.position)
 
 
 def load_producers(

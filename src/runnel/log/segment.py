@@ -42,9 +42,3 @@ class Segment:
 
     def holes_below(self, position: int) -> tuple[Hole, ...]:
         return tuple(hole for hole in self.holes if hole.position < position)
-
-    def hole_with(self, offset: int) -> Hole | None:
-        for hole in self.holes:
-            if hole.first_offset <= offset < hole.next_offset:
-                return hole
-        return None

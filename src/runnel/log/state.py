@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 
+from runnel.log.damage import Damage
 from runnel.log.epochs import Epochs
 from runnel.log.recovery import Recovered
 from runnel.log.segment import Segment
@@ -12,12 +13,13 @@ class State:
     """Segments in order of offsets, the last of which is written to, and how far everything is."""
 
     __slots__ = (
-        "active", "cleaned_offset", "end_offset", "epochs", "folder", "producers", "sealed_bytes", "segments",
-        "start_offset", "synced_offset",
+        "active", "cleaned_offset", "cuts", "damage", "end_offset", "epochs", "folder", "producers", "sealed_bytes",
+        "segments", "start_offset", "synced_offset",
     )  # fmt: skip
 
-    def __init__(self, folder: str, found: Recovered) -> None:
+    def __init__(self, folder: str, found: Recovered, damage: Damage) -> None:
         self.folder = folder
+        self.damage = damage
         self.take(found)
 
     def take(self, found: Recovered) -> None:
@@ -28,6 +30,8 @@ class State:
         self.cleaned_offset = found.cleaned_offset  # compaction has seen what is below
         self.epochs = Epochs(lambda: self.end_offset, found.epochs)
         self.producers = found.producers
+        self.cuts = found.cuts
+        self.damage.restore(found.damage)
         self.set_segments(found.segments)
 
     def set_segments(self, segments: list[Segment]) -> None:

@@ -15,6 +15,7 @@ from runnel.log.index import ENTRY_BYTES, NO_TIMESTAMP, Index
 from runnel.log.indexing import build
 from runnel.log.layout import PRODUCERS, offsets_of
 from runnel.log.producers import Producers
+from runnel.log.quarantine import aside_path, set_aside
 from runnel.log.reader import Reader
 from runnel.log.recovery import load_producers
 from runnel.log.scan import walk_over_rot
@@ -68,6 +69,7 @@ class Trimmer:
             state.start_offset = Offset(offset)
             state.cleaned_offset = max(state.cleaned_offset, state.start_offset)
             state.epochs.trim(offset)
+            state.damage.trim(offset)
         return await self._remove_below_start()
 
     async def _remove_below_start(self) -> int:
@@ -79,11 +81,11 @@ class Trimmer:
             await self._remove(gone)
         return count
 
-    async def _remove(self, segments: list[Segment]) -> None:
+    async def _remove(self, segments: list[Segment], *, aside: bool = False) -> None:
         for segment in segments:
             self._files.forget(segment.log_path)
             self._files.forget(segment.index_path)
-        await self._disk.offload(lambda: _remove(self._disk, self._state.folder, segments))
+        await self._disk.offload(lambda: _remove(self._disk, self._state.folder, segments, aside))
 
     async def enforce_retention(self, config: TopicConfig, now_ms: int, upto: int) -> int:
         """Remove the oldest segments that are too old or too many; how many went."""
@@ -123,9 +125,13 @@ class Trimmer:
         """Remove everything, and go on at `offset`."""
         await self._writer.alone(lambda: self._restart_at(Offset(offset)))
 
-    async def _truncate(self, offset: int, now_ms: int) -> None:
+    async def put_aside(self, offset: int, now_ms: int) -> None:
+        """Remove everything from the batch with `offset` on, and keep it in files of another name."""
+        await self._writer.alone(lambda: self._truncate(offset, now_ms, aside=True))
+
+    async def _truncate(self, offset: int, now_ms: int, *, aside: bool = False) -> None:
         if offset < self._state.end_offset:  # another truncation may have been before this one
-            await self._or_reload(self._cut_at(offset, now_ms))
+            await self._or_reload(self._cut_at(offset, now_ms, aside=aside))
 
     async def _or_reload(self, exchange: Coroutine[Any, Any, None]) -> None:
         try:
@@ -135,10 +141,10 @@ class Trimmer:
             self._reader.forget()
             raise
 
-    async def _cut_at(self, offset: int, now_ms: int) -> None:
+    async def _cut_at(self, offset: int, now_ms: int, *, aside: bool) -> None:
         state = self._state
-        if offset < state.start_offset:
-            return await self._restart_at(Offset(offset))
+        if offset < max(state.start_offset, state.segments[0].base_offset):
+            return await self._restart_at(Offset(offset), aside=aside)
         segment = state.segment_of(offset)
         index = segment.index.frozen() if segment.index is not None and segment.index.verified else None
         next_base, interval_bytes = state.end_of(segment), self._reader.interval_bytes
@@ -146,11 +152,13 @@ class Trimmer:
             lambda: _locate_cut(self._disk, segment, index, next_base, offset, interval_bytes)
         )
         if cut.end_offset < state.start_offset:
-            return await self._restart_at(state.start_offset)
-        await self._writer.keeper.lower_recovery_point(segment, cut.position, cut.index.mark(), cut.end_offset)
+            return await self._restart_at(state.start_offset, aside=aside)
         kept = state.segments[: state.segments.index(segment) + 1]
         dropped = state.segments[len(kept) :]
-        await self._remove(list(reversed(dropped)))
+        if aside:
+            await self._disk.offload(lambda: set_aside(self._disk, segment, cut.position))
+        await self._writer.keeper.lower_recovery_point(segment, cut.position, cut.index.mark(), cut.end_offset)
+        await self._remove(list(reversed(dropped)), aside=aside)
         self._files.forget(segment.index_path)
         producers = await self._disk.offload(lambda: _cut(self._disk, kept, cut, now_ms, bool(state.producers)))
         segment.size, segment.index, segment.holes = cut.position, cut.index, segment.holes_below(cut.position)
@@ -158,24 +166,29 @@ class Trimmer:
         state.end_offset = state.synced_offset = cut.end_offset
         state.cleaned_offset = min(state.cleaned_offset, cut.end_offset)
         state.epochs.truncate(cut.end_offset)
+        state.damage.truncate(cut.end_offset)
         state.producers = producers
         self._reader.forget()
-        await self._writer.keeper.save_or_leave(*self._writer.keeper.capture())
+        # Always: the lowered recovery point may be just this one, but the snapshot that belongs to it is missing.
+        await self._writer.keeper.save_or_leave(*self._writer.keeper.capture(), always=True)
         self._writer.moved()
         return None
 
-    async def _restart_at(self, offset: Offset) -> None:
+    async def _restart_at(self, offset: Offset, *, aside: bool = False) -> None:
         """Nothing of the log is left; it goes on empty at `offset`. Once that is decided, it is as after a crash."""
-        await self._writer.keeper.decide_to_begin(offset)
+        await self._writer.keeper.decide_to_begin(offset, aside=aside)
         await self._writer.reload()
         self._reader.forget()
 
 
-def _remove(disk: Disk, folder: str, segments: list[Segment]) -> None:
+def _remove(disk: Disk, folder: str, segments: list[Segment], aside: bool) -> None:
     for segment in segments:
         if disk.exists(segment.index_path):
             disk.remove(segment.index_path)
-        disk.remove(segment.log_path)
+        if aside:
+            disk.rename(segment.log_path, aside_path(segment))
+        else:
+            disk.remove(segment.log_path)
     if segments:
         sync_dir(disk, folder)
 

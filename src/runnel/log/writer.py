@@ -24,6 +24,7 @@ from runnel.log.files import Files
 from runnel.log.index import TAIL_BYTES_MAX
 from runnel.log.indexing import seal
 from runnel.log.keeper import EMPTY_MARK, Keeper
+from runnel.log.layout import SYNCED
 from runnel.log.producers import Producers
 from runnel.log.recovery import create_segment, recover
 from runnel.log.segment import Segment
@@ -42,9 +43,9 @@ class Writer:
     """The end of one log."""
 
     __slots__ = (
-        "_clock", "_config", "_cut_due", "_disk", "_files", "_line", "_on_fatal", "_on_progress", "_release_file",
-        "_stamps", "_state", "_step_under_way", "_sync_due", "_timer", "_unsealed", "_unsynced_messages", "_worker",
-        "closed", "keeper",
+        "_clock", "_config", "_cut_due", "_damage_due", "_disk", "_files", "_line", "_on_fatal", "_on_progress",
+        "_release_file", "_stamps", "_state", "_step_under_way", "_sync_due", "_timer", "_unsealed",
+        "_unsynced_messages", "_worker", "closed", "keeper",
     )  # fmt: skip
 
     def __init__(
@@ -68,6 +69,7 @@ class Writer:
         self._step_under_way = False
         self._sync_due = False
         self._cut_due = False
+        self._damage_due = False
         self._unsynced_messages = 0
 
     def reconfigure(self, config: TopicConfig) -> None:
@@ -347,6 +349,8 @@ class Writer:
             return self._worker.next_job
         if self._line:
             return self._make_room
+        if self._damage_due:
+            return self._save_damage
         return self._sync if self._sync_due else None
 
     @contextmanager
@@ -409,6 +413,7 @@ class Writer:
         if release is not None:
             release()
         state.synced_offset = max(state.synced_offset, next_base)
+        self.keeper.mark_synced()
         self._on_progress()
         successor = state.segment_of(next_base)
         checkpoint = self.keeper.checkpoint(successor, 0, EMPTY_MARK, next_base, producers)
@@ -426,6 +431,16 @@ class Writer:
         if due is not None:
             await self.keeper.save_or_leave(*due)
 
+    def remember_damage(self) -> None:
+        """Something was found to be rotten: let a restart know it."""
+        self._damage_due = True
+        if not self.closed:
+            self._worker.kick()
+
+    async def _save_damage(self) -> None:
+        self._damage_due = False
+        await self.keeper.save_damage()
+
     async def sync_active(self) -> None:
         """Sync the active segment. Only while appends wait."""
         self._stop_timer()
@@ -434,6 +449,7 @@ class Writer:
             async with self._files.pinned(state.active.log_path) as file:
                 await self._disk.offload(lambda: sync(file))
             state.synced_offset = state.end_offset
+            self.keeper.mark_synced()
             self._unsynced_messages = 0
             self._release()
 
@@ -483,6 +499,7 @@ class Writer:
         for segment in self._state.segments:
             self._files.forget(segment.log_path)
             self._files.forget(segment.index_path)
+        self._files.forget(f"{self._state.folder}/{SYNCED}")
 
     def _refused(self, error: OSError) -> None:
         """A step failed, and those in line with it."""

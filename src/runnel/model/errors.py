@@ -22,11 +22,9 @@ class RetriableError(RunnelError):
 
 
 class Corruption(RunnelError):
-    """The disk returned other bytes than were written: those of the messages from `first_offset` up to `next_offset`."""
+    """The disk returned other bytes than were written, of the messages from `first_offset` up to `next_offset`."""
 
-    def __init__(
-        self, what: str, *, path: str, position: int, first_offset: int = -1, next_offset: int = -1
-    ) -> None:
+    def __init__(self, what: str, *, path: str, position: int, first_offset: int = -1, next_offset: int = -1) -> None:
         super().__init__(f"{what} in {path} at byte {position}")
         self.path = path
         self.position = position

@@ -2,6 +2,7 @@
 
 from tests.client.views import Written, view
 
+from runnel.client.metadata import TopicPartition
 from runnel.dev.events import Sight, notable
 
 WELL: list[Written] = [(1, [1, 2], [1, 2]), (2, [2, 1], [2, 1])]
@@ -32,6 +33,14 @@ def test_a_broker_dies_and_comes_back() -> None:
     ]
     assert notable(without, before)[0] == "broker 1 serves in the cluster"
     assert notable(without, before)[-1] == "every replica is in sync again"
+
+
+def test_replicas_on_their_way_are_not_missed() -> None:
+    before = Sight.of(view([1, 2, 3], {"a": WELL}))
+    moving = view([1, 2, 3], {"a": [(1, [1, 2, 3], [1, 2]), WELL[1]]})
+    after = Sight.of(moving, {TopicPartition("a", 0): (3,)})
+    assert notable(before, after) == ["replicas of 1 partition are moving"]
+    assert notable(after, before) == ["no replica is moving any more"]
 
 
 def test_topics_come_and_go() -> None:

@@ -142,10 +142,12 @@ async def _ask_again_and_again(running: DevCluster, shown: "Screen") -> None:
 
 async def _sight(cluster: "Cluster") -> "Sight | None":
     """The cluster as one of its brokers sees it; None if none answers."""
+    from runnel.client.cluster_admin import ClusterAdmin
     from runnel.dev.events import Sight
     from runnel.model.errors import RunnelError
 
     try:
-        return Sight.of(await cluster.view())
+        moving = await ClusterAdmin(cluster, timeout_ms=ASK_TIMEOUT_MS).reassignments()
+        return Sight.of(await cluster.view(), {where: each.adding for where, each in moving.items()})
     except RunnelError:
         return None

@@ -161,7 +161,7 @@ class DevCluster:
 
 def _settings(brokers: int) -> str:
     """What the brokers are set up with: one of three copies may be lost, and nobody notices."""
-    lines = ["# Written by 'runnel dev' at each start."]
+    lines = ["# Written by 'runnel dev' at each start.", f"default-replication = {min(brokers, REPLICAS)}"]
     if brokers >= REPLICAS:
         lines += ["[topic]", '"min.insync.replicas" = 2']
     return "\n".join([*lines, ""])

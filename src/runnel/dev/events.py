@@ -1,11 +1,11 @@
 """What is worth a line when one view of a cluster follows another. Pure."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from runnel.client.health import Health, health_of, partitions_of
-from runnel.client.metadata import ClusterView
+from runnel.client.metadata import ClusterView, TopicPartition
 
 NAMES_MAX = 5  # names in one line
 
@@ -16,10 +16,12 @@ class Sight:
 
     view: ClusterView
     health: Health
+    moving: int = 0  # partitions whose replicas are being moved
 
     @classmethod
-    def of(cls, view: ClusterView) -> "Sight":
-        return cls(view, health_of(view))
+    def of(cls, view: ClusterView, adding: Mapping[TopicPartition, tuple[int, ...]] | None = None) -> "Sight":
+        """`adding`: replicas that partitions are being given; they are not missed yet."""
+        return cls(view, health_of(view, adding=adding), len(adding or {}))
 
 
 def notable(before: Sight | None, after: Sight) -> list[str]:
@@ -63,6 +65,8 @@ def _copies(before: Sight | None, after: Sight) -> Iterator[str]:
     offline = len(now.offline)
     if offline != (len(was.offline) if was else 0):
         yield f"{_count(offline)} without a leader" if offline else "every partition has a leader again"
+    if after.moving != (before.moving if before else 0):
+        yield f"replicas of {_count(after.moving)} are moving" if after.moving else "no replica is moving any more"
     missing = len(now.under_replicated)
     if missing != (len(was.under_replicated) if was else 0):
         yield f"{_count(missing)} under-replicated" if missing else "every replica is in sync again"

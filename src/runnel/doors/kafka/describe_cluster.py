@@ -1,5 +1,5 @@
 # DescribeCluster (key 60), v0-v2.  v1 endpoint types, v2 fenced brokers
-"""DescribeCluster: its id, its controller, its brokers."""
+"""DescribeCluster: its id, its controller, its brokers. Fenced are those that do not serve yet (KIP-1073)."""
 
 from runnel.cluster.image import NO_LEADER
 from runnel.doors.kafka.call import OPERATIONS_UNASKED, Call
@@ -25,8 +25,10 @@ async def describe_cluster(request: m.DescribeClusterRequest, call: Call) -> m.D
                 host=broker.listeners["kafka"].host,
                 port=broker.listeners["kafka"].port,
                 rack=broker.rack,
+                is_fenced=not broker.alive,
             )
             for broker in image.brokers.values()
+            if broker.alive or request.include_fenced_brokers
         ],
         cluster_authorized_operations=OPERATIONS_UNASKED,
     )

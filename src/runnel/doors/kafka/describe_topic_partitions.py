@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from runnel.cluster.image import NO_LEADER, Partition, Topic
 from runnel.doors.kafka.call import OPERATIONS_UNASKED, Call
 from runnel.doors.kafka.errors import code_of
+from runnel.doors.kafka.metadata import alive_brokers
 from runnel.model.errors import InvalidRequest, LeaderNotAvailable, RunnelError
+from runnel.model.ids import BrokerId
 from runnel.wire.kafka import messages as m
 
 PARTITIONS_MAX = 2_000  # Kafka's max.request.partition.size.limit
@@ -55,24 +57,26 @@ def _described(
         name=name,
         topic_id=topic.id,
         is_internal=call.broker.is_internal(name),
-        partitions=list(_partitions(topic, first, end)),
+        partitions=list(_partitions(topic, first, end, alive_brokers(call.broker.image))),
         topic_authorized_operations=OPERATIONS_UNASKED,
     )
     return described, end if end < len(topic.partitions) else None
 
 
 def _partitions(
-    topic: Topic, first: int, end: int
+    topic: Topic, first: int, end: int, alive: frozenset[BrokerId]
 ) -> Iterator[m.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition]:
     for number in range(first, end):
         partition: Partition = topic.partitions[number]
+        led = partition.leader in alive
         yield Response.DescribeTopicPartitionsResponsePartition(
-            error_code=code_of(LeaderNotAvailable()) if partition.leader == NO_LEADER else 0,
+            error_code=0 if led else code_of(LeaderNotAvailable()),
             partition_index=number,
-            leader_id=partition.leader,
+            leader_id=partition.leader if led else NO_LEADER,
             leader_epoch=partition.leader_epoch,
             replica_nodes=list(partition.replicas),
             isr_nodes=list(partition.isr),
             eligible_leader_replicas=list(partition.elr),  # never null: Java's admin client fails on it
             last_known_elr=[],
+            offline_replicas=[replica for replica in partition.replicas if replica not in alive],
         )

@@ -1,4 +1,4 @@
-# Metadata (key 3), v0-v13.  v1 null asks for all topics, v4 auto-creation, v9 flexible, v10 topic ids, v12 ask by id
+# Metadata (key 3), v0-v13.  v1 null: all topics, v4 auto-creation, v5 offline replicas, v9 flexible, v10 ids, v12 by id
 """Metadata: brokers, topics and who leads their partitions."""
 
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from runnel.cluster.image import NO_LEADER, Image, Topic
 from runnel.doors.kafka.call import OPERATIONS_UNASKED, Call
 from runnel.doors.kafka.errors import code_of
 from runnel.model.errors import InvalidRequest, InvalidTopicName, LeaderNotAvailable, RunnelError
-from runnel.model.ids import NO_TOPIC_ID, TopicId
+from runnel.model.ids import NO_TOPIC_ID, BrokerId, TopicId
 from runnel.wire.kafka import messages as m
 
 ALWAYS_CREATES_BELOW = 4  # older clients can't say that they do not want a topic created
@@ -18,8 +18,9 @@ async def metadata(request: m.MetadataRequest, call: Call) -> m.MetadataResponse
     # v0 asks for all topics with an empty list, later versions with null.
     everything = request.topics is None or (call.version == 0 and not request.topics)
     if everything:
+        alive = alive_brokers(call.broker.image)
         topics: Iterable[m.MetadataResponse.MetadataResponseTopic] = [
-            _described(topic, call) for topic in call.broker.image.topics.values()
+            _described(topic, call, alive) for topic in call.broker.image.topics.values()
         ]
     else:
         await _create_missing(request, call)
@@ -50,19 +51,26 @@ def _brokers(image: Image) -> list[m.MetadataResponse.MetadataResponseBroker]:
             rack=broker.rack,
         )
         for broker in image.brokers.values()
+        if broker.alive
     ]
+
+
+def alive_brokers(image: Image) -> frozenset[BrokerId]:
+    """The brokers that clients can talk to; one that is still starting is not among them."""
+    return frozenset(broker.id for broker in image.brokers.values() if broker.alive)
 
 
 def _answer_of(asked: m.MetadataRequest.MetadataRequestTopic, call: Call) -> m.MetadataResponse.MetadataResponseTopic:
     try:
         if asked.topic_id != NO_TOPIC_ID and call.version < BY_ID_SINCE:
             raise InvalidRequest(f"topics can be asked for by id since v{BY_ID_SINCE}, this is v{call.version}")
+        alive = alive_brokers(call.broker.image)
         if asked.topic_id != NO_TOPIC_ID:  # it decides; Java 4.3 sends "" beside it
-            return _described(call.broker.image.topic_with_id(TopicId(asked.topic_id)), call)
+            return _described(call.broker.image.topic_with_id(TopicId(asked.topic_id)), call, alive)
         if asked.name is None:
             raise InvalidTopicName("a topic was asked for by neither name nor id")
         call.broker.check_topic_name(asked.name)
-        return _described(call.broker.image.topic_named(asked.name), call)
+        return _described(call.broker.image.topic_named(asked.name), call, alive)
     except RunnelError as error:
         by_id = asked.topic_id != NO_TOPIC_ID and call.version >= BY_ID_SINCE
         name = None if by_id else asked.name or ""  # older versions have no null
@@ -74,9 +82,8 @@ def _answer_of(asked: m.MetadataRequest.MetadataRequestTopic, call: Call) -> m.M
         )
 
 
-def _described(topic: Topic, call: Call) -> m.MetadataResponse.MetadataResponseTopic:
+def _described(topic: Topic, call: Call, alive: frozenset[BrokerId]) -> m.MetadataResponse.MetadataResponseTopic:
     leaderless = code_of(LeaderNotAvailable())
-    alive = call.broker.image.brokers
     return m.MetadataResponse.MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.id,
@@ -89,6 +96,7 @@ def _described(topic: Topic, call: Call) -> m.MetadataResponse.MetadataResponseT
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=list(partition.replicas),
                 isr_nodes=list(partition.isr),
+                offline_replicas=[replica for replica in partition.replicas if replica not in alive],
             )
             for number, partition in enumerate(topic.partitions)
         ],

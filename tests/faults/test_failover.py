@@ -93,7 +93,7 @@ class Load:
         view = self.rig.view(self.task.topic)
         assert view is not None
         led = view.led_by(broker.number)
-        self.injuries.append(Injury("", str(broker), time.monotonic(), True, led))
+        self.injuries.append(Injury("fall of a leader", str(broker), time.monotonic(), True, led))
 
     def finish(self) -> Verdict:
         """Stop, read everything, judge."""

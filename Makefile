@@ -11,7 +11,10 @@ SECONDS ?= 120
 BROKERS ?= 3
 LOCK := $(BIN)/pip-compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-emit-trusted-host \
 	--no-emit-find-links --allow-unsafe --strip-extras --no-annotate --no-header
-.PHONY: faults setup-faults help prerequisites setup setup-dev setup-compat setup-zookeeper run cluster test check compat fuzz simulate mutants \
+CYCLES ?= 10
+BROKERS_LOSING_POWER ?= 1
+CASES ?= 50
+.PHONY: faults faults-storage faults-corruption setup-faults help prerequisites setup setup-dev setup-compat setup-zookeeper run cluster test check compat fuzz simulate mutants \
 	bench format lock clean
 
 help: ## list the targets
@@ -59,6 +62,12 @@ compat: setup-compat ## the tests with foreign Kafka clients alone
 
 faults: setup-dev setup-zookeeper setup-faults ## real brokers and clients under real faults (RUNS=N SECONDS=N SEED=S)
 	@$(BIN)/python -m tests.faults --runs $(RUNS) --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+faults-storage: setup-dev setup-faults ## power losses under load, as root (CYCLES=N BROKERS_LOSING_POWER=N SEED=S)
+	@$(BIN)/python -m tests.faults.storage_power --cycles $(CYCLES) --brokers $(BROKERS_LOSING_POWER) $(if $(SEED),--seed $(SEED))
+
+faults-corruption: setup-dev ## bit flips, short and missing files, on copies of a log (CASES=N SEED=S)
+	@$(BIN)/python -m tests.faults.storage_corruption --cases $(CASES) $(if $(SEED),--seed $(SEED))
 
 setup-faults: setup-dev
 	@$(BIN)/python -m tests.faults.sandbox

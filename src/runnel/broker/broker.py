@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from runnel.broker.config import BrokerConfig
+from runnel.broker.damage import Damages
 from runnel.broker.fetch import Fetching
 from runnel.broker.followers import Followers
 from runnel.broker.forwarding import Forwarding
@@ -61,8 +62,9 @@ class Broker:
         self.metadata = metadata
         self.disk = disk
         self.partitions = Partitions(
-            self.id, config.topic, disk=disk, files_max=files_max, clock=clock, on_fatal=on_fatal
-        )
+            self.id, config.topic, disk=disk, files_max=files_max, clock=clock, on_fatal=on_fatal,
+            on_damage=lambda partition: self._damages.found(partition),
+        )  # fmt: skip
         group_config = GroupConfig(initial_rebalance_delay_ms=config.group_initial_delay_ms)
         self.groups = Groups(self.partitions, group_config, clock, rng)
         self._peers = Peers(self.id)
@@ -71,15 +73,13 @@ class Broker:
             self.partitions, self._newest, self.forwarding.alter_partitions, clock,
             lag_ms=config.replica_lag_ms, on_look=lambda: self.followers.note_heard(),
         )  # fmt: skip
-        self.followers = Followers(
-            self.partitions, self._newest, clock, rng,
-            on_fetched=self._in_sync.notice, on_damage=self._in_sync.resign,
-        )  # fmt: skip
+        self.followers = Followers(self.partitions, self._newest, clock, rng, on_fetched=self._in_sync.notice)
+        self._damages = Damages(self.id, metadata, self._in_sync)
         throttle = Throttle(self.id, self._newest, clock)
         self._replication = Replication(
             self.id, lambda: self._newest().brokers[self.id].epoch, self._peers, _replication_of(config), throttle, rng
         )
-        self._fetching = Fetching(config.fetch_bytes_max, near=self._near, on_damage=self._in_sync.resign)
+        self._fetching = Fetching(config.fetch_bytes_max, self._near)
         self.produce = Producing(clock).produce
         self.fetch = self._fetching.fetch
         self._housekeeping = Housekeeping(
@@ -100,6 +100,7 @@ class Broker:
         self.groups.start(self._seen)
         self._housekeeping.start()
         self._in_sync.start()
+        self._damages.start()
         self._peers.follow(self._seen)
         self._work_off()
         await self._remove_deleted(self._seen)
@@ -114,6 +115,7 @@ class Broker:
         """Close every log; returns whether all of them could be closed cleanly."""
         await self._replication.close()
         await self._in_sync.stop()
+        await self._damages.stop()
         self._peers.close()
         await self._housekeeping.stop()
         if self._follower is not None:
@@ -159,6 +161,9 @@ class Broker:
             self._seen = change.after
             self._peers.follow(self._newest())
             self._replication.follow(changed)
+            for partition in changed:
+                if partition.log.damage:
+                    self._damages.found(partition)
             self.groups.follow(change)
             self._tell_followed()
             if change.delta.deleted:
@@ -199,12 +204,11 @@ class Broker:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[future] = holds
         try:
-            async with asyncio.timeout(timeout_s):
-                await future
-        except TimeoutError:
-            raise RequestTimedOut("this broker has not followed the metadata so far yet: try again") from None
+            await asyncio.wait([future], timeout=timeout_s)  # no `asyncio.timeout`: there may be no task yet (net.eager)
         finally:
             del self._waiting[future]
+        if not future.done():
+            raise RequestTimedOut("this broker has not followed the metadata so far yet: try again")
 
     # --- topics
 

@@ -117,13 +117,11 @@ class Connection(asyncio.BufferedProtocol):
     async def room(self, timeout_ms: int) -> None:
         """Wait while the broker reads more slowly than we write."""
         while self._writable is not None:
-            try:
-                async with asyncio.timeout(timeout_ms / 1000):
-                    await asyncio.shield(self._writable)
-            except TimeoutError:
+            done, _ = await asyncio.wait([self._writable], timeout=timeout_ms / 1000)
+            if not done:
                 raise RequestTimedOut(
                     f"broker {self.address} took no bytes for {timeout_ms} ms: see whether it is overloaded or stopped"
-                ) from None
+                )
 
     def pause_writing(self) -> None:
         self._writable = self._loop.create_future()
@@ -227,17 +225,22 @@ class Asked(Generic[R]):
         return self.decoded(await self.frame(timeout_ms))
 
     async def frame(self, timeout_ms: int) -> memoryview:
+        """The bytes of the answer. (A timer, not `asyncio.timeout`: a broker may ask before it has a task.)"""
+        overdue = self._answer.get_loop().call_later(timeout_ms / 1000, self._give_up, timeout_ms)
         try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                return await self._answer
-        except TimeoutError:
-            address = self._connection.address
-            error = RequestTimedOut(
-                f"broker {address} did not answer {self._api.name} within {timeout_ms} ms: "
-                f"see whether it is overloaded or stopped, or give it more time"
-            )
-            self._connection.abort(BrokerUnreachable(f"the connection to broker {address} was given up: {error}"))
-            raise error from None
+            return await self._answer
+        finally:
+            overdue.cancel()
+
+    def _give_up(self, timeout_ms: int) -> None:
+        address = self._connection.address
+        error = RequestTimedOut(
+            f"broker {address} did not answer {self._api.name} within {timeout_ms} ms: "
+            f"see whether it is overloaded or stopped, or give it more time"
+        )
+        if not self._answer.done():
+            self._answer.set_exception(error)
+        self._connection.abort(BrokerUnreachable(f"the connection to broker {address} was given up: {error}"))
 
     def decoded(self, frame: memoryview) -> R:
         try:

@@ -2,6 +2,8 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -30,3 +32,17 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
     need_zookeeper()
     with ZooKeeper(tmp_path_factory.mktemp("zookeeper")) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def trio(zookeeper: ZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[BrokerProcess]]:
+    """Brokers 1, 2 and 3 of one cluster, for all tests that do them no harm; they use topics of their own."""
+    folder = tmp_path_factory.mktemp("trio")
+    with ExitStack() as stack:
+        yield [stack.enter_context(cluster_broker(zookeeper, folder, number)) for number in (1, 2, 3)]
+
+
+def cluster_broker(zookeeper: ZooKeeper, folder: Path, number: int) -> BrokerProcess:
+    """A broker of the cluster whose metadata lie below the path of a folder."""
+    environment = {"RUNNEL_SESSION_MS": "2000", "RUNNEL_STORE": f"zookeeper://{zookeeper.address}{folder}"}
+    return BrokerProcess(folder / str(number), "--broker-id", str(number), environment=environment)

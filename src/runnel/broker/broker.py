@@ -204,7 +204,7 @@ class Broker:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[future] = holds
         try:
-            await asyncio.wait([future], timeout=timeout_s)  # no `asyncio.timeout`: there may be no task yet (net.eager)
+            await asyncio.wait([future], timeout=timeout_s)  # a request may have no task yet: see net.eager
         finally:
             del self._waiting[future]
         if not future.done():

@@ -13,15 +13,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from runnel.model.errors import (
-    Corruption,
-    FencedEpoch,
-    NotLeader,
-    OffsetNotAvailable,
-    OffsetOutOfRange,
-    RunnelError,
-    UnknownEpoch,
-)
+from runnel.model.errors import FencedEpoch, NotLeader, OffsetNotAvailable, OffsetOutOfRange, RunnelError, UnknownEpoch
 from runnel.model.ids import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, Offset
 from runnel.replica.partition import Partition
 
@@ -104,25 +96,14 @@ class Waits:
             waiter.end()
 
 
-def _nobody(partition: Partition, rack: str, offset: Offset) -> BrokerId | None:
-    return None
-
-
-def _ignore(partition: Partition) -> None:
-    """Nobody wants to know."""
-
-
 class Fetching:
     """The verb. `near` names the replica that a reader in a rack is better served by."""
 
     def __init__(
-        self, bytes_max: int, *,
-        near: Callable[[Partition, str, Offset], BrokerId | None] = _nobody,
-        on_damage: Callable[[Partition], None] = _ignore,
-    ) -> None:  # fmt: skip
+        self, bytes_max: int, near: Callable[[Partition, str, Offset], BrokerId | None] = lambda *_: None
+    ) -> None:
         self._bytes_max = bytes_max
         self._near = near
-        self._on_damage = on_damage
         self._all = Waits()
 
     async def fetch(
@@ -196,8 +177,6 @@ class Fetching:
             if records is None:
                 records = await partition.read(read.offset, limit)
         except RunnelError as error:
-            if isinstance(error, Corruption):
-                self._on_damage(partition)
             return _result(partition)._replace(error=error)
         if len(records) > bytes_left and not first:
             records = b""  # the one batch that is larger than asked is for the first partition only

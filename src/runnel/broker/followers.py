@@ -17,7 +17,6 @@ from runnel.broker.fetch import NOTHING, Divergence, ReadResult, Waits, check_ep
 from runnel.broker.partitions import Partitions
 from runnel.cluster.image import Image
 from runnel.model.errors import (
-    Corruption,
     FetchSessionNotFound,
     InvalidFetchSessionEpoch,
     OffsetOutOfRange,
@@ -180,14 +179,13 @@ class Followers:
 
     def __init__(
         self, partitions: Partitions, image: Callable[[], Image], clock: Clock, rng: Rng, *,
-        on_fetched: Callable[[Partition, BrokerId], None], on_damage: Callable[[Partition], None],
+        on_fetched: Callable[[Partition, BrokerId], None],
     ) -> None:  # fmt: skip
         self._partitions = partitions
         self._image = image
         self._clock = clock
         self._rng = rng
         self._on_fetched = on_fetched
-        self._on_damage = on_damage
         self._sessions: dict[FollowerSession, None] = {}
         self._all = Waits()
 
@@ -284,8 +282,6 @@ class Followers:
                 records = await partition.read(asked.offset, bytes_max, replica=True)
             self._partitions.find_by_id(*asked.key)  # it may have stepped down meanwhile
         except RunnelError as error:
-            if isinstance(error, Corruption):
-                self._on_damage(partition)
             return _known(partition)._replace(error=error)
         session.tell(place, (partition.high_watermark, partition.log.start_offset))
         return _known(partition)._replace(records=records)

@@ -72,7 +72,7 @@ class InSync:
     def resign(self, partition: Partition) -> None:
         """What a leader here has can't be trusted: let another lead, if one can."""
         if partition.is_leader and (proposal := partition.progress.resign()) is not None:
-            logger.error("%s is damaged here: this broker gives up its leadership", partition.name)
+            logger.error("%s is damaged here: this broker asks another to lead", partition.name)
             self._open[partition] = proposal
             self._wake(partition)
 
@@ -93,7 +93,11 @@ class InSync:
         while True:
             await asyncio.sleep(self._lag_ms / 2000)
             self._on_look()
-            self._due.update(dict.fromkeys(partition for partition in self._partitions if partition.is_leader))
+            for partition in self._partitions:
+                if partition.is_leader:
+                    self._due[partition] = None
+                    if partition.log.damage:
+                        self.resign(partition)  # somebody else may be in sync by now
             self._awake.set()
 
     async def _run(self) -> None:

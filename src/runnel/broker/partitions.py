@@ -34,6 +34,7 @@ class Partitions:
     def __init__(
         self, me: BrokerId, defaults: TopicConfig, *,
         disk: Disk, files_max: int, clock: Clock, on_fatal: Callable[[BaseException], None],
+        on_damage: Callable[[Partition], None] = lambda _: None,
     ) -> None:  # fmt: skip
         self._me = me
         self._defaults = defaults
@@ -41,6 +42,7 @@ class Partitions:
         self._files = Files(disk, files_max=files_max)
         self._clock = clock
         self._on_fatal = on_fatal
+        self._on_damage = on_damage
         self._image: Image
         self._open: dict[PartitionKey, Partition] = {}
         self._by_name: dict[tuple[str, int], Partition] = {}
@@ -185,7 +187,8 @@ class Partitions:
         try:
             partition = await Partition.open(
                 topic.name, key, f"{FOLDER}/{key}", self.effective(topic),
-                me=self._me, disk=self._disk, clock=self._clock, on_fatal=self._on_fatal, files=self._files,
+                me=self._me, disk=self._disk, clock=self._clock, on_fatal=self._on_fatal,
+                on_damage=self._on_damage, files=self._files,
             )  # fmt: skip
         except (StorageFailed, Corruption, OSError) as error:
             failure = StorageFailed(f"{topic.name}-{number} can't be opened: {error}")

@@ -35,6 +35,10 @@ ENOUGH = 2**62  # bytes: whoever waits for them has waited long enough
 logger = logging.getLogger("runnel.replica")
 
 
+def _ignore(partition: "Partition") -> None:
+    """Nobody wants to know."""
+
+
 class Watcher(Protocol):
     """Who waits until there is more to read."""
 
@@ -74,13 +78,14 @@ class Partition:
     async def open(
         cls, topic: str, key: PartitionKey, path: str, config: TopicConfig, *,
         me: BrokerId, disk: Disk, clock: Clock, on_fatal: Callable[[BaseException], None],
-        files: Files | None = None,
+        on_damage: Callable[["Partition"], None] = _ignore, files: Files | None = None,
     ) -> "Partition":  # fmt: skip
-        """Open the log, recovering it if need be. It has no role yet."""
+        """Open the log, recovering it if need be. It has no role yet. `on_damage`: it turned out not to be whole."""
         partition = cls(topic, key, config, me, clock)
         partition.log = log = await Log.open(
-            disk, path, config, clock=clock, on_progress=partition._log_moved, on_fatal=on_fatal, files=files
-        )
+            disk, path, config, clock=clock, on_progress=partition._log_moved, on_fatal=on_fatal,
+            on_damage=lambda _: on_damage(partition), files=files,
+        )  # fmt: skip
         partition.high_watermark = log.start_offset
         partition._bytes_seen = log.size_bytes
         return partition
@@ -119,6 +124,11 @@ class Partition:
     def epoch_start(self) -> Offset:
         """Where the log ended when this leader's epoch began."""
         return self.progress.epoch_start
+
+    @property
+    def settled(self) -> bool:
+        """Whether a leader knows how far what it found is committed."""
+        return self.role is Role.LEADER and self.progress.settled
 
     # --- roles
 

@@ -162,9 +162,10 @@ class Progress:
         return self._ask(tuple(self._in_order(set(self.isr) - leaving | joining)))
 
     def resign(self) -> Proposal | None:
-        """Ask for an ISR without the leader: its copy can't be trusted. None if nobody else is in sync."""
+        """Ask for an ISR without the leader: its copy can't be trusted. None if nobody else is in sync, or it did."""
         others = set(self.isr) - {self._me}
-        return self._ask(tuple(self._in_order(others))) if others else None
+        asked = self._proposed is not None and self._me not in self._proposed.members
+        return self._ask(tuple(self._in_order(others))) if others and not asked else None
 
     def withdraw(self, proposal: Proposal) -> bool:
         """The controller refused: what was proposed will never be."""

@@ -1,15 +1,20 @@
 # ListOffsets (key 2), v1-v11.  v4 leader epochs, v6 flexible, v7 max timestamp, v8 earliest local, v9 last tiered
-"""ListOffsets: the earliest, the latest, or the first offset at or after a time."""
+"""ListOffsets: the earliest, the latest, or the first offset at or after a time.
+
+A new leader's high watermark may be an old one until all that it found is committed. Until then it does not say where
+the end is: a reader could have seen a later one (KIP-207).
+"""
 
 from runnel.broker.fetch import check_epoch
 from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.errors import code_of
-from runnel.model.errors import InvalidRequest, RunnelError, UnsupportedVersion
+from runnel.model.errors import InvalidRequest, LeaderNotAvailable, OffsetNotAvailable, RunnelError, UnsupportedVersion
 from runnel.model.ids import NO_EPOCH, Epoch
 from runnel.replica.partition import Partition
 from runnel.wire.kafka import messages as m
 
 UNKNOWN = (-1, -1, int(NO_EPOCH))
+NOT_AVAILABLE_SINCE = 5  # older clients do not know that error
 SINCE = {-3: 7, -4: 8, -5: 9, -6: 11}  # the version that gave each of these a meaning
 
 Answer = m.ListOffsetsResponse.ListOffsetsPartitionResponse
@@ -37,6 +42,9 @@ async def _answer_of(
                 f"timestamp {asked.timestamp} means something since v{SINCE[asked.timestamp]} only"
             )
         offset, timestamp, epoch = await _look_up(partition, asked.timestamp)
+    except OffsetNotAvailable as error:
+        told = error if call.version >= NOT_AVAILABLE_SINCE else LeaderNotAvailable(str(error))
+        return Answer(partition_index=asked.partition_index, error_code=code_of(told))
     except RunnelError as error:
         return Answer(partition_index=asked.partition_index, error_code=code_of(error))
     return Answer(partition_index=asked.partition_index, offset=offset, timestamp=timestamp, leader_epoch=epoch)
@@ -47,6 +55,7 @@ async def _look_up(partition: Partition, timestamp: int) -> tuple[int, int, int]
     log = partition.log
     match timestamp:
         case -1:  # latest
+            _must_be_settled(partition)
             return partition.last_stable_offset, -1, partition.leader_epoch
         case -2 | -4:  # earliest; earliest on this disk
             return log.start_offset, -1, log.epochs.epoch_of(log.start_offset)
@@ -59,5 +68,11 @@ async def _look_up(partition: Partition, timestamp: int) -> tuple[int, int, int]
         case _:
             raise InvalidRequest(f"{partition.name}: {timestamp} is neither a time nor one of -1 to -6")
     if found is None or found[0] >= partition.last_stable_offset:
+        _must_be_settled(partition)
         return UNKNOWN
     return found
+
+
+def _must_be_settled(partition: Partition) -> None:
+    if not partition.settled:
+        raise OffsetNotAvailable(f"{partition.name} has a new leader that does not know its end yet: try again")

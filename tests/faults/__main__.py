@@ -12,6 +12,8 @@ from tests.faults import sandbox
 from tests.faults.campaign import printer, run_once
 from tests.faults.verdict import Verdict
 
+from runnel.dev import zookeeper
+
 SHOWN_MAX = 20
 
 
@@ -29,6 +31,9 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     options = arguments()
+    if problem := zookeeper.missing():
+        print(f"runnel: no ZooKeeper: {problem}", file=sys.stderr)
+        return 2
     boxed = not options.loopback
     if boxed and not sandbox.inside():
         if problem := sandbox.missing():

@@ -16,8 +16,8 @@ NoDuplicates                  an idempotent producer's record is committed once,
 ProducerState                 what is remembered of producers is what the log says
 
 A copy that was lost in a way its flush mode does not promise against (power, without syncs; a new disk) is excused
-until its broker serves again, out of ISR and ELR. Where nothing but excused copies is left, or an operator allowed an unclean
-election, the partition is `lossy` from then on: only what holds without any promise is checked.
+until its broker serves again, out of ISR and ELR. Where nothing but excused copies is left, or an operator allowed an
+unclean election, the partition is `lossy` from then on: only what holds without any promise is checked.
 """
 
 from collections.abc import Set
@@ -43,7 +43,7 @@ class Leader(NamedTuple):
     epoch: int
     log: ModelLog
     high: int
-    maximal: Set[int]
+    maximal: frozenset[BrokerId]
     replicas: tuple[BrokerId, ...]
 
 
@@ -231,7 +231,7 @@ class Truth:
         elif not self.lossy and not self._holds(image.leader, len(self.committed)):
             self.violated("Image", f"an unclean election that nobody allowed: {before} to {image}")
 
-    def _judge(self, image: Partition, members: set[int], restarted: Set[int]) -> None:
+    def _judge(self, image: Partition, members: Set[int], restarted: Set[int]) -> None:
         """An excused copy may be trusted again only where no better one is left."""
         trusted = {broker for broker in self.excused & members if broker in restarted}
         if not trusted or self.lossy:

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from runnel.broker.group_shard import Shard
 from runnel.broker.groups import ImageTopics
@@ -24,7 +25,7 @@ from runnel.testing.gated_disk import GatedDisk
 
 TOPIC = TopicId(UUID(int=7))
 KEY = PartitionKey(TOPIC, 0)
-ME = BrokerId(1)
+ME, TWO = BrokerId(1), BrokerId(2)
 PLACED = Partition(ME, Epoch(0), Epoch(0), (ME,), (ME,))
 IMAGE = Image("cluster", topics={TOPIC: Topic(TOPIC, "t", (PLACED,))}, names={"t": TOPIC})
 
@@ -127,6 +128,30 @@ def test_state_is_read_from_the_log_at_the_next_start(tmp_path: Path) -> None:
 
     run(tmp_path, first)
     run(tmp_path, second)
+
+
+def test_a_decision_of_unknown_outcome_is_waited_for_before_the_state_is_read_again(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.commit(1)
+        both = Partition(ME, Epoch(0), Epoch(1), (ME, TWO), (ME, TWO))
+        rig.replica.reconfigure(TopicConfig(min_insync_replicas=2))
+        await rig.replica.apply(both)
+        commit = rig.commit(5)
+        while rig.replica.log.end_offset < 2:
+            await asyncio.sleep(0)
+        await rig.replica.apply(replace(both, epoch=Epoch(2), isr=(ME,)))
+        with pytest.raises(NotCoordinator):
+            await commit
+        await rig.replica.apply(replace(both, epoch=Epoch(3)))
+        await a_few_turns()
+        assert not rig.shard.loaded  # the log holds a commit that is not decided yet
+        rig.replica.fetched_by(TWO, Epoch(9), Offset(2))
+        while not rig.shard.loaded:
+            await asyncio.sleep(0)
+        rig.replica.fetched_by(TWO, Epoch(9), rig.replica.log.end_offset)
+        assert offset_of(await rig.fetch()) == 5
+
+    run(tmp_path, scenario)
 
 
 def test_when_an_append_fails_the_state_is_what_the_log_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,8 +87,11 @@ class Shard:
         self._take(machine.wake(self._topics(), self._clock.monotonic_ms(), self._clock.wall_ms()))
 
     async def _settled(self) -> None:
-        """Wait until all that this leader found in the log is committed: before, it may yet be another's."""
-        waiting = self.partition.committed(self.partition.epoch_start, self._epoch, COMMIT_TIMEOUT_S)
+        """Wait until all that is in the log now is committed: what is read must neither go away again nor come late.
+
+        That is what this leader found, and decisions of which nobody could say whether they were kept.
+        """
+        waiting = self.partition.committed(self.partition.log.end_offset, self._epoch, COMMIT_TIMEOUT_S)
         if waiting is not None:
             await waiting
 

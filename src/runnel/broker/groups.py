@@ -37,7 +37,7 @@ from runnel.groups.values import (
     Sync,
     Synced,
 )
-from runnel.model.errors import CoordinatorNotAvailable, NotCoordinator, NotLeader, RunnelError
+from runnel.model.errors import CoordinatorNotAvailable, LeaderNotAvailable, NotCoordinator, NotLeader, RunnelError
 from runnel.model.ids import TopicId
 from runnel.model.limits import MIB
 from runnel.model.seams import Clock, Rng
@@ -139,7 +139,7 @@ class Groups:
     def _led(self, number: int) -> Partition | None:
         try:
             return self._partitions.find(TOPIC, number)
-        except NotLeader:
+        except (NotLeader, LeaderNotAvailable):
             return None
         except RunnelError as error:
             logger.warning("groups of %s-%d can't be served: %s", TOPIC, number, error)

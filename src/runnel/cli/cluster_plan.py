@@ -5,7 +5,7 @@ Rule 2: what was asked for goes on without us; Ctrl-C ends the watching and says
 Rule 3: a throttle ends with the moves it was for.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -147,30 +147,28 @@ def _print_failures(failures: "Mapping[TopicPartition, Exception]", how: How) ->
 
 def _finish(moves: "Sequence[Move]", how: How) -> None:
     """Watch until all is copied, then let the preferred replicas lead."""
-    partitions = {move.where for move in moves}
-    elect = {move.where for move in moves if move.before[:1] != move.after[:1]}
     try:
-        run(how.broker, lambda cluster: _watch(cluster, partitions, elect, how.throttle is not None))
+        run(how.broker, lambda cluster: _watch(cluster, moves, how.throttle is not None))
     except KeyboardInterrupt:
         note(f"The moves go on: {GO_ON}.")
         raise
 
 
-async def _watch(
-    cluster: "Cluster", partitions: "Collection[TopicPartition]", elect: "Collection[TopicPartition]", throttled: bool
-) -> None:
+async def _watch(cluster: "Cluster", moves: "Sequence[Move]", throttled: bool) -> None:
     from runnel.cli.cluster_watch import watch
     from runnel.client.cluster_admin import ClusterAdmin
 
-    await watch(cluster, partitions)
+    await watch(cluster, {move.where for move in moves})
     admin = ClusterAdmin(cluster)
     if throttled:
-        await end_throttle(admin)
+        await end_throttle(admin, {move.where: move.adding for move in moves if move.adding})
+    elect = [move.where for move in moves if move.before[:1] != move.after[:1]]
     if elect:
         await admin.elect(elect)
 
 
-async def end_throttle(admin: "ClusterAdmin") -> None:
+async def end_throttle(admin: "ClusterAdmin", adding: "Mapping[TopicPartition, Sequence[int]]") -> None:
     """Take the throttle away, unless others still move under it."""
     if not await admin.reassignments():
-        await admin.unthrottle()
+        topics = {where.topic for where in adding}
+        await admin.unthrottle(topics, {broker for brokers in adding.values() for broker in brokers})

@@ -198,7 +198,7 @@ def _watch(how: "How") -> int:
 
     async def work(cluster: "Cluster") -> int:
         count = await watch(cluster, None)
-        await end_throttle(ClusterAdmin(cluster))
+        await end_throttle(ClusterAdmin(cluster), {})
         return count
 
     try:
@@ -232,7 +232,7 @@ def _cancel(what: tuple[str, ...], how: "How") -> int:
     async def work(cluster: "Cluster") -> "dict[TopicPartition, Any]":
         admin = ClusterAdmin(cluster)
         failures = dict(await admin.reassign(dict.fromkeys(chosen)))
-        await end_throttle(admin)
+        await end_throttle(admin, {where: moving.adding for where, moving in chosen.items()})
         return failures
 
     failures = run(how.broker, work) if chosen and not how.dry_run else {}

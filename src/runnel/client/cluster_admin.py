@@ -4,7 +4,7 @@ What moves is decided in `balancing`; this asks the cluster to do it, and how fa
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -82,34 +82,32 @@ class ClusterAdmin:
 
     async def disks(self) -> dict[int, Disk | None]:
         """What each broker has on its disk; None for one that does not answer."""
-        if not self.cluster.brokers:
-            await self.admin.view([])
-        brokers = list(self.cluster.brokers)
-        found = await asyncio.gather(*(self.admin.disk(broker) for broker in brokers), return_exceptions=True)
-        disks: dict[int, Disk | None] = {}
-        for broker, disk in zip(brokers, found, strict=True):
-            if isinstance(disk, BaseException) and not isinstance(disk, RetriableError):
-                raise disk
-            disks[broker] = None if isinstance(disk, BaseException) else disk
-        return disks
+        return await self._of_each(self.admin.disk)
+
+    async def _of_each(self, question: Callable[[int], Awaitable[T]]) -> dict[int, T | None]:
+        """Ask every broker at once; None for one that does not answer."""
+        brokers = sorted((await self.admin.view([])).brokers)
+        found = await asyncio.gather(*map(question, brokers), return_exceptions=True)
+        answers: dict[int, T | None] = {}
+        for broker, answer in zip(brokers, found, strict=True):
+            if isinstance(answer, BaseException) and not isinstance(answer, RetriableError):
+                raise answer
+            answers[broker] = None if isinstance(answer, BaseException) else answer
+        return answers
 
     async def reassignments(self) -> dict[TopicPartition, Reassignment]:
         """Every partition whose replicas are moving."""
         request = m.ListPartitionReassignmentsRequest(topics=None, timeout_ms=self.timeout_ms)
-
-        async def ask(node: Node) -> dict[TopicPartition, Reassignment]:
-            answer = await node.ask(Api.LIST_PARTITION_REASSIGNMENTS, request, m.ListPartitionReassignmentsResponse)
-            action = "list reassignments"
-            check(answer.error_code, action=action, broker=str(node), message=answer.error_message)
-            return {
-                TopicPartition(topic.name, p.partition_index): Reassignment(
-                    tuple(p.replicas), tuple(p.adding_replicas), tuple(p.removing_replicas)
-                )
-                for topic in answer.topics
-                for p in topic.partitions
-            }
-
-        return await self.admin.on_controller(ask)
+        reply = m.ListPartitionReassignmentsResponse
+        answer = await self._ask_any(Api.LIST_PARTITION_REASSIGNMENTS, request, reply)
+        check(answer.error_code, action="list reassignments", broker=str(self.cluster), message=answer.error_message)
+        return {
+            TopicPartition(topic.name, p.partition_index): Reassignment(
+                tuple(p.replicas), tuple(p.adding_replicas), tuple(p.removing_replicas)
+            )
+            for topic in answer.topics
+            for p in topic.partitions
+        }
 
     async def _ask_any(self, api: Api, request: object, reply: type[T]) -> T:
         return await self.cluster.persist(lambda: self.cluster.ask_any(api, request, reply))
@@ -178,11 +176,8 @@ class ClusterAdmin:
     # --- how fast replicas are copied
     async def copy_rates(self) -> dict[int, int]:
         """Bytes a second with which brokers copy throttled replicas; those without a limit are left out."""
-        rates = {}
-        for broker in (await self.describe()).brokers:
-            if self.cluster.knows(broker) and (rate := await self._copy_rate(broker)) != UNLIMITED:
-                rates[broker] = rate
-        return rates
+        rates = await self._of_each(self._copy_rate)
+        return {broker: rate for broker, rate in rates.items() if rate is not None and rate != UNLIMITED}
 
     async def _copy_rate(self, broker: int) -> int:
         R = m.DescribeConfigsRequest
@@ -208,11 +203,14 @@ class ClusterAdmin:
         configs = await self.admin.configs(names, [THROTTLED]) if names else {}
         return [topic for topic, entries in configs.items() if any(entry.value for entry in entries)]
 
-    async def unthrottle(self) -> None:
-        """Let every replica be copied as fast as it can be again."""
-        for topic in await self.throttled_topics():
+    async def unthrottle(self, topics: Iterable[str] = (), brokers: Iterable[int] = ()) -> None:
+        """Let every replica be copied as fast as it can be again.
+
+        Topics and brokers that were throttled a moment ago are named: not every broker may have heard of it yet.
+        """
+        for topic in sorted({*topics, *await self.throttled_topics()}):
             await self.admin.alter_config(topic, set_={}, reset=[THROTTLED])
-        for broker in await self.copy_rates():
+        for broker in sorted({*brokers, *await self.copy_rates()}):
             await self.admin.alter_broker_config(broker, set_={}, reset=[COPY_RATE])
 
 

@@ -1,0 +1,181 @@
+"""`runnel cluster`, on real brokers."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from tests.cli.calls import COMMAND, Call, Called
+from tests.conftest import cluster_broker
+
+from runnel.cli.main import main
+from runnel.testing.process import BrokerProcess
+from runnel.testing.zookeeper import ZooKeeper
+
+LIMIT_S = 60.0
+
+
+@pytest.fixture
+def on_trio(trio: list[BrokerProcess], call: Call, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Run a command on the three brokers that all tests share."""
+    monkeypatch.setenv("RUNNEL_BROKER", trio[0].kafka)
+    return call
+
+
+@pytest.fixture
+def own(zookeeper: ZooKeeper, tmp_path: Path) -> Iterator[list[BrokerProcess]]:
+    """Three brokers for one test alone."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(cluster_broker(zookeeper, tmp_path, number)) for number in (1, 2, 3)]
+
+
+def counts(call: Call, field: str) -> list[int]:
+    """What each broker leads or holds."""
+    return [json.loads(line)[field] for line in call("cluster", "brokers", "--json").out.splitlines()]
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+# --- looking
+def test_status_of_one_broker(call: Call) -> None:
+    shown = call("cluster", "status")
+    assert re.match(r"Cluster \S+  controller 1  brokers 1  partitions \d+\nAll is well: 0 under-replicated", shown.out)
+    assert call("cluster", "status", "--check").code == 0
+    assert call("cluster", "status", "--json").json["well"] is True
+
+
+def test_brokers_are_listed_with_their_share(on_trio: Call, name: str) -> None:
+    on_trio("topic", "create", name, "-p", "3", "-r", "3")
+    rows = [json.loads(line) for line in on_trio("cluster", "brokers", "--json").out.splitlines()]
+    assert [(row["broker"], row["state"]) for row in rows] == [(1, "serving"), (2, "serving"), (3, "serving")]
+    assert sum(row["controller"] for row in rows) == 1
+    assert all(row["holds"] >= 3 and row["leads"] >= 1 and row["free_bytes"] > 0 for row in rows)
+    assert on_trio("cluster", "brokers").rows[0] == [
+        "BROKER", "ADDRESS", "RACK", "STATE", "LEADS", "HOLDS", "BEHIND", "SIZE", "FREE"
+    ]  # fmt: skip
+
+
+# --- refusing
+def test_nothing_moves_without_a_yes(on_trio: Call, name: str) -> None:
+    on_trio("topic", "create", name, "-p", "1", "-r", "1")
+    [replica] = on_trio("topic", "describe", name, "--json").json["partitions"][0]["replicas"]
+    other = replica % 3 + 1
+    refused = on_trio("cluster", "reassign", f"{name}/0={other}", code=2)
+    assert [f"{name}/0", str(replica), str(other), str(other)] in [row[:4] for row in refused.rows]
+    assert "--yes" in refused.err
+    planned = on_trio("cluster", "reassign", f"{name}/0={other}", "--dry-run")
+    assert "Nothing was changed (--dry-run)." in planned.out
+    assert on_trio("topic", "describe", name, "--json").json["partitions"][0]["replicas"] == [replica]
+
+
+def test_what_does_not_exist_is_named(on_trio: Call, name: str) -> None:
+    on_trio("topic", "create", name, "-p", "2", "-r", "1")
+    assert f"no partition {name}/7" in on_trio("cluster", "reassign", f"{name}/7=1", "--yes", code=2).err
+    assert "no topic 'nowhere'" in on_trio("cluster", "reassign", "nowhere/0=1", "--yes", code=2).err
+    assert "no topic 'nowhere'" in on_trio("cluster", "balance", "nowhere", code=2).err
+    assert "no topic 'nowhere'" in on_trio("cluster", "elect", "nowhere", code=2).err
+    assert "there is no broker 9" in on_trio("cluster", "drain", "9", code=2).err
+    assert "INVALID_REPLICA_ASSIGNMENT" in on_trio("cluster", "reassign", f"{name}/0=9", "--yes", code=1).err
+    assert "3 brokers serve" in on_trio("cluster", "reassign", name, "--replicas", "4", code=1).err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        ([], "nothing to move"),
+        (["t/0"], "TOPIC/N=BROKER"),
+        (["t/0=a"], "TOPIC/N=BROKER"),
+        (["t=1"], "TOPIC/N=BROKER"),
+        (["--replicas", "2"], "nothing to move"),
+        (["--watch", "--cancel"], "exclude each other"),
+    ],
+)
+def test_wrong_usage_is_explained(call: Call, arguments: list[str], advice: str) -> None:
+    assert advice in call("cluster", "reassign", *arguments, code=2).err
+
+
+def test_a_plan_in_a_file(on_trio: Call, name: str, tmp_path: Path) -> None:
+    on_trio("topic", "create", name, "-p", "1", "-r", "3")
+    plan = tmp_path / "plan.json"
+    plan.write_text("{}")
+    assert "can't be read as a plan" in on_trio("cluster", "reassign", "--file", str(plan), code=2).err
+    before = on_trio("topic", "describe", name, "--json").json["partitions"][0]["replicas"]
+    order = [*before[1:], before[0]]
+    plan.write_text(json.dumps({"version": 1, "partitions": [{"topic": name, "partition": 0, "replicas": order}]}))
+    done = on_trio("cluster", "reassign", "--file", str(plan), "--yes")
+    assert "0 replicas to copy, 0 B; another preferred leader for 1 partition" in done.out
+    after = on_trio("topic", "describe", name, "--json").json["partitions"][0]
+    assert (after["replicas"], after["leader"]) == (order, order[0])
+    assert "lie there already" in on_trio("cluster", "reassign", "--file", str(plan), "--yes").out
+
+
+# --- moving
+def test_more_copies_then_watched_and_cancelled(on_trio: Call, name: str, trio: list[BrokerProcess]) -> None:
+    on_trio("topic", "create", name, "-p", "1", "-r", "1")
+    on_trio("bench", "produce", name, "-n", "4000")
+    begun = on_trio("cluster", "reassign", name, "--replicas", "2", "--throttle", "1k", "--yes", "--detach")
+    assert "1 partition on the way" in begun.out
+    assert "1 partition moving" in on_trio("cluster", "status").out
+    eventually(lambda: "Copying is throttled on brokers" in on_trio("cluster", "status").out)
+    watching = subprocess.Popen(
+        [*COMMAND, "cluster", "reassign", "--watch", "-b", trio[0].kafka], stderr=subprocess.PIPE, text=True
+    )
+    assert watching.stderr is not None
+    assert "0 of 1 partition done" in watching.stderr.readline()
+    watching.send_signal(signal.SIGINT)
+    _, rest = watching.communicate(timeout=LIMIT_S)
+    assert "The moves go on" in rest
+    assert watching.returncode == 130
+    assert [f"{name}/0"] in [row[:1] for row in on_trio("cluster", "reassign", "--cancel", "-n").rows]
+    assert "1 move taken back" in on_trio("cluster", "reassign", "--cancel", name, "--yes").out
+    assert "moving" not in on_trio("cluster", "status").out
+    eventually(lambda: "throttled" not in on_trio("cluster", "status").out)
+    assert "all replicas are where" in on_trio("cluster", "reassign", name, "--replicas", "2", "--yes").out
+    assert len(on_trio("topic", "describe", name, "--json").json["partitions"][0]["in_sync"]) == 2
+
+
+def test_a_cluster_is_drained_balanced_and_mended(
+    own: list[BrokerProcess], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def call(*arguments: str, code: int = 0) -> Called:
+        monkeypatch.setattr(sys, "argv", ["runnel", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capfd.readouterr()
+        assert ended.value.code == code, out + err
+        return Called(code, out, err)
+
+    monkeypatch.setenv("RUNNEL_BROKER", ",".join(broker.kafka for broker in own))
+    call("topic", "create", "t", "-p", "6", "-r", "2", "-c", "min.insync.replicas=2")
+    call("bench", "produce", "t", "-n", "3072")
+    assert "it can be stopped" in call("cluster", "drain", "3", "--yes", "--throttle", "10m").out
+    eventually(lambda: counts(call, "holds") == [6, 6, 0])
+    assert "holds nothing" in call("cluster", "drain", "3", "--yes").out
+    moved = [json.loads(line) for line in call("cluster", "balance", "--yes", "--json").out.splitlines()]
+    assert [len(moved[0]["moves"]), moved[1]] == [4, {"moved": 4, "finished": True}]
+    eventually(lambda: counts(call, "holds") == [4, 4, 4])
+    eventually(lambda: counts(call, "leads") == [2, 2, 2])
+    assert "nothing has to move" in call("cluster", "balance").out
+    own[2].kill()
+    eventually(lambda: counts(call, "leads")[2] == 0)
+    ill = call("cluster", "status", "--check", code=1).out
+    assert "Not all is well: 4 under-replicated, 4 below min.insync.replicas" in ill
+    assert re.search(r"^ +3 .* gone ", ill, re.MULTILINE)
+    assert "3, once it is in sync" in call("cluster", "elect", "-n").out
+    own[2].start()
+    eventually(lambda: counts(call, "behind") == [0, 0, 0])
+    call("cluster", "elect", "--yes")
+    eventually(lambda: counts(call, "leads") == [2, 2, 2])
+    assert "led by its preferred replica" in call("cluster", "elect").err
+    assert len(call("consume", "t", "-e", "-f", "%o\n").out.splitlines()) == 3072

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from runnel.cli.output import plural
 from runnel.dev.children import State
 from runnel.dev.cluster import DevCluster
 from runnel.dev.events import Sight, notable
@@ -111,7 +112,7 @@ class Screen:
         if self._sight is None:
             return "no broker answers"
         health = self._sight.health
-        parts = [f"{health.partitions:,} partitions"]
+        parts = [plural(health.partitions, "partition")]
         parts += [f"{len(health.under_replicated):,} under-replicated"]
         parts += [f"{len(health.offline):,} without a leader"] if health.offline else []
         return ", ".join(parts)

@@ -248,13 +248,13 @@ def pieces(image: Image, delta: Delta) -> Iterator[Piece]:
         yield Piece(Delta(configs=delta.configs), configs)
     registered = [broker for broker in delta.brokers.values() if broker is not None]
     if registered:  # last: a broker may serve once all that it leads is its own
-        yield Piece(Delta(brokers=delta.brokers), [op for broker in registered for op in _broker_ops(broker)])
+        yield Piece(Delta(brokers=delta.brokers), [op for broker in registered for op in _broker_ops(image, broker)])
 
 
-def _broker_ops(broker: Broker) -> list[Op]:
+def _broker_ops(image: Image, broker: Broker) -> list[Op]:
     """A new state of a registration; with an admission, the directory is the broker's from then on."""
     ops: list[Op] = [Set(broker_path(broker.id), broker_value(broker), broker.version - 1)]
-    if broker.serving:
+    if broker.serving and not image.brokers[broker.id].serving:
         value = encode(DirectoryNode(broker.directory))
         ops.append(_put(directory_path(broker.id), value, broker.directory_version))
     return ops

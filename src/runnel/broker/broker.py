@@ -197,17 +197,17 @@ class Broker:
         wanted = self.metadata.image.version
         await self._until(lambda image: image.version >= wanted)
 
-    async def _until(self, holds: Callable[[Image], bool], timeout_s: float = FOLLOW_S) -> None:
+    async def _until(self, holds: Callable[[Image], bool]) -> None:
         """Wait until this broker has done what an image says for which this holds; raises if that takes too long."""
         if holds(self._seen):
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[future] = holds
         try:
-            await asyncio.wait([future], timeout=timeout_s)  # a request may have no task yet: see net.eager
+            done, _ = await asyncio.wait([future], timeout=FOLLOW_S)
         finally:
             del self._waiting[future]
-        if not future.done():
+        if not done:
             raise RequestTimedOut("this broker has not followed the metadata so far yet: try again")
 
     # --- topics

@@ -45,6 +45,7 @@ class Forwarding:
         self, api: Api, request: Any, reply: type[R], *, timeout_ms: int = TIMEOUT_MS, version_max: int | None = None
     ) -> R:
         """The controller's answer. It is looked for until the time is up; what was sent to it is not sent again."""
+        await asyncio.sleep(0)  # a request that was answered at once until now goes on in a task: timeouts need one
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_ms / 1000
         while True:

@@ -72,6 +72,7 @@ class Partition:
         self._followers: dict[Watcher, None] = {}
         self._bytes_seen = 0
         self._end_seen = NO_OFFSET
+        self._taking = 0  # answers that are being worked off: another leader's may still be
         self._held: asyncio.Future[None] | None = None  # a follower waits until what it got is durable
 
     @classmethod
@@ -300,7 +301,7 @@ class Partition:
 
     def question(self) -> Question | None:
         """What to ask the leader; None while what is here is not durable or not whole, or nobody is followed."""
-        if self.role is not Role.FOLLOWER or not self._is_held or self.log.damage:
+        if self.role is not Role.FOLLOWER or self._taking or not self._is_held or self.log.damage:
             return None
         return Question(self.leader_epoch, self.log.end_offset, self.log.last_epoch)
 
@@ -311,6 +312,13 @@ class Partition:
         """
         if self.role is not Role.FOLLOWER:
             return False
+        self._taking += 1
+        try:
+            return await self._do(asked, answer)
+        finally:
+            self._taking -= 1
+
+    async def _do(self, asked: Question, answer: Answer) -> bool:
         match decide(self.log, self.leader_epoch, asked, answer):
             case Append(records):
                 await self._append_fetched(records)

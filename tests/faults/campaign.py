@@ -1,6 +1,7 @@
 """One run: a cluster, its clients, the nemesis, and the judgement."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 
 from tests.faults.clients.load import Task, key, program
@@ -102,6 +104,7 @@ def run_once(
         time.sleep(CALM_S)
         nemesis = Nemesis(rig, TOPIC, seed, say, only)
         nemesis.run(time.monotonic() + seconds)
+        (folder / "injuries.json").write_text(json.dumps([asdict(injury) for injury in nemesis.injuries], indent=1))
         problems, whole_s = heal(rig, say)
         time.sleep(CALM_S)
         say("clients stop")

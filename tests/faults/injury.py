@@ -86,7 +86,7 @@ def fault(
 
 
 # --- processes
-@fault("kill a broker", (0.05, 2.5), 4)
+@fault("kill a broker", (0.05, 2.5), 6)
 def kill(scene: Scene) -> Iterator[Hit]:
     broker = scene.broker()
     with broker.down():
@@ -101,7 +101,7 @@ def kill_all(scene: Scene) -> Iterator[Hit]:
         yield Hit("all", tuple(scene.rig.brokers))
 
 
-@fault("stop a broker in order", (0.0, 1.0), 2)
+@fault("stop a broker in order", (0.0, 1.0), 4)
 def restart(scene: Scene) -> Iterator[Hit]:
     broker = scene.broker()
     with broker.down(signal.SIGTERM):
@@ -247,13 +247,16 @@ def move_lead(scene: Scene) -> Iterator[Hit]:
 
 @fault("reassign", (0.1, 1.0), 2)
 def reassign(scene: Scene) -> Iterator[Hit]:
-    """Take a replica away, or have it again: what it had is removed, and copied anew."""
+    """Take a replica away, and have it again: what it had is removed, and copied anew."""
     number, replicas = _some_partition(scene)
     everywhere = sorted(scene.rig.brokers)
     fewer = scene.rng.sample(everywhere, len(everywhere) - 1)
     wanted = fewer if len(replicas) == len(everywhere) else everywhere
-    done = _operator(scene.rig).reassign(scene.topic, number, wanted)
-    yield Hit(f"{scene.topic}-{number} from {replicas} to {wanted}", done=done)
+    operator = _operator(scene.rig)
+    yield Hit(
+        f"{scene.topic}-{number} from {replicas} to {wanted}", done=operator.reassign(scene.topic, number, wanted)
+    )
+    operator.reassign(scene.topic, number, everywhere)
 
 
 def _some_partition(scene: Scene) -> tuple[int, list[int]]:

@@ -48,6 +48,7 @@ class World:
         self.lives = {broker: 10 * broker for broker in EVERYONE}
         self.clean = dict.fromkeys(EVERYONE, True)
         self.lost: set[BrokerId] = set()  # copies that are gone, which the controller has not heard yet
+        self.new: set[BrokerId] = set()  # with a disk that they were not let in with yet
         self.pending: tuple[BrokerId, Epoch, IsrChange] | None = None  # what a leader asks, while it is under way
 
     @property
@@ -70,9 +71,10 @@ class World:
         if new_disk:
             self.held[broker] = 0
             self.lost.add(broker)
+            self.new.add(broker)
         registered = Broker(
             broker, {}, epoch=Epoch(self.lives[broker]), state=BrokerState.STARTING,
-            clean=self.clean[broker], new_disk=new_disk,
+            clean=self.clean[broker], new_disk=broker in self.new,
         )  # fmt: skip
         self.clean[broker] = False
         self.image = self.image.apply(Delta(brokers={broker: registered}))
@@ -89,7 +91,7 @@ class World:
         if damaged and state is BrokerState.READY:
             self.held[broker] = 0
             self.lost.add(broker)
-        named = ((T, 0),) if damaged and state is BrokerState.READY else ()
+        named = ((T, 0),) if broker in self.lost and state is BrokerState.READY else ()  # it finds out in every life
         declared = replace(mine, state=state, damaged=named, version=mine.version + 1)
         self.image = self.image.apply(Delta(brokers={broker: declared}))
         return None
@@ -101,13 +103,14 @@ class World:
         if broker is not None:
             self.decide(lambda image: admit(image, broker, BASE))
             self.lost.discard(broker)
+            self.new.discard(broker)
             assert broker in self.image.brokers
 
     # --- what leaders do
 
     def leads(self) -> bool:
         leader = self.image.brokers.get(self.partition.leader)
-        return leader is not None and leader.alive
+        return leader is not None and leader.alive and leader.id not in self.lost  # it stops at the damage
 
     def produce(self) -> None:
         if self.leads():

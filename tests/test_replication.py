@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -21,10 +21,12 @@ from runnel.client.metadata import TopicPartition
 from runnel.client.offsets import Committed, commit, fetch_committed
 from runnel.client.producer import Producer
 from runnel.cluster.image import Partition as PartitionImage
+from runnel.cluster.reassignment import Move
 from runnel.cluster.store import Store
-from runnel.model.errors import NotEnoughReplicas
+from runnel.model.errors import NotEnoughReplicas, RunnelError
 from runnel.model.ids import BrokerId, Offset
 from runnel.record import records
+from runnel.record.batch import read_header
 from runnel.replica.partition import Partition
 from runnel.server import Machine, Server
 from runnel.shell.clock import SystemClock
@@ -33,6 +35,9 @@ from runnel.shell.rng import SystemRng
 from runnel.testing.store import Ensemble, SimStore
 from runnel.wire.kafka import messages as m
 from runnel.wire.kafka.apis import Api
+from runnel.wire.kafka.error_codes import ErrorCode
+
+R = TypeVar("R")
 
 LIMIT_S = 60.0
 CONFIG = BrokerConfig(kafka=Address("127.0.0.1", 0), replica_lag_ms=1_000, group_partitions=2)
@@ -51,7 +56,7 @@ class Brokers:
         self.up: dict[int, Server] = {}
         self.fatal: list[BaseException] = []
 
-    async def start(self, number: int) -> None:
+    async def start(self, number: int, rack: str = "") -> None:
         disk = self._disks[number] = RealDisk(str(self._folder / str(number)))
 
         async def open_store() -> Store:
@@ -59,7 +64,8 @@ class Brokers:
             return store
 
         machine = Machine(disk, SystemClock(), SystemRng(), open_store)
-        config = replace(self._config, broker_id=number, kafka=self._addresses.get(number, self._config.kafka))
+        address = self._addresses.get(number, self._config.kafka)
+        config = replace(self._config, broker_id=number, kafka=address, rack=rack)
         self.up[number] = server = Server(config, machine, partial(self._fatal, number))
         await server.start()
         self._addresses[number] = server.kafka  # for its next life: clients know it
@@ -98,10 +104,16 @@ class Brokers:
 @asynccontextmanager
 async def cluster_of(folder: Path, count: int = 3, **settings: Any) -> AsyncIterator[Brokers]:
     brokers = Brokers(folder, replace(CONFIG, **settings))
-    for number in range(1, count + 1):
-        await brokers.start(number)
-    try:
+    async with brokers_of(brokers, dict.fromkeys(range(1, count + 1), "")):
         yield brokers
+
+
+@asynccontextmanager
+async def brokers_of(brokers: Brokers, racks: dict[int, str]) -> AsyncIterator[None]:
+    for number, rack in racks.items():
+        await brokers.start(number, rack)
+    try:
+        yield
     finally:
         for number in list(brokers.up):
             await brokers.stop(number)
@@ -144,6 +156,67 @@ async def raw_produce(cluster: Cluster, broker: int, value: bytes, acks: int = -
     )  # fmt: skip
     answer = await cluster.broker(broker).ask(Api.PRODUCE, request, m.ProduceResponse, version_max=12)
     check(answer.responses[0].partition_responses[0].error_code, action="produce", broker=str(broker))
+
+
+async def fetch(
+    brokers: Brokers, broker: int, *, offset: int, rack: str = "", version: int = 12, bytes_max: int = 1_000
+) -> m.FetchResponse.PartitionData:
+    request = m.FetchRequest(
+        replica_id=-1, max_wait_ms=1, min_bytes=1, max_bytes=1_000_000, rack_id=rack, session_epoch=-1,
+        topics=[
+            m.FetchRequest.FetchTopic(
+                topic="t",
+                partitions=[
+                    m.FetchRequest.FetchPartition(
+                        partition=0, fetch_offset=offset, partition_max_bytes=bytes_max, current_leader_epoch=-1,
+                        last_fetched_epoch=-1,
+                    )
+                ],
+            )
+        ],
+    )  # fmt: skip
+    answer = await ask(brokers, broker, Api.FETCH, request, m.FetchResponse, version)
+    return answer.responses[0].partitions[0]
+
+
+async def end_of(brokers: Brokers, broker: int) -> int:
+    """The error of who asks for the end."""
+    asked = m.ListOffsetsRequest.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=-1)
+    request = m.ListOffsetsRequest(topics=[m.ListOffsetsRequest.ListOffsetsTopic(name="t", partitions=[asked])])
+    answer = await ask(brokers, broker, Api.LIST_OFFSETS, request, m.ListOffsetsResponse, 7)
+    return answer.topics[0].partitions[0].error_code
+
+
+async def ask(brokers: Brokers, broker: int, api: Api, request: Any, reply: type[R], version: int) -> R:
+    address = brokers.up[broker].kafka
+    connection = await connect(address.host, address.port, timeout_ms=5_000)
+    try:
+        return await connection.ask(api, request, reply, timeout_ms=5_000, version=version)
+    finally:
+        connection.close()
+
+
+def values_of(answer: m.FetchResponse.PartitionData) -> list[records.Record]:
+    data, found = memoryview(answer.records or b""), []
+    while data:
+        size = read_header(data).size
+        found += list(records.decode(data[:size]))
+        data = data[size:]
+    return found
+
+
+async def read_through(brokers: Brokers, broker: int) -> None:
+    """Read each offset until one can't be read."""
+    answers = [await fetch(brokers, broker, offset=offset) for offset in range(20)]
+    assert any(answer.error_code for answer in answers)
+
+
+def rot(folder: Path) -> None:
+    """Turn one byte in the middle of the only segment."""
+    [path] = folder.glob("*.log")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(data)
 
 
 async def read(brokers: Brokers, count: int) -> list[bytes | None]:
@@ -308,5 +381,135 @@ def test_a_group_goes_on_with_its_next_coordinator(tmp_path: Path) -> None:
             async with brokers.client() as cluster:
                 found = await cluster.persist(lambda: fetch_committed(cluster, "g", [where]))
                 assert found[where].offset == 7
+
+    run(main())
+
+
+def test_readers_are_sent_to_a_follower_in_their_rack(tmp_path: Path) -> None:
+    async def main() -> None:
+        brokers = Brokers(tmp_path, CONFIG)
+        async with brokers_of(brokers, {1: "a", 2: "b"}):
+            await create(brokers, replicas=2)
+            await produce(brokers, b"1", b"2")
+            leader = brokers.image().leader
+            follower, rack = (2, "b") if leader == 1 else (1, "a")
+            await eventually(lambda: brokers.replica(follower).high_watermark == 2)
+            near = await fetch(brokers, leader, offset=0, rack=rack)
+            assert (near.preferred_read_replica, bytes(near.records or b"")) == (follower, b"")
+            there = await fetch(brokers, follower, offset=0, rack=rack)
+            assert (there.error_code, there.preferred_read_replica, there.high_watermark) == (0, -1, 2)
+            assert [row.value for row in values_of(there)] == [b"1", b"2"]
+            # Nobody is near a reader without a rack, or in the leader's own.
+            for elsewhere in ("", "a" if rack == "b" else "b", "c"):
+                here = await fetch(brokers, leader, offset=0, rack=elsewhere)
+                assert (here.preferred_read_replica, len(values_of(here))) == (-1, 2)
+            # Who does not know of KIP-392 is told to find the leader; what nobody has is out of range everywhere.
+            old = await fetch(brokers, follower, offset=0, version=10)
+            assert old.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            beyond = await fetch(brokers, follower, offset=9)
+            assert beyond.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+    run(main())
+
+
+def test_a_follower_that_lags_says_that_an_offset_is_not_there_yet(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path, 2) as brokers:
+            await create(brokers, replicas=2)
+            await produce(brokers, b"1", b"2")
+            follower = next(broker for broker in brokers.up if broker != brokers.image().leader)
+            await eventually(lambda: brokers.replica(follower).high_watermark == 2)
+            brokers.replica(follower).leaders_high_watermark = Offset(5)  # as if it had heard of more than it has
+            ahead = await fetch(brokers, follower, offset=4)
+            assert ahead.error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+
+    run(main())
+
+
+def test_a_moved_replica_is_copied_and_its_old_place_is_removed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path) as brokers:
+            await create(brokers, replicas=1)
+            await produce(brokers, b"1", b"2")
+            [source] = brokers.image().replicas
+            target = next(broker for broker in brokers.up if broker != source)
+            folder = tmp_path / str(source) / "partitions" / str(brokers.replica(source).key)
+            controller = brokers.up[brokers.up[1].broker.image.controller.broker].broker.metadata
+            [moved] = await controller.reassign([Move("t", 0, (BrokerId(target),))])
+            assert not isinstance(moved, RunnelError)
+            await eventually(lambda: brokers.image().replicas == (target,))
+            await produce(brokers, b"3")
+            assert await read(brokers, 3) == [b"1", b"2", b"3"]
+            await eventually(lambda: not folder.exists())
+
+    run(main())
+
+
+def test_a_copy_that_rots_is_fetched_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path) as brokers:
+            await create(brokers)
+            sent = [b"%d" % number * 100 for number in range(20)]
+            for value in sent:
+                await produce(brokers, value)
+            await eventually(lambda: all(brokers.replica(n).high_watermark == 20 for n in brokers.up))
+            leader = brokers.image().leader
+            rot(tmp_path / str(leader) / "partitions" / str(brokers.replica(leader).key))
+            await read_through(brokers, leader)
+            await eventually(lambda: brokers.image().leader not in (leader, -1))
+            await eventually(lambda: leader in brokers.image().isr)
+            assert not brokers.replica(leader).log.damage
+            again = await fetch(brokers, leader, offset=0, bytes_max=100_000)
+            assert [row.value for row in values_of(again)] == sent
+
+    run(main())
+
+
+def test_a_copy_that_rots_on_a_follower_is_fetched_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path) as brokers:
+            await create(brokers)
+            sent = [b"%d" % number * 100 for number in range(20)]
+            for value in sent:
+                await produce(brokers, value)
+            follower = next(broker for broker in brokers.up if broker != brokers.image().leader)
+            await eventually(lambda: brokers.replica(follower).high_watermark == 20)
+            rot(tmp_path / str(follower) / "partitions" / str(brokers.replica(follower).key))
+            epoch = brokers.image().epoch
+            await read_through(brokers, follower)
+            await eventually(lambda: brokers.image().epoch >= epoch + 2 and len(brokers.image().isr) == 3)
+            assert not brokers.replica(follower).log.damage
+            again = await fetch(brokers, follower, offset=0, bytes_max=100_000)
+            assert [row.value for row in values_of(again)] == sent
+
+    run(main())
+
+
+def test_a_start_that_moved_moves_on_followers_too(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path, 2) as brokers:
+            await create(brokers, replicas=2)
+            await produce(brokers, b"1", b"2", b"3")
+            leader = brokers.image().leader
+            await brokers.replica(leader).log.advance_start(2)
+            await eventually(lambda: brokers.replica(3 - leader).log.start_offset == 2)
+
+    run(main())
+
+
+def test_a_new_leader_does_not_say_where_the_end_is_before_it_knows(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path, 2) as brokers:
+            await create(brokers, replicas=2, min_insync_replicas="2")
+            await produce(brokers, b"1")
+            leader = brokers.image().leader
+            await brokers.kill(3 - leader)
+            await brokers.kill(leader)
+            await brokers.start(leader)  # alone it can't know what was committed
+            await eventually(lambda: brokers.image().leader == leader)
+            assert await end_of(brokers, leader) == ErrorCode.OFFSET_NOT_AVAILABLE
+            await brokers.start(3 - leader)
+            await eventually(lambda: brokers.replica(leader).high_watermark == 1)
+            assert await end_of(brokers, leader) == 0
 
     run(main())

@@ -71,7 +71,7 @@ async def _read_some(store: Store, image: Image, touched: set[str]) -> Delta:
     names = await store.children(nodes.BROKERS_PATH)
     alive = {BrokerId(int(name)) for name in names}
     wanted = touched | {nodes.broker_path(broker) for broker in alive - image.brokers.keys()}
-    paths = [path for path in wanted if path.startswith(FOLDERS)]
+    paths = sorted(path for path in wanted if path.startswith(FOLDERS))  # a set has another order in each process
     found = dict(zip(paths, await asyncio.gather(*map(store.get, paths)), strict=True))
 
     def below(folder: str, read: Callable[[str, Node], V]) -> dict[str, V | None]:

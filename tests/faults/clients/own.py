@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from tests.faults.clients.load import COMMIT_S, Life, Stage, key, records_of, task_given
+from tests.faults.clients.load import BACKOFF_S, COMMIT_S, Life, Stage, key, records_of, task_given
 
 from runnel.client.cluster import Cluster, ClusterSettings
 from runnel.client.consumer import Consumer, Message
@@ -16,7 +16,7 @@ from runnel.client.offsets import fetch_committed
 from runnel.client.positions import From, Position, bounds
 from runnel.client.producer import Delivery, Producer
 from runnel.client.sender import ProducerSettings
-from runnel.model.errors import RunnelError
+from runnel.model.errors import RetriableError, RunnelError
 from runnel.shell.clock import SystemClock
 from runnel.shell.rng import SystemRng
 
@@ -77,9 +77,17 @@ class Own:
         self.journal.assigned(life.process, {key(*place): offset for place, offset in consumer.positions.items()})
         while not life.over:
             begun = time.monotonic()
-            messages = await consumer.poll(count_max=200, timeout_ms=300)
-            self.journal.polled(life.process, found(messages), begun)
+            self.journal.polled(life.process, found(await self._poll(consumer, life)), begun)
         await consumer.close()
+
+    async def _poll(self, consumer: Consumer | GroupConsumer, life: Life) -> list[Message]:
+        """What there is; a cluster that can't be reached for now is asked again."""
+        try:
+            return await consumer.poll(count_max=200, timeout_ms=300)
+        except RetriableError as error:
+            self.journal.trouble(life.process, str(error))
+            await asyncio.sleep(BACKOFF_S)
+            return []
 
     async def join(self) -> None:
         life, group = self.stage.life("own-member"), self.task.group
@@ -88,7 +96,7 @@ class Own:
         due, generation = 0.0, -1
         while not life.over:
             begun = time.monotonic()
-            messages = await consumer.poll(count_max=200, timeout_ms=300)
+            messages = await self._poll(consumer, life)
             seat_now = consumer.membership.generation
             if seat_now.id != generation:
                 generation = seat_now.id

@@ -56,7 +56,8 @@ class Fetcher:
         self._throttle = throttle
         self._rng = rng
         self._followed: dict[PartitionKey, Partition] = {}
-        self._asked: dict[PartitionKey, Question] = {}  # what the leader knows that we ask
+        # What the leader knows that we ask; None: what came of it led nowhere, so that it must be asked anew.
+        self._asked: dict[PartitionKey, Question | None] = {}
         self._due: dict[PartitionKey, None] = {}  # where that may have changed
         self._resting: dict[PartitionKey, asyncio.TimerHandle] = {}
         self._session = (NO_SESSION, FULL)
@@ -123,7 +124,8 @@ class Fetcher:
         for key in due:
             question = self._question(key)
             if question is None:
-                if self._asked.pop(key, None) is not None:
+                if key in self._asked:
+                    del self._asked[key]
                     forgotten.append(key)
             elif self._asked.get(key) != question:
                 self._asked[key] = question
@@ -213,6 +215,8 @@ class Fetcher:
         if not further:
             if data.error_code:
                 logger.info("%s: broker %d says %s", partition.name, self._leader, name_of(data.error_code))
+            # The rest may be over before the next request: the leader must be asked all the same.
+            self._asked[key] = None
             self._rest(key, self._pause_s(1))
 
     # --- resting

@@ -151,6 +151,67 @@ def test_what_was_synced_before_a_truncation_does_not_count_after_it() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("bit", [0, 1, 2, 3, 20, 40])
+@pytest.mark.parametrize("hit", [4, 5, 11])
+def test_an_offset_that_rotted_in_the_synced_tail_is_damage(hit: int, bit: int) -> None:
+    """Offsets lie outside the checksum; followers may have gaps. What follows, and the mark, tell it."""
+
+    async def test(disk: SimDisk) -> None:
+        await filled(disk, WIDE)
+        content = bytearray(disk.content(FIRST))
+        other = hit ^ (1 << bit)
+        content[hit * SIZE : hit * SIZE + 8] = other.to_bytes(8, "big")
+        disk.damage(FIRST, bytes(content))
+        log = await opened(disk.kill(), WIDE)
+        assert (log.intact_until, log.end_offset) == (hit, 12)
+        served, refused = await sweep(log)
+        assert served == [offset for offset in range(12) if offset != hit]
+        assert refused == [hit]
+
+    run(test)
+
+
+@pytest.mark.parametrize("hit", [4, 11])
+def test_an_epoch_that_rotted_in_the_synced_tail_is_damage(hit: int) -> None:
+    async def test(disk: SimDisk) -> None:
+        await filled(disk, WIDE)
+        disk.rot(FIRST, hit * SIZE + 15, 1)
+        log = await opened(disk.kill(), WIDE)
+        if hit == 11:
+            assert (await sweep(log), log.epochs.entries()) == ((list(range(11)), [11]), [(0, 0)])
+        else:
+            assert log.intact_until <= 5, "nothing tells which of the two epochs is the wrong one"
+            assert log.end_offset == 12
+
+    run(test)
+
+
+@pytest.mark.parametrize("bit", [0, 1, 2, 3, 20, 40])
+def test_an_offset_that_rotted_where_there_are_gaps_is_damage(bit: int) -> None:
+    async def test(disk: SimDisk) -> None:
+        bases = [*range(0, 120, 10), *range(120, 126)]
+        log = await opened(disk, WIDE)
+        await follow(log, *bases)
+        await log.close()
+        number = 14 if bit < 4 else 4  # in the middle of a gap nobody could know
+        content = bytearray(disk.content(FIRST))
+        content[number * SIZE : number * SIZE + 8] = (bases[number] ^ (1 << bit)).to_bytes(8, "big")
+        disk.damage(FIRST, bytes(content))
+        log = await opened(disk, WIDE)
+        served, offset = [], 0
+        while offset < 126:
+            try:
+                data = await log.read(offset, 400, 126)
+            except Corruption as error:
+                offset = error.next_offset
+                continue
+            served += [header.base_offset for _, header in batch.headers(data)]
+            offset = served[-1] + 1
+        assert served == [base for base in bases if base != bases[number]]
+
+    run(test)
+
+
 # --- what is missing
 
 
@@ -341,8 +402,9 @@ def test_known_damage_is_no_gap_of_compaction() -> None:
         await follow(log, 12, 13)
         await log.compact()
         for _ in range(2):
-            with pytest.raises(Corruption):
-                await log.read(4, 1000, 12)
+            for offset in (3, 4, 5):
+                with pytest.raises(Corruption):
+                    await log.read(offset, 1000, 12)
             assert batch.read_header(await log.read(6, 1, 12)).base_offset >= 6
             log = await opened(disk := disk.kill(), settings)
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from runnel.log import index as indexes
 from runnel.log.index import ENTRY_BYTES, RELATIVE_MAX, TAIL_BYTES_MAX, Footer, Index
-from runnel.log.scan import find_hole, walk
+from runnel.log.scan import find_hole, misplaced, walk
 from runnel.log.segment import Hole, Segment
 from runnel.model.seams import Disk, File
 from runnel.record.batch import BatchHeader
@@ -80,25 +80,25 @@ def fits(footer: Footer | None, segment: Segment, next_offset: int) -> bool:
     )
 
 
-def unscanned(footer: Footer | None, segment: Segment, end: int, next_offset: int) -> Hole | None:
+def unscanned(
+    footer: Footer | None, segment: Segment, end: int, next_offset: int, *, gapless: bool = False
+) -> Hole | None:
     """What is missing at the end of a segment that was scanned up to `end`, if its index knew more.
 
-    An index that claims more than there is room for is from before a truncation, and says nothing.
+    An index that claims more than there is room for is from before a truncation, and says nothing. Without one nobody
+    knows, but in a log that is `gapless`, which was never compacted, a segment ends where the next one begins.
     """
-    if footer is None or segment.base_offset + footer.offsets > next_offset:
-        return None
-    sealed_end = segment.base_offset + footer.offsets
-    if footer.log_bytes == segment.size:
-        first = sealed_end
-    elif footer.log_bytes > segment.size:
+    first = next_offset
+    known = footer is not None and segment.base_offset + footer.offsets <= next_offset
+    if footer is not None and known and footer.log_bytes == segment.size:
+        first = segment.base_offset + footer.offsets
+    elif gapless or (footer is not None and known and footer.log_bytes > segment.size):
         first = end
-    else:
-        return None
     return Hole(segment.size, segment.size, first, next_offset) if first < next_offset else None
 
 
 def load_or_build(
-    disk: Disk, segment: Segment, next_offset: int, interval_bytes: int
+    disk: Disk, segment: Segment, next_offset: int, interval_bytes: int, *, gapless: bool = False
 ) -> tuple[Index, tuple[Hole, ...]]:
     """The index of a sealed segment, the one beside it if it is whole and fits, else a new one; and what is rotten."""
     found = None
@@ -109,14 +109,20 @@ def load_or_build(
         finally:
             file.close()
     if found is None or not fits(found, segment, next_offset):
-        return build(disk, segment, next_offset, interval_bytes, sealed=found)
+        return build(disk, segment, next_offset, interval_bytes, sealed=found, gapless=gapless)
     index = Index(found.mark, next_at=segment.size)
     index.verified = True
     return index, ()
 
 
 def build(
-    disk: Disk, segment: Segment, next_offset: int, interval_bytes: int, *, sealed: Footer | None = None
+    disk: Disk,
+    segment: Segment,
+    next_offset: int,
+    interval_bytes: int,
+    *,
+    sealed: Footer | None = None,
+    gapless: bool = False,
 ) -> tuple[Index, tuple[Hole, ...]]:
     """A new index for a segment from its batches, and what is rotten between them."""
     index = Index()
@@ -129,15 +135,20 @@ def build(
             for at, header in walk(file, position, segment.size):
                 if header.base_offset < offset or header.last_offset >= next_offset:
                     break
+                after = at + header.size
+                if header.base_offset > offset and misplaced(
+                    file.read, header.last_offset, offset, after, segment.size
+                ):
+                    break
                 writer.note(header, at, offset, interval_bytes)
-                position, offset = at + header.size, header.last_offset + 1
+                position, offset = after, header.last_offset + 1
             if position < segment.size:
                 holes.append(find_hole(file, position, segment.size, offset, next_offset))
                 position, offset = holes[-1].end_position, holes[-1].next_offset
     finally:
         file.close()
         writer.finish(segment, next_offset)
-    if (rest := unscanned(sealed, segment, offset, next_offset)) is not None:
+    if (rest := unscanned(sealed, segment, offset, next_offset, gapless=gapless and not index.gaps)) is not None:
         holes.append(rest)
     index.verified = True
     return index, tuple(holes)

@@ -136,8 +136,11 @@ class Keeper:
     def mark_synced(self) -> None:
         """Say how far the log is synced. If the disk refuses, less is known after a crash."""
         with suppress(OSError):
-            path = f"{self._state.folder}/{SYNCED}"
-            self._opened(path).write((mark.encode(self._state.cuts, self._state.synced_offset),), 0)
+            state = self._state
+            path = f"{state.folder}/{SYNCED}"
+            self._opened(path).write(
+                (mark.encode(state.cuts, state.synced_offset, state.epochs.epoch_of(state.synced_offset - 1)),), 0
+            )
             if self._files.crowded:
                 self._files.forget(path)
 

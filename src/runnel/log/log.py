@@ -84,7 +84,7 @@ class Log:
         """
         now_ms = clock.wall_ms()
         try:
-            found = await disk.offload(lambda: recover(disk, folder, config.index_interval_bytes, now_ms))
+            found = await disk.offload(lambda: recover(disk, folder, config, now_ms))
         except OSError as error:
             raise StorageFailed(f"could not open {folder}: {error}. Check the disk, then try again") from error
         files = files or Files(disk)

@@ -7,6 +7,7 @@ So what a bad batch means can be told apart: below the mark it was synced, and i
 """
 
 from struct import Struct
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -14,20 +15,29 @@ from runnel.log import checkpoint as checkpoints
 from runnel.log.layout import SYNCED
 from runnel.model.seams import Disk
 
-_MARK = Struct(">4sIqq")  # magic, CRC-32C of what follows, cuts, offset
-_BODY = Struct(">qq")
+_MARK = Struct(">4sIqqi")  # magic, CRC-32C of what follows, cuts, offset, leader epoch
+_BODY = Struct(">qqi")
 _MAGIC = b"RSyn"
 
 
-def encode(cuts: int, offset: int) -> bytes:
-    return _MARK.pack(_MAGIC, crc32c(_BODY.pack(cuts, offset)), cuts, offset)
+class Mark(NamedTuple):
+    """Everything below `offset` was synced, and a batch of `epoch` ends there."""
+
+    offset: int
+    epoch: int
 
 
-def load(disk: Disk, folder: str, cuts: int) -> int:
-    """Everything below was synced after this many cuts; 0 if nothing is known."""
+def encode(cuts: int, offset: int, epoch: int) -> bytes:
+    body = _BODY.pack(cuts, offset, epoch)
+    return b"".join((_MAGIC, crc32c(body).to_bytes(4, "big"), body))
+
+
+def load(disk: Disk, folder: str, cuts: int) -> Mark | None:
+    """What was said after so many cuts, as far as it is there."""
     data = checkpoints.read_small(disk, f"{folder}/{SYNCED}")
     if data is None or len(data) != _MARK.size:
-        return 0
-    magic, crc, said_cuts, offset = _MARK.unpack(data)
-    sound = magic == _MAGIC and crc == crc32c(_BODY.pack(said_cuts, offset)) and said_cuts == cuts
-    return int(offset) if sound else 0
+        return None
+    magic, crc, said_cuts, offset, epoch = _MARK.unpack(data)
+    if magic != _MAGIC or crc != crc32c(data[-_BODY.size :]) or said_cuts != cuts:
+        return None
+    return Mark(offset, epoch)

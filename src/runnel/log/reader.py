@@ -17,7 +17,7 @@ from runnel.log.epochs import Epochs
 from runnel.log.files import Files
 from runnel.log.index import NO_TIMESTAMP, Index, NotCached, Read, entries_intact, sealed_latest
 from runnel.log.indexing import build, load_or_build
-from runnel.log.scan import find_hole, walk
+from runnel.log.scan import find_hole, misplaced, walk
 from runnel.log.segment import Hole, Segment
 from runnel.log.state import State
 from runnel.log.writer import Writer
@@ -73,8 +73,7 @@ class Reader:
         state = self._state
         if not state.start_offset <= offset <= state.end_offset:
             raise self._out_of_range(offset)
-        if state.damage:
-            upto = state.damage.bound(offset, upto)
+        bound = state.damage.bound(offset, upto) if state.damage else upto
         if offset >= upto or offset == state.end_offset:
             return b""
         try:
@@ -83,9 +82,21 @@ class Reader:
             if file is None or position >= segment.size:
                 self._cursors.pop(offset, None)
                 return None
-            found = _gather(segment, segment.size, state.epochs, file.read_cached, position, due, bytes_max, upto)
+            found = _gather(
+                segment,
+                segment.size,
+                state.epochs,
+                file.read_cached,
+                position,
+                due,
+                bytes_max,
+                bound,
+                state.end_of(segment),
+            )
         except (NotCached, Rot, OSError):
             return None  # `read` finds out more
+        if not found.data and bound < upto:
+            return None
         self._remember(segment, found)
         return found.data
 
@@ -103,19 +114,21 @@ class Reader:
             segment = self._state.segment_of(offset)
             generation = self._generation
             index = await self.index_of(segment)
+            bound = self._state.damage.bound(offset, upto)
             try:
-                found = await self._fetch(segment, index, offset, bytes_max, self._state.damage.bound(offset, upto))
+                found = await self._fetch(segment, index, offset, bytes_max, bound)
             except Rot as rot:
                 if generation == self._generation:
                     await self._locate_rot(segment, index, rot)
                 continue
-            if found is not None:
+            if found is not None and (found.data or bound == upto):
                 if generation == self._generation:
                     self._remember(segment, found)
                 return found.data
-            if segment is self._state.active:
+            if segment is self._state.active and bound == upto:
                 return b""
-            offset = self._state.end_of(segment)
+            # Nothing before the next segment, or before damage: that is not to be passed over.
+            offset = bound if found is not None else min(self._state.end_of(segment), bound)
         return data
 
     def _out_of_range(self, offset: int) -> OffsetOutOfRange:
@@ -147,6 +160,7 @@ class Reader:
 
     async def _fetch(self, segment: Segment, index: Index, offset: int, bytes_max: int, upto: int) -> _Found | None:
         size, frozen, epochs = segment.size, index.frozen(), self._state.epochs.copy()
+        next_base = self._state.end_of(segment)
         async with (
             self._files.pinned(segment.log_path) as log_file,
             self._files.pinned(segment.index_path, create=True) as index_file,
@@ -156,7 +170,7 @@ class Reader:
                 place = _seek(segment, size, frozen, log_file.read, index_file.read, offset)
                 if place is None:
                     return None
-                return _gather(segment, size, epochs, log_file.read, *place, bytes_max, upto)
+                return _gather(segment, size, epochs, log_file.read, *place, bytes_max, upto, next_base)
 
             return await self._disk.offload(work)
 
@@ -284,7 +298,15 @@ def _seek(
 
 
 def _gather(
-    segment: Segment, end: int, epochs: Epochs, read: Read, position: int, due: int, bytes_max: int, upto: int
+    segment: Segment,
+    end: int,
+    epochs: Epochs,
+    read: Read,
+    position: int,
+    due: int,
+    bytes_max: int,
+    upto: int,
+    next_base: int,
 ) -> _Found:
     """Whole good batches from `position` on, none if the first is not wholly below `upto`."""
     data = read(max(HEADER_BYTES, min(bytes_max, end - position)), position)
@@ -312,6 +334,10 @@ def _gather(
             if at:
                 break
             raise Rot(position, due)
+        if base != due and (base + delta >= next_base or misplaced(read, base + delta, due, position + at + size, end)):
+            if at:
+                break
+            raise Rot(position, due)
         if leader_epoch != epoch:
             if not epochs.may_have(leader_epoch, base + delta):
                 if at:
@@ -334,6 +360,8 @@ def _locate_rot(
     for at, header in walk(log_file, position, end):
         is_due = header.base_offset == due or (index.gaps and header.base_offset > due)
         is_due = is_due and epochs.may_have(header.leader_epoch, header.last_offset)
+        if header.base_offset > due and misplaced(log_file.read, header.last_offset, due, at + header.size, end):
+            is_due = False
         if not is_due or header.last_offset >= next_base:
             break
         position, due = at + header.size, header.last_offset + 1

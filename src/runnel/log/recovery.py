@@ -36,11 +36,13 @@ from runnel.log.layout import (
     ranges_of,
 )
 from runnel.log.producers import Producers
-from runnel.log.scan import find_hole, walk, walk_over_rot
+from runnel.log.scan import find_hole, misplaced, walk, walk_over_rot
 from runnel.log.segment import Hole, Segment
 from runnel.model.errors import Corruption
 from runnel.model.ids import Offset
 from runnel.model.seams import Disk, File
+from runnel.model.topic_config import TopicConfig
+from runnel.record.batch import BatchHeader
 
 
 @dataclass(slots=True)
@@ -60,7 +62,7 @@ class Recovered:
     damage: list[Corruption] = field(default_factory=list)
 
 
-def recover(disk: Disk, folder: str, index_interval_bytes: int, now_ms: int) -> Recovered:
+def recover(disk: Disk, folder: str, config: TopicConfig, now_ms: int) -> Recovered:
     """Open what is in the folder, repairing what a crash left. Blocks: call it off the loop."""
     disk.make_dir(folder)
     names = finish_swaps(disk, folder, disk.list(folder))
@@ -70,7 +72,7 @@ def recover(disk: Disk, folder: str, index_interval_bytes: int, now_ms: int) -> 
     if known is not None and known.anew:
         known = _begin(disk, folder, names, known, now_ms)
         names = disk.list(folder)
-    return _Recovery(disk, folder, names, known, index_interval_bytes, now_ms).run()
+    return _Recovery(disk, folder, names, known, config, now_ms).run()
 
 
 def _begin(disk: Disk, folder: str, names: list[str], decided: Checkpoint, now_ms: int) -> Checkpoint:
@@ -144,17 +146,20 @@ class _Recovery:
     """One opening of one folder."""
 
     def __init__(
-        self, disk: Disk, folder: str, names: list[str], known: Checkpoint | None, index_interval_bytes: int,
-        now_ms: int,
+        self, disk: Disk, folder: str, names: list[str], known: Checkpoint | None, config: TopicConfig, now_ms: int
     ) -> None:  # fmt: skip
         self.disk = disk
         self.folder = folder
-        self.interval = index_interval_bytes
+        self.interval = config.index_interval_bytes
+        self.gapless = not config.compacts
         self.now_ms = now_ms
         self.bases = offsets_of(names, LOG)
         self.snapshots = offsets_of(names, PRODUCERS)
         self.known = known
-        self.synced = Offset(max(known.recovery_offset, marks.load(disk, folder, known.cuts)) if known else 0)
+        self.synced = Offset(known.recovery_offset if known else 0)
+        self.mark = marks.load(disk, folder, known.cuts) if known else None
+        if self.mark is not None:
+            self.synced = Offset(max(self.synced, self.mark.offset))
         self.trusted = False  # everything below the recovery point is there
         self.scanned = False
         self.damage = known_damage(folder, known) if known else []
@@ -243,7 +248,7 @@ class _Recovery:
         """See whether the segments that are not scanned are there, and as long as they were."""
         for segment, next_base in zip(self.segments, self.bases[1:], strict=False):
             if not fits(footer_of(self.disk, segment), segment, next_base):
-                segment.index, holes = load_or_build(self.disk, segment, next_base, self.interval)
+                segment.index, holes = load_or_build(self.disk, segment, next_base, self.interval, gapless=self.gapless)
                 self._take_holes(segment, holes)
 
     def _take_holes(self, segment: Segment, holes: tuple[Hole, ...]) -> None:
@@ -281,7 +286,8 @@ class _Recovery:
         finally:
             file.close()
         if not is_last and not self.trusted:
-            hole = unscanned(footer, segment, self.end, self._bound(segment))
+            gapless = self.gapless and not index.gaps
+            hole = unscanned(footer, segment, self.end, self._bound(segment), gapless=gapless)
             if hole is not None:
                 self._take_holes(segment, (hole,))
                 self.end = Offset(hole.next_offset)
@@ -291,9 +297,10 @@ class _Recovery:
 
     def _scan(self, file: File, segment: Segment, position: int, is_last: bool, writer: IndexWriter) -> int:
         """Up to where the segment is good, rot apart."""
+        bound = self._bound(segment)
         while True:
             for at, header in walk(file, position, segment.size):
-                if header.base_offset < self.end or header.leader_epoch < self.epochs.latest:
+                if not self._may_follow(file, segment, at, header, bound):
                     break
                 writer.note(header, at, self.end, self.interval)
                 if header.leader_epoch != self.epochs.latest:
@@ -304,7 +311,7 @@ class _Recovery:
                 position = at + header.size
             if position == segment.size or (self.trusted and self.end >= self.synced):
                 return position
-            hole = find_hole(file, position, segment.size, self.end, self._bound(segment))
+            hole = find_hole(file, position, segment.size, self.end, bound)
             if hole.end_position == segment.size and is_last:
                 if self.end >= self.synced:
                     return position
@@ -314,6 +321,15 @@ class _Recovery:
             self.end = Offset(hole.next_offset)
             if position == segment.size:
                 return position
+
+    def _may_follow(self, file: File, segment: Segment, at: int, header: BatchHeader, bound: int) -> bool:
+        """Whether a whole batch continues the log: its offset and epoch lie outside its checksum."""
+        base, last, end = header.base_offset, header.last_offset, self.end
+        if base < end or last >= bound or header.leader_epoch < self.epochs.latest:
+            return False
+        if self.trusted and self.mark is not None and end < self.mark.offset <= last + 1:
+            return last + 1 == self.mark.offset and header.leader_epoch == self.mark.epoch
+        return base == end or not misplaced(file.read, last, end, at + header.size, segment.size)
 
     def _bound(self, segment: Segment) -> int:
         """No offset of this segment can be as high."""

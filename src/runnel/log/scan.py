@@ -4,13 +4,13 @@ Rule 1: a batch counts only if it is whole, of our format, and has the checksum 
 Rule 2: nothing here decides what a bad batch means: whether it is a torn tail or rot is the caller's to know.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from crc32c import crc32c
 
 from runnel.log.segment import Hole
 from runnel.model.limits import MIB
-from runnel.model.seams import File
+from runnel.model.seams import Buffer, File
 from runnel.record.batch import CRC_STARTS, HEADER_BYTES, MAGIC, MAGIC_AT, BatchHeader, intact, read_header
 
 CHUNK_BYTES = 4 * MIB
@@ -52,6 +52,18 @@ def walk_over_rot(
         if position < end:
             hole = find_hole(file, position, end, offset, next_base)
             position, offset = hole.end_position, hole.next_offset
+
+
+def misplaced(read: Callable[[int, int], Buffer | None], last: int, due: int, after: int, end: int) -> bool:
+    """Whether a batch that leaves a gap, and ends with offset `last`, can't stand where it stands.
+
+    Offsets lie outside the checksum. If the batch behind it would fit into the gap, there is none: its offset is wrong.
+    """
+    data = read(HEADER_BYTES, after) if after + HEADER_BYTES <= end else None
+    if data is None or len(data) < HEADER_BYTES:
+        return False
+    following = read_header(data)
+    return following.magic == MAGIC and following.size >= HEADER_BYTES and due <= following.base_offset <= last
 
 
 def find_hole(file: File, position: int, end: int, first_offset: int, end_offset: int) -> Hole:

@@ -204,7 +204,7 @@ def _locate_cut(
         end = segment.base_offset + relative
         for at, header in walk_over_rot(log_file, position, segment.size, end, next_base):
             if header.last_offset >= offset:
-                position, end = at, min(header.base_offset, offset)
+                end = min(header.base_offset, offset)  # what may be rotten between is cut off too
                 break
             position, end = at + header.size, header.last_offset + 1
         if index is None:

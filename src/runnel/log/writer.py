@@ -455,13 +455,13 @@ class Writer:
 
     async def reload(self) -> None:
         """An exchange of files failed half-way: take the log as it is on the disk, or stop if that fails too."""
-        now_ms, interval_bytes = self._clock.wall_ms(), self._config.index_interval_bytes
+        now_ms, config = self._clock.wall_ms(), self._config
         self._release()
         for segment in self._state.segments:
             self._files.forget(segment.log_path)
             self._files.forget(segment.index_path)
         try:
-            found = await self._disk.offload(lambda: recover(self._disk, self._state.folder, interval_bytes, now_ms))
+            found = await self._disk.offload(lambda: recover(self._disk, self._state.folder, config, now_ms))
         except OSError:
             self.abandon()
             raise

@@ -148,6 +148,10 @@ class TopicConfig:
     def deletes(self) -> bool:
         return "delete" in self.cleanup_policy
 
+    @property
+    def compacts(self) -> bool:
+        return "compact" in self.cleanup_policy
+
     def with_overrides(self, overrides: Mapping[str, str]) -> "TopicConfig":
         """These settings with others on top; raises InvalidConfig at the first that is unknown or not allowed."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}

@@ -23,6 +23,7 @@ from runnel.broker.peers import Peers
 from runnel.broker.produce import Producing
 from runnel.broker.replication import Replication
 from runnel.broker.replication import Settings as ReplicationSettings
+from runnel.broker.routing import Routing
 from runnel.broker.throttle import Throttle
 from runnel.cluster.config_rules import ConfigChange
 from runnel.cluster.controller import Resource
@@ -80,7 +81,9 @@ class Broker:
             self.id, lambda: self._newest().brokers[self.id].epoch, self._peers, _replication_of(config), throttle, rng
         )
         self._fetching = Fetching(config.fetch_bytes_max, self._near)
-        self.produce = Producing(clock).produce
+        producing = Producing(clock)
+        self.produce = producing.produce
+        self.forward_produce = Routing(self.partitions, producing, self._peers, self._newest, rng).produce
         self.fetch = self._fetching.fetch
         self._housekeeping = Housekeeping(
             self.partitions, self.groups, every_ms=config.housekeeping_ms, producer_expiry_ms=config.producer_expiry_ms

@@ -214,7 +214,7 @@ class Fetcher:
             further = False
         if not further:
             if data.error_code:
-                logger.info("%s: broker %d says %s", partition.name, self._leader, name_of(data.error_code))
+                logger.debug("%s: broker %d says %s", partition.name, self._leader, name_of(data.error_code))
             # The rest may be over before the next request: the leader must be asked all the same.
             self._asked[key] = None
             self._rest(key, self._pause_s(1))

@@ -1,5 +1,7 @@
 """The classes: slots, defaults, comparison; and that the checked-in stub tells the truth about them."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID
 
@@ -7,12 +9,27 @@ import pytest
 
 from runnel.wire.kafka import messages as m
 from runnel.wire.kafka import notation
+from runnel.wire.kafka.classes import Message, build
 
 
 def test_a_class_is_built_once_and_nests_its_structs() -> None:
     assert m.FetchRequest is m.FetchRequest
     assert m.FetchRequest.FetchTopic is m.FetchRequest.FetchTopic
     assert m.FetchRequest.FetchTopic.__qualname__ == "FetchRequest.FetchTopic"
+
+
+def test_threads_that_name_a_class_at_once_get_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(vars(m), "FetchRequest", raising=False)
+    both_build = threading.Barrier(2, timeout=10)
+
+    def slow_build(schema: notation.Message) -> type[Message]:
+        both_build.wait()
+        return build(schema)
+
+    monkeypatch.setattr(m, "build", slow_build)
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(lambda _: m.FetchRequest, range(2))
+    assert one is other
 
 
 def test_every_field_has_the_default_of_the_schema() -> None:

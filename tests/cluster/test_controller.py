@@ -293,3 +293,12 @@ def test_settings_of_brokers_are_versioned_like_topics() -> None:
 def test_producer_ids_come_in_blocks() -> None:
     assert controller.producer_id_block(0) == range(1000)
     assert controller.producer_id_block(3000) == range(3000, 4000)
+
+
+@pytest.mark.parametrize("name", ["min.insync.replicas", "unclean.leader.election.enable"])
+def test_what_leaders_and_controller_must_agree_on_no_broker_has_of_its_own(name: str) -> None:
+    value = "2" if name.startswith("min") else "true"
+    image = empty()
+    with pytest.raises(InvalidConfig, match="set it for all of them, or for a topic"):
+        _alter(image, BrokerResource(b(1)[0]), ConfigChange(name, value))
+    assert _alter(image, BrokerResource(None), ConfigChange(name, value)).configs

@@ -64,6 +64,9 @@ OWN_SETTINGS: Final[Mapping[str, Setting]] = {
     )
 }
 
+# The leader and the controller must mean the same by these, whoever they are: so no broker has its own.
+OF_THE_CLUSTER: Final = frozenset({"min.insync.replicas", "unclean.leader.election.enable"})
+
 
 class ConfigOp(IntEnum):
     """Kafka's numbers for what an incremental change does."""
@@ -163,6 +166,12 @@ def topic_setting_of_broker(name: str) -> str:
         allowed = ", ".join([*BROKER_SETTINGS, *OWN_SETTINGS])
         raise InvalidConfig(f"broker setting {name!r} is unknown or needs a restart: while running, change {allowed}")
     return BROKER_SETTINGS[name]
+
+
+def topic_setting_of_one_broker(name: str) -> str:
+    if name in OF_THE_CLUSTER:
+        raise InvalidConfig(f"setting {name} holds for all brokers alike: set it for all of them, or for a topic")
+    return topic_setting_of_broker(name)
 
 
 def topic_defaults(image: Image, broker: BrokerId | None, base: TopicConfig) -> TopicConfig:

@@ -129,7 +129,9 @@ def alter_config(
         was,
         changes,
         incremental=incremental,
-        topic_setting=config_rules.topic_setting_of_broker,
+        topic_setting=config_rules.topic_setting_of_broker
+        if resource.id is None
+        else config_rules.topic_setting_of_one_broker,
         effective=config_rules.topic_defaults(image, resource.id, base),
     )
     if values == was:

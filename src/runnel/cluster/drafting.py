@@ -60,11 +60,14 @@ class RuleBook:
         self._base = base
         self._broker = broker
         self._usual = Rules.of(topic_defaults(image, broker, base))
+        self._last: tuple[Topic, Rules] | None = None  # topics are asked for partition by partition
 
     def of(self, topic: Topic) -> Rules:
         if not topic.config:
             return self._usual
-        return Rules.of(topic_config(self._image, topic, self._broker, self._base))
+        if self._last is None or self._last[0] is not topic:
+            self._last = topic, Rules.of(topic_config(self._image, topic, self._broker, self._base))
+        return self._last[1]
 
 
 class Draft:
@@ -107,8 +110,10 @@ class Draft:
 
     def _finish_move(self) -> None:
         """A reassignment is done once everyone it is meant for is in sync."""
+        if not self.adding and not self.removing:
+            return
         target = tuple(broker for broker in self.replicas if broker not in self.removing)
-        if (self.adding or self.removing) and set(target) <= set(self.isr):
+        if set(target) <= set(self.isr):
             self.replicas, self.isr, self.adding, self.removing = target, target, (), ()
 
     def _elect(self, living: Living, unclean: bool) -> None:

@@ -70,11 +70,11 @@ def admit(image: Image, broker: BrokerId, base: TopicConfig) -> Decision[Partiti
     book, here, changes = RuleBook(image, base), RuleBook(image, base, broker), Changes(image)
     damaged = frozenset(registered.damaged)
     for topic in image.topics.values():
-        rules = book.of(topic)
         for number, partition in enumerate(topic.partitions):
-            if broker not in partition.replicas:
-                continue
-            draft = Draft(partition, rules)
+            trusted = broker in partition.isr or broker in partition.elr
+            if not trusted and not (partition.leader == NO_LEADER and broker in partition.replicas):
+                continue  # nothing follows from it
+            draft = Draft(partition, book.of(topic))
             if (topic.id, number) in damaged or not _may_keep(registered, partition, before, here.of(topic)):
                 draft.lose(broker)
             draft.settle(after)

@@ -125,16 +125,16 @@ class Ledger:
         raise RequestTimedOut("the metadata kept changing while this change was made: try again")
 
     async def change_each(
-        self, requests: Sequence[R], decide: Callable[[Image, Sequence[R]], Decision[T]], *, for_itself: bool = False
+        self, requests: Sequence[R], decide: Callable[[Image, Sequence[R]], Decision[T]]
     ) -> list[T | RunnelError]:
         """Do many requests in few multis; after a conflict, what is not done yet is decided anew."""
         results: list[T | RunnelError] = [_UNDECIDED] * len(requests)
         pending = list(range(len(requests)))
         async with self.turn:
             for _ in range(TRIES_MAX):
-                self.fence(for_itself)
+                self.fence()
                 decision = decide(self.image, [requests[index] for index in pending])
-                done = await self._commit(decision, for_itself)
+                done = await self._commit(decision, for_itself=False)
                 undone = decision.delta.keys - done
                 for index, result in zip(pending, decision.results, strict=True):
                     results[index] = result

@@ -125,18 +125,17 @@ class Metadata:
     # --- topics and settings
 
     async def create_topics(
-        self, specs: Sequence[NewTopic], *, validate_only: bool = False, for_itself: bool = False
+        self, specs: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[Topic | RunnelError]:
         """For each topic: what it became, or why not.
 
         Raises if the request as a whole is refused, or if the store fails; then some topics may have been made.
-        `for_itself`: no client asked for this change, the broker needs it.
         """
 
         def decide(image: Image, specs: Sequence[NewTopic]) -> Decision[Topic]:
             return controller.create_topics(image, specs, self._new_topic_id, self._defaults, self._rng)
 
-        return await self._topics(specs, decide, validate_only, for_itself)
+        return await self._topics(specs, decide, validate_only)
 
     async def create_partitions(
         self, specs: Sequence[NewPartitions], *, validate_only: bool = False
@@ -151,16 +150,12 @@ class Metadata:
         return await self._topics(topics, controller.delete_topics, False)
 
     async def _topics(
-        self,
-        requests: Sequence[R],
-        decide: Callable[[Image, Sequence[R]], Decision[Topic]],
-        validate_only: bool,
-        for_itself: bool = False,
+        self, requests: Sequence[R], decide: Callable[[Image, Sequence[R]], Decision[Topic]], validate_only: bool
     ) -> list[Topic | RunnelError]:
         if validate_only:
-            self._ledger.fence(for_itself)
+            self._ledger.fence()
             return list(decide(self.image, requests).results)
-        return await self._ledger.whole(self._ledger.change_each(requests, decide, for_itself=for_itself))
+        return await self._ledger.whole(self._ledger.change_each(requests, decide))
 
     async def data_removed(self, broker: BrokerId, topic_ids: Sequence[TopicId]) -> None:
         """Say that a broker has no data of these deleted topics any more."""

@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import contextlib
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -85,6 +86,8 @@ class Load:
         self.acknowledged: dict[tuple[int, int], bytes] = {}  # by partition and offset
         self.read: dict[tuple[int, int], bytes] = {}
         self.progress = asyncio.Event()
+        self._unchecked: list[tuple[int, int]] = []
+        self._told_since: list[tuple[int, int]] = []
         self._next = 0
         self._room = asyncio.Semaphore(WAITING_MAX)
         self._sending: set[asyncio.Task[None]] = set()
@@ -124,12 +127,14 @@ class Load:
             self._room.release()
 
     def _told(self, partition: int, offset: int, value: bytes) -> None:
+        self._told_since.append((partition, offset))
         if self.acknowledged.setdefault((partition, offset), value) != value:
             self._result.lost += 1
             self._result.note(f"lost: {partition}/{offset} was acknowledged, and again for another message")
 
     async def check(self, begin: dict[int, int]) -> dict[int, int]:
         """Read from these offsets on until all that is acknowledged by now was seen; where to go on."""
+        self._unchecked, self._told_since = self._unchecked + self._told_since, []
         goal = {p: max([o + 1 for q, o in self.acknowledged if q == p], default=0) for p in range(PARTITIONS)}
         async with Consumer(self._cluster) as consumer:
             await consumer.assign({TopicPartition(TOPIC, p): at for p, at in begin.items()})
@@ -147,6 +152,12 @@ class Load:
         if before != value:
             self._result.inconsistent += 1
             self._result.note(f"inconsistent: {partition}/{offset} was {before[:10]!r}, is {value[:10]!r}")
+
+    def lost_by_now(self) -> list[tuple[int, int]]:
+        """What was acknowledged before the last check, and was not read by it."""
+        lost = [place for place in self._unchecked if self.read.get(place) != self.acknowledged[place]]
+        self._unchecked = []
+        return lost
 
     def judge(self) -> None:
         """Compare all that was told with all that was read."""
@@ -212,6 +223,9 @@ async def campaign(rig: Rig, result: Result, cycles: int, rng: random.Random, fl
             result.cycles += 1
             result.starts_s.append(await rig.start())
             at = await load.check(at)
+            if lost := load.lost_by_now():
+                result.note(f"after power loss {result.cycles}: {len(lost)} are gone, the first is {lost[0]}")
+                break
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         load.read, seen = {}, load.read
@@ -226,7 +240,9 @@ async def create(cluster: Cluster, brokers: int, flush_mode: str) -> None:
     await Admin(cluster).create_topics([NewTopic(TOPIC, PARTITIONS, brokers, config)])
 
 
-def run(folder: Path, brokers: int, cycles: int, seed: str, flush_mode: str = "commit") -> Result:
+def run(
+    folder: Path, brokers: int, cycles: int, seed: str, flush_mode: str = "commit", keep: Path | None = None
+) -> Result:
     """Some power losses; what they did. In another flush mode than commit they must do harm, or nothing is proved."""
     result, began = Result(), time.monotonic()
     with ExitStack() as stack:
@@ -238,6 +254,8 @@ def run(folder: Path, brokers: int, cycles: int, seed: str, flush_mode: str = "c
             result.note(f"failure: {error!r}\n" + "\n".join(b.errors()[-3000:] for b in rig.brokers))
         finally:
             rig.stop()
+            if keep is not None and not result.good:
+                shutil.copytree(folder, keep, ignore=shutil.ignore_patterns("image", "lost+found"), dirs_exist_ok=True)
             rig.image.unmount()
     result.seconds = time.monotonic() - began
     return result
@@ -253,6 +271,7 @@ def main() -> int:
     parser.add_argument("--cycles", type=int, default=10)
     parser.add_argument("--brokers", type=int, default=1)
     parser.add_argument("--seed", default="")
+    parser.add_argument("--keep", type=Path, help="where brokers' files and logs go after a failure")
     parser.add_argument("--flush-mode", default="commit", help="os: to see that a power loss is one")
     options = parser.parse_args()
     if not sandbox.inside():
@@ -264,7 +283,7 @@ def main() -> int:
     seed = options.seed or str(random.SystemRandom().randrange(1_000_000))
     print(f"{options.cycles} power losses of {options.brokers} broker(s) under load, seed {seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="runnel-power-") as folder:
-        result = run(Path(folder), options.brokers, options.cycles, seed, options.flush_mode)
+        result = run(Path(folder), options.brokers, options.cycles, seed, options.flush_mode, options.keep)
     print(result.table())
     return 0 if result.good else 1
 

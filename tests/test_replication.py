@@ -24,7 +24,7 @@ from runnel.cluster.image import Partition as PartitionImage
 from runnel.cluster.reassignment import Move
 from runnel.cluster.store import Store
 from runnel.model.errors import NotEnoughReplicas, RunnelError
-from runnel.model.ids import BrokerId, Offset
+from runnel.model.ids import BrokerId, Epoch, Offset
 from runnel.record import records
 from runnel.record.batch import read_header
 from runnel.replica.partition import Partition
@@ -41,6 +41,9 @@ R = TypeVar("R")
 
 LIMIT_S = 60.0
 CONFIG = BrokerConfig(kafka=Address("127.0.0.1", 0), replica_lag_ms=1_000, group_partitions=2)
+
+
+NOBODY = PartitionImage(BrokerId(-1), Epoch(-1), Epoch(-1), (), ())
 
 
 class Brokers:
@@ -95,7 +98,7 @@ class Brokers:
     def image(self, topic: str = "t", number: int = 0) -> PartitionImage:
         """The partition as all living brokers see it, once they agree."""
         seen = {server.broker.image.topic_named(topic).partitions[number] for server in self.up.values()}
-        return seen.pop() if len(seen) == 1 else PartitionImage(BrokerId(-1), *[-1] * 2, (), ())  # type: ignore[arg-type]
+        return seen.pop() if len(seen) == 1 else NOBODY
 
     def replica(self, broker: int, topic: str = "t", number: int = 0) -> Partition:
         return self.up[broker].broker.partitions.find_readable(topic, number)

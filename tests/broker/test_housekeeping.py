@@ -1,12 +1,13 @@
 """Housekeeping: what is too old goes, and one partition's trouble is not another's."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
 from runnel.broker.groups import Groups
-from runnel.broker.housekeeping import Housekeeping
+from runnel.broker.housekeeping import Housekeeping, LeaderBalance
 from runnel.broker.partitions import Partitions
 from runnel.broker.produce import Append, Producing
 from runnel.model.errors import StorageFailed
@@ -100,3 +101,28 @@ def test_a_failure_is_reported_and_costs_one_turn(
 
     run(scenario)
     assert "housekeeping of t-0 failed, it goes on with the next: the disk does not answer" in caplog.text
+
+
+def test_leaders_are_balanced_again_and_again_unless_that_is_off() -> None:
+    async def main() -> None:
+        twice, never = asyncio.Event(), asyncio.Event()
+        count = 0
+
+        async def rebalance() -> None:
+            nonlocal count
+            count += 1
+            if count == 2:
+                twice.set()
+
+        async def unwanted() -> None:
+            never.set()
+
+        on, off = LeaderBalance(rebalance, every_ms=1), LeaderBalance(unwanted, every_ms=0)
+        on.start()
+        off.start()
+        await asyncio.wait_for(twice.wait(), 30)
+        await on.stop()
+        await off.stop()
+        assert not never.is_set()
+
+    asyncio.run(main())

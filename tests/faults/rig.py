@@ -32,12 +32,13 @@ kinds: Any = confluent_kafka.admin  # its names are not typed as exported
 
 @dataclass(frozen=True)
 class Shape:
-    """How large the cluster is, and how quickly it takes a silent broker for dead."""
+    """How large the cluster is, how quickly it takes a silent broker for dead, and a slow replica out of the ISR."""
 
     brokers: int = 3
     zookeepers: int = 3
     session_ms: int = 2_000
     tick_ms: int = 500
+    replica_lag_ms: int = 2_000
     environment: dict[str, str] = field(default_factory=dict)
 
 
@@ -76,7 +77,12 @@ class Rig:
             for n, place in enumerate(places, 1)
         ]
         store = f"zookeeper://{','.join(place.address for place in places)}/runnel"
-        environment = {"RUNNEL_STORE": store, "RUNNEL_SESSION_MS": str(self.shape.session_ms), **self.shape.environment}
+        environment = {
+            "RUNNEL_STORE": store,
+            "RUNNEL_SESSION_MS": str(self.shape.session_ms),
+            "RUNNEL_REPLICA_LAG_MS": str(self.shape.replica_lag_ms),
+            **self.shape.environment,
+        }
         library = None if wall_clock.missing() else wall_clock.build(folder)
         self.brokers: dict[int, BrokerNode] = {}
         for number, name in enumerate(names, 1):

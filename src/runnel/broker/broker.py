@@ -16,7 +16,7 @@ from runnel.broker.followers import Followers
 from runnel.broker.forwarding import Forwarding
 from runnel.broker.groups import TOPIC as GROUPS_TOPIC
 from runnel.broker.groups import Groups, groups_topic
-from runnel.broker.housekeeping import Housekeeping
+from runnel.broker.housekeeping import Housekeeping, LeaderBalance
 from runnel.broker.isr import InSync
 from runnel.broker.partitions import Partitions
 from runnel.broker.peers import Peers
@@ -88,6 +88,7 @@ class Broker:
         self._housekeeping = Housekeeping(
             self.partitions, self.groups, every_ms=config.housekeeping_ms, producer_expiry_ms=config.producer_expiry_ms
         )
+        self._leader_balance = LeaderBalance(metadata.rebalance_leaders, every_ms=config.leader_rebalance_ms)
         self._on_fatal = on_fatal
         self._changes: deque[Change] = deque()
         self._follower: asyncio.Task[None] | None = None
@@ -102,6 +103,7 @@ class Broker:
         await self.partitions.start(self._seen)
         self.groups.start(self._seen)
         self._housekeeping.start()
+        self._leader_balance.start()
         self._in_sync.start()
         self._damages.start()
         self._peers.follow(self._seen)
@@ -121,6 +123,7 @@ class Broker:
         await self._damages.stop()
         self._peers.close()
         await self._housekeeping.stop()
+        await self._leader_balance.stop()
         if self._follower is not None:
             await asyncio.wait([self._follower])
         return await self.partitions.close()

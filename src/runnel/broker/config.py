@@ -164,6 +164,10 @@ class BrokerConfig:
     fetch_bytes_max: int = _int(
         "fetch-bytes-max", 55 * MIB, 1024, 2**31 - 1, "largest answer to one fetch", "fetch.max.bytes"
     )
+    leader_rebalance_ms: int = _int(
+        "leader-rebalance-ms", 300_000, 0, 2**31 - 1, "how often preferred leaders get to lead again; 0: never",
+        "leader.imbalance.check.interval.ms",
+    )  # fmt: skip
     housekeeping_ms: int = _int(
         "housekeeping-ms", 30_000, 100, 2**31 - 1, "how often retention and compaction look for work",
         "log.retention.check.interval.ms",

@@ -1,7 +1,8 @@
-"""Housekeeping: retention, compaction, and another try at what could not be opened; never on the loop."""
+"""What is done from time to time: retention and compaction, never on the loop; preferred leaders lead again."""
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 
 from runnel.broker.groups import Groups
 from runnel.broker.partitions import Partitions
@@ -47,3 +48,26 @@ class Housekeeping:
                 await log.compact(partition.high_watermark)
         except RunnelError as error:
             logger.error("housekeeping of %s failed, it goes on with the next: %s", partition.name, error)
+
+
+class LeaderBalance:
+    """Asks again and again that preferred leaders lead: after restarts, leaders are not where they should be."""
+
+    def __init__(self, rebalance: Callable[[], Awaitable[None]], *, every_ms: int) -> None:
+        self._rebalance = rebalance
+        self._every_s = every_ms / 1000
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        if self._every_s:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._every_s)
+            await self._rebalance()

@@ -280,3 +280,16 @@ def test_a_session_goes_on_in_order_on_its_connection_alone(tmp_path: Path) -> N
         assert resumed(session, session.id, 2**31 - 1).epoch == 1
 
     run(tmp_path, scenario)
+
+
+def test_what_was_answered_is_not_answered_again_in_the_same_answer() -> None:
+    """It used to be told twice while another partition was read: the follower refused it, and missed the rest."""
+    session = FollowerSession(Follower(TWO, LIFE), 1)
+    asked = Asked(PartitionKey(TOPIC, 0), Offset(0), 1_000, LEADER_EPOCH, Epoch(-1))
+    place = session.put(asked)
+    session.has_news(place)
+    assert session.next_news(()) is place
+    session.has_news(place)
+    assert session.next_news({asked.key}) is None
+    assert list(session.overdue({asked.key})) == []
+    assert session.next_news(()) is place

@@ -10,7 +10,7 @@ Rule 4: an answer is bounded; who comes too short this time comes first the next
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from runnel.broker.fetch import NOTHING, Divergence, ReadResult, Waits, check_epoch, divergence_of
@@ -142,17 +142,19 @@ class FollowerSession:
         """Waiting is over (as `Waits` says it)."""
         self.wake()
 
-    def next_news(self) -> _Place | None:
-        if not self._news:
-            return None
-        place = next(iter(self._news))
-        del self._news[place]
+    def next_news(self, answered: Container[PartitionKey]) -> _Place | None:
+        """What is new and was not answered yet: what it is told twice, a follower can't use, and misses for ever."""
+        place = next((place for place in self._news if place.asked.key not in answered), None)
+        if place is not None:
+            del self._news[place]
         return place
 
-    def overdue(self) -> Iterable[_Place]:
-        """Those whose high watermark or start moved since they were told."""
+    def overdue(self, answered: Container[PartitionKey]) -> Iterable[_Place]:
+        """Those whose high watermark or start moved since they were told, unless an answer to them is on its way."""
         for place in list(self._unsettled):
             partition = place.partition
+            if place.asked.key in answered:
+                continue  # it was read before others were: what it says may be older than what is known by now
             if partition is None:
                 del self._unsettled[place]
             elif place.told != (known := (partition.high_watermark, partition.log.start_offset)):
@@ -255,17 +257,15 @@ class Followers:
     # --- answering
 
     async def _answers(self, session: FollowerSession, bytes_max: int) -> Answers:
-        answers: Answers = []
+        answers: dict[PartitionKey, ReadResult] = {}
         left = bytes_max
-        while left > 0 and (place := session.next_news()) is not None:
-            result = await self._read(session, place, min(place.asked.bytes_max, left))
+        while left > 0 and (place := session.next_news(answers)) is not None:
+            result = answers[place.asked.key] = await self._read(session, place, min(place.asked.bytes_max, left))
             left -= len(result.records)
-            answers.append((place.asked.key, result))
-        answered = {key for key, _ in answers}
-        for place in session.overdue():
-            if place.asked.key not in answered and place.partition is not None:
-                answers.append((place.asked.key, _known(place.partition)))
-        return answers
+        for place in session.overdue(answers):
+            assert place.partition is not None
+            answers[place.asked.key] = _known(place.partition)
+        return list(answers.items())
 
     async def _read(self, session: FollowerSession, place: _Place, bytes_max: int) -> ReadResult:
         partition, asked = place.partition, place.asked

@@ -4,17 +4,15 @@ import json
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.cli.calls import COMMAND, Call, Called
+from tests.cli.calls import COMMAND, Call
 from tests.conftest import cluster_broker
 
-from runnel.cli.main import main
 from runnel.testing.process import BrokerProcess
 from runnel.testing.zookeeper import ZooKeeper
 
@@ -145,17 +143,46 @@ def test_more_copies_then_watched_and_cancelled(on_trio: Call, name: str, trio: 
     assert len(on_trio("topic", "describe", name, "--json").json["partitions"][0]["in_sync"]) == 2
 
 
-def test_a_cluster_is_drained_balanced_and_mended(
-    own: list[BrokerProcess], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+def test_a_move_that_somebody_takes_back_is_not_called_done(
+    on_trio: Call, name: str, trio: list[BrokerProcess]
 ) -> None:
-    def call(*arguments: str, code: int = 0) -> Called:
-        monkeypatch.setattr(sys, "argv", ["runnel", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capfd.readouterr()
-        assert ended.value.code == code, out + err
-        return Called(code, out, err)
+    on_trio("topic", "create", name, "-p", "1", "-r", "1")
+    on_trio("bench", "produce", name, "-n", "4000")
+    command = [*COMMAND, "cluster", "reassign", name, "--replicas", "2", "--throttle", "1k", "--yes"]
+    moving = subprocess.Popen([*command, "-b", trio[0].kafka], stderr=subprocess.PIPE, text=True)
+    assert moving.stderr is not None
+    assert "0 of 1 partition done" in moving.stderr.readline()
+    on_trio("cluster", "reassign", "--cancel", f"{name}/0", "--yes")
+    _, rest = moving.communicate(timeout=LIMIT_S)
+    assert f"1 move taken back or replaced meanwhile: {name}/0" in rest
+    assert moving.returncode == 1
 
+
+def test_any_replica_leads_if_what_it_lacks_is_given_up(
+    own: list[BrokerProcess], call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = own
+    monkeypatch.setenv("RUNNEL_BROKER", first.kafka)
+    call("topic", "create", "t", "-p", "1", "-r", "1")
+    call("cluster", "reassign", "t/0=2,3", "--yes")
+    third.kill()
+    eventually(lambda: "t/0" in call("cluster", "status", "--json").json["under_replicated"])
+    call("produce", "t", "-m", "only on the second")
+    second.kill()
+    third.start()
+    eventually(lambda: call("cluster", "status", "--json").json["offline"] == ["t/0"])
+    assert "Every partition is led" not in call("cluster", "elect", "--yes", code=1).err
+    asked = call("cluster", "elect", "--unclean", code=2)
+    assert ["t/0", "none", "any"] in [row[:3] for row in asked.rows]
+    assert "lost for ever" in asked.err
+    assert "elected leaders of 1 partition" in call("cluster", "elect", "--unclean", "--yes").out
+    eventually(lambda: call("topic", "describe", "t", "--json").json["partitions"][0]["leader"] == 3)
+    assert call("consume", "t", "-e").out == ""
+
+
+def test_a_cluster_is_drained_balanced_and_mended(
+    own: list[BrokerProcess], call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RUNNEL_BROKER", ",".join(broker.kafka for broker in own))
     call("topic", "create", "t", "-p", "6", "-r", "2", "-c", "min.insync.replicas=2")
     call("bench", "produce", "t", "-n", "3072")

@@ -7,7 +7,7 @@ Rule 3: a throttle ends with the moves it was for.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from runnel.client.balancing import Move
     from runnel.client.cluster import Cluster
     from runnel.client.cluster_admin import ClusterAdmin
-    from runnel.client.metadata import TopicPartition
+    from runnel.client.metadata import Topic, TopicPartition
 
 MOVES_SHOWN = 40
+LOOKS_MAX, LOOK_S = 10, 0.2  # a broker may hear of the end a little later than another
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +49,24 @@ def carry_out(moves: "Sequence[Move]", how: How, *, nothing: str, done: str) -> 
     failures = run(how.broker, lambda cluster: _start(cluster, moves, how.throttle))
     _print_failures(failures, how)
     started = [move for move in moves if move.where not in failures]
-    if started and not how.detach:
-        _finish(started, how)
-        _tell(how, done if not failures else "the others are done", moved=len(started), finished=True)
-    elif started:
-        _tell(how, f"{plural(len(started), 'partition')} on the way: {GO_ON}", moved=len(started), finished=False)
-    return 1 if failures else 0
+    missed = _finish(started, how) if started and not how.detach else []
+    _report(started, missed, how, done if not failures else "the others are where they should be")
+    return 1 if failures or missed else 0
+
+
+def _report(started: "Sequence[Move]", missed: "Sequence[TopicPartition]", how: How, done: str) -> None:
+    if not started:
+        return
+    if how.as_json:
+        fields = {"missed": list(map(str, missed))} if missed else {}
+        print_json({"moved": len(started) - len(missed), "finished": not how.detach, **fields})
+    elif how.detach:
+        stays = "; the throttle stays until that has seen the end" if how.throttle else ""
+        click.echo(f"{plural(len(started), 'partition')} on the way: {GO_ON}{stays}")
+    elif missed:
+        note(f"runnel: {plural(len(missed), 'move')} taken back or replaced meanwhile: {', '.join(map(str, missed))}")
+    else:
+        click.echo(done)
 
 
 GO_ON = "'runnel cluster reassign --watch' shows how far, '--cancel' takes it back"
@@ -65,13 +78,6 @@ def _nothing(why: str, how: How) -> int:
     else:
         click.echo(why)
     return 0
-
-
-def _tell(how: How, text: str, **fields: Any) -> None:
-    if how.as_json:
-        print_json(fields)
-    else:
-        click.echo(text)
 
 
 # --- the plan
@@ -134,7 +140,10 @@ async def _start(
     adding = {move.where: move.adding for move in moves if move.adding}
     if throttle and adding:
         await admin.throttle(adding, throttle)
-    return dict(await admin.reassign({move.where: move.after for move in moves}))
+    failures = await admin.reassign({move.where: move.after for move in moves})
+    if throttle and len(failures) == len(moves):
+        await end_throttle(admin, adding)
+    return dict(failures)
 
 
 def _print_failures(failures: "Mapping[TopicPartition, Exception]", how: How) -> None:
@@ -145,16 +154,16 @@ def _print_failures(failures: "Mapping[TopicPartition, Exception]", how: How) ->
             note(f"runnel: {error}")
 
 
-def _finish(moves: "Sequence[Move]", how: How) -> None:
-    """Watch until all is copied, then let the preferred replicas lead."""
+def _finish(moves: "Sequence[Move]", how: How) -> "list[TopicPartition]":
+    """Watch until all is copied, then let the preferred replicas lead; returns what did not come to its end."""
     try:
-        run(how.broker, lambda cluster: _watch(cluster, moves, how.throttle is not None))
+        return run(how.broker, lambda cluster: _watch(cluster, moves, how.throttle is not None))
     except KeyboardInterrupt:
         note(f"The moves go on: {GO_ON}.")
         raise
 
 
-async def _watch(cluster: "Cluster", moves: "Sequence[Move]", throttled: bool) -> None:
+async def _watch(cluster: "Cluster", moves: "Sequence[Move]", throttled: bool) -> "list[TopicPartition]":
     from runnel.cli.cluster_watch import watch
     from runnel.client.cluster_admin import ClusterAdmin
 
@@ -162,9 +171,30 @@ async def _watch(cluster: "Cluster", moves: "Sequence[Move]", throttled: bool) -
     admin = ClusterAdmin(cluster)
     if throttled:
         await end_throttle(admin, {move.where: move.adding for move in moves if move.adding})
-    elect = [move.where for move in moves if move.before[:1] != move.after[:1]]
+    missed = await _missed(admin, moves)
+    elect = [m.where for m in moves if m.before[:1] != m.after[:1] and m.where not in missed]
     if elect:
         await admin.elect(elect)
+    return missed
+
+
+async def _missed(admin: "ClusterAdmin", moves: "Sequence[Move]") -> "list[TopicPartition]":
+    """The partitions that do not lie where they should: somebody else decided otherwise. News may take a moment."""
+    import asyncio
+
+    missed: list[TopicPartition] = []
+    for _ in range(LOOKS_MAX):
+        topics = (await admin.admin.view({move.where.topic for move in moves})).topics
+        missed = [move.where for move in moves if not _lies(topics.get(move.where.topic), move)]
+        if not missed:
+            break
+        await asyncio.sleep(LOOK_S)
+    return missed
+
+
+def _lies(topic: "Topic | None", move: "Move") -> bool:
+    partition = topic.partitions.get(move.where.partition) if topic is not None else None
+    return partition is not None and set(partition.replicas) == set(move.after)
 
 
 async def end_throttle(admin: "ClusterAdmin", adding: "Mapping[TopicPartition, Sequence[int]]") -> None:

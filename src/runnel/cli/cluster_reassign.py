@@ -96,20 +96,20 @@ def drain(number: int, **options: Any) -> int:
     from runnel.client.balancing import drain as plan
 
     how = _how(options)
+    stay: list[TopicPartition] = []
 
     def moves_of(found: "Survey") -> "list[Move]":
         if number not in found.description.brokers and number not in found.health.shares:
             known = ", ".join(map(str, found.description.brokers))
             raise Refusal(f"there is no broker {number}: the cluster has {known}.")
-        return plan(found.ground(), number)
+        ground = found.ground()
+        stay.extend(where for where in ground.fixed if number in ground.held[where])
+        return plan(ground, number)
 
     moves = _planned(how, moves_of)
-    return carry_out(
-        moves,
-        how,
-        nothing=f"Broker {number} holds nothing that could be moved.",
-        done=f"broker {number} is drained: it can be stopped",
-    )
+    rest = f"it still holds {', '.join(map(str, sorted(stay)))}" if stay else "it can be stopped"
+    nothing = f"Broker {number} holds nothing that could be moved: {rest}."
+    return carry_out(moves, how, nothing=nothing, done=f"broker {number} is drained: {rest}")
 
 
 def _planned(how: "How", plan: "Callable[[Survey], list[Move]]") -> "list[Move]":

@@ -5,8 +5,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
+from confluent_kafka import ElectionType, KafkaError
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient
 from tests.client.talk import talk
-from tests.client.test_cluster_admin import eventually
+from tests.client.test_cluster_admin import LIMIT_S, eventually
 from tests.conftest import cluster_broker
 
 from runnel.client.admin import Admin, NewTopic
@@ -95,6 +98,13 @@ def test_any_broker_takes_them(trio: list[BrokerProcess]) -> None:
             assert await reassign(cluster, "anywhere", {0: list(first)}, broker=broker) == {0: 0}
 
     on(trio[0], work)
+
+
+def test_a_foreign_client_elects(trio: list[BrokerProcess]) -> None:
+    on(trio[0], lambda cluster: Admin(cluster).create_topics([NewTopic("foreign", partitions=1, replicas=3)]))
+    admin = AdminClient({"bootstrap.servers": trio[1].kafka, "log_level": 0})
+    [error] = admin.elect_leaders(ElectionType.PREFERRED, [KafkaPartition("foreign", 0)]).result(LIMIT_S).values()
+    assert error.code() == KafkaError.ELECTION_NOT_NEEDED
 
 
 def test_moves_are_listed_for_all_or_for_those_named(zookeeper: ZooKeeper, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ class Verdict:
             ("seconds without a leader: kill", spread(self.failovers_s)),
             ("seconds without a leader: orderly stop", spread(self.handovers_s)),
             ("worst lag of a reader, nothing wrong", f"{self.lag_s:.2f} s"),
-            ("all replicas in sync again after", spread(self.whole_s)),
+            ("all replicas in sync again after", spread(self.whole_s, "runs")),
             (
                 "ended on their own, started again",
                 ", ".join(f"{k}: {n}" for k, n in sorted(self.exits.items())) or "none",
@@ -82,10 +82,10 @@ class Verdict:
         return "\n".join(f"  {name:<42} {value}" for name, value in rows)
 
 
-def spread(values: Sequence[float]) -> str:
+def spread(values: Sequence[float], of: str = "partitions") -> str:
     if not values:
         return "not measured"
-    return f"p50 {median(values):.2f} s, max {max(values):.2f} s ({len(values)} partitions)"
+    return f"p50 {median(values):.2f} s, max {max(values):.2f} s ({len(values)} {of})"
 
 
 def judge(history: History, injuries: Sequence[Injury], *, topic: str, seed: str, seconds: float) -> Verdict:

@@ -283,7 +283,8 @@ def test_all_partitions_that_need_it_are_led_as_preferred() -> None:
 def test_a_broker_is_needed_until_others_lead_what_they_can() -> None:
     assert is_needed(image_of("1! 2", row("1|12|")), ONE)
     assert is_needed(image_of("1! 2", row("1|1|2")), ONE)
-    assert not is_needed(image_of("1! 2", row("2|12|")), ONE)
+    assert is_needed(image_of("1! 2", row("2|12|")), ONE)  # its leader waits for it
+    assert not is_needed(image_of("1! 2", row("2|2|1")), ONE)
     assert not is_needed(image_of("1! 2", row("1|1|")), ONE)
     assert not is_needed(image_of("1! 2!", row("1|12|")), ONE)
     assert not is_needed(image_of("1! 2+", row("1|12|")), ONE)

@@ -108,13 +108,15 @@ def waiting(image: Image) -> BrokerId | None:
 
 
 def is_needed(image: Image, broker: BrokerId) -> bool:
-    """Whether a broker leads anything that another one could lead."""
-    serving = Living.of(image.brokers.values()).serving - {broker}
-    partitions = (partition for topic in image.topics.values() for partition in topic.partitions)
-    return any(
-        partition.leader == broker and not serving.isdisjoint((*partition.isr, *partition.elr))
-        for partition in partitions
-    )
+    """Whether a broker leads, or helps to commit, anything that others could do without it."""
+    others = Living.of(image.brokers.values()).serving - {broker}
+
+    def in_use(partition: Partition) -> bool:
+        if broker in partition.isr and not others.isdisjoint(partition.isr):
+            return True
+        return partition.leader == broker and not others.isdisjoint(partition.elr)
+
+    return any(in_use(partition) for topic in image.topics.values() for partition in topic.partitions)
 
 
 # --- asked for

@@ -113,7 +113,7 @@ class Metadata:
                 await self._ledger.next_image(self._duties.follower)
 
     async def leave(self, timeout_s: float) -> None:
-        """Declare that this broker will stop; returns once it leads nothing that another could lead, or in time."""
+        """Declare that this broker will stop; returns once the others do without it wherever they can, or in time."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._ledger.whole(self._duties.declare(BrokerState.STOPPING))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
+from uuid import UUID
 
 from tests.faults.clients.load import Task, key, program
 from tests.faults.clients.own import QUICK, found
@@ -112,8 +113,9 @@ def run_once(
         took_s = time.monotonic() - began
         say("reading everything")
         problems += last_word(task, folder)
+        copied = asyncio.run(topic_id(task))
         problems += stop_in_order(rig)
-        problems += compare(rig)
+        problems += compare(rig, str(copied))
         say("judging")
         verdict = judge(history_of(clients.journals), nemesis.injuries, topic=TOPIC, seed=seed, seconds=took_s)
     verdict.problems += problems
@@ -169,11 +171,15 @@ def stop_in_order(rig: Rig) -> list[str]:
     return [f"{name} ended with {code} when asked to" for name, code in codes.items() if code]
 
 
-def compare(rig: Rig) -> list[str]:
-    """The copies of each partition, on the disks; those of topics that are compacted differ rightly."""
-    folders = {path.name for broker in rig.brokers.values() for path in (broker.data / "partitions").glob("*")}
+async def topic_id(task: Task) -> UUID:
+    async with Cluster(task.bootstrap.split(","), clock=SystemClock(), rng=SystemRng(), settings=QUICK) as cluster:
+        return (await cluster.topic(task.topic)).id
+
+
+def compare(rig: Rig, topic: str) -> list[str]:
+    """Where the copies of a topic's partitions differ on the disks. (Compaction may make them differ: it has none.)"""
     problems = []
-    for name in sorted(folders):
+    for name in [f"{topic}-{number}" for number in range(PARTITIONS)]:
         copies = [(str(broker), broker.data / "partitions" / name) for broker in rig.brokers.values()]
         problems += [f"partition {name}: {difference}" for difference in differences(copies)]
     return problems

@@ -37,7 +37,7 @@ def batches(folder: Path) -> Iterator[Batch]:
 def differences(copies: Iterable[tuple[str, Path]]) -> list[str]:
     """Where the copies of one partition differ: within what all have, and how far they reach."""
     read = [(name, list(batches(folder))) for name, folder in copies if folder.exists()]
-    found = []
+    found = [] if read else ["nobody has a copy"]
     for (name, one), (other_name, other) in pairwise(read):
         for a, b in zip(one, other, strict=False):
             if a != b:

@@ -47,6 +47,13 @@ def test_an_answer_to_an_older_question_is_dropped() -> None:
     assert isinstance(decide(log, NOW, old, answer(Verdict.DIVERGED, epoch=1, end=0)), AskAgain)
 
 
+def test_an_answer_is_known_by_the_whole_question() -> None:
+    """A follower was cut, and has fetched up to the very same offset again, when a second "diverged" arrives."""
+    log = FakeLog([1, 1, 9, 9])
+    before_the_cut = Question(NOW, Offset(4), Epoch(3))
+    assert isinstance(decide(log, NOW, before_the_cut, answer(Verdict.DIVERGED, epoch=1, end=2)), AskAgain)
+
+
 def test_the_cut_is_where_the_epoch_ends_on_whichever_side_it_is_shorter() -> None:
     log = FakeLog([1, 1, 1, 2, 2])
     asked = log.question()

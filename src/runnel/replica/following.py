@@ -1,6 +1,7 @@
 """What a follower does with its leader's answer.
 
-Rule 1: an answer counts only for the question it was given to, in the same leader epoch.
+Rule 1: an answer counts only for the question it was given to, in the same leader epoch. A question is known by where
+        the log ended and in which epoch: a log that was cut and has grown to the same end again asks another one.
 Rule 2: where two logs parted is told by leader epochs, never by the high watermark (KIP-101). The follower cuts to the
         end of the last epoch that both may share; that can take several rounds (KIP-279).
 Rule 3: a log is begun anew only where the leader no longer has what comes next.
@@ -14,6 +15,11 @@ from runnel.model.ids import Epoch, Offset
 
 
 class EpochEnds(Protocol):
+    @property
+    def latest(self) -> Epoch:
+        """Of the last batch."""
+        ...
+
     def end_offset(self, epoch: int) -> tuple[Epoch, Offset]:
         """The largest epoch not above `epoch`, and the first offset after it."""
         ...
@@ -89,7 +95,7 @@ Action: TypeAlias = Append | Cut | BeginAt | AskAgain
 
 def decide(log: LogEnds, now_following: Epoch, asked: Question, answer: Answer) -> Action:
     """What to do with an answer, in the leader epoch that is followed now."""
-    if asked.leader_epoch != now_following or asked.offset != log.end_offset:
+    if asked != (now_following, log.end_offset, log.epochs.latest):
         return AskAgain("the answer is to an older question")
     match answer.verdict:
         case Verdict.OK:

@@ -274,7 +274,7 @@ class ModelBroker(Process):
             return
         answer = replica.answer(BrokerId(follower), broker_epoch, asked)
         self.send(follower, "on_answer", number, asked, answer)
-        if replica.role is Role.LEADER and follower not in replica.progress.isr:
+        if replica.role is Role.LEADER and follower not in replica.progress.isr and replica.progress.proposed is None:
             self.propose(replica)
 
     def _is_over(self, broker: int, epoch: Epoch) -> bool:

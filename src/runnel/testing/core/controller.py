@@ -39,7 +39,7 @@ class Request(NamedTuple):
 class ModelController:
     """A broker's wish, and sometimes its time, to be controller."""
 
-    __slots__ = ("_broker", "_busy", "_epoch", "_requests", "_thought", "_turn")
+    __slots__ = ("_broker", "_busy", "_epoch", "_requests", "_settled", "_thought", "_turn")
 
     def __init__(self, broker: "ModelBroker") -> None:
         self._broker = broker
@@ -47,6 +47,7 @@ class ModelController:
         self._requests: list[Request] = []
         self._busy = False
         self._turn = 0
+        self._settled: Image | None = None  # everybody who can lead in this one, leads
         self._thought: Image | None = None  # nothing is left to do with this one
 
     @property
@@ -107,9 +108,11 @@ class ModelController:
     # --- thinking and writing
 
     def _think(self, image: Image) -> None:
-        decision = elections.settle(image, BASE)
-        if decision.delta:
-            return self._write(image, decision.delta, None)
+        if image is not self._settled:
+            decision = elections.settle(image, BASE)
+            if decision.delta:
+                return self._write(image, decision.delta, None)
+            self._settled = image
         if self._requests:
             return self._answer(image, self._requests.pop(0))
         ready = elections.waiting(image)

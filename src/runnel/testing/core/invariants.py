@@ -148,9 +148,10 @@ class Truth:
             self._sequences[entry.producer] = entry.sequence
 
     def _enough_hold(self, leader: "Leader") -> None:
-        """As far as the leader can know: it may not have heard of a replica that was added."""
+        """As far as the leader can know: it may not have heard that an operator added a replica, or took one away."""
         replicas, high = leader.replicas, leader.high
-        holders = sum(1 for broker in replicas if broker in self.excused or self._holds(broker, high))
+        spared = {*self.excused, *(set(replicas) - set(self.image.replicas))}
+        holders = sum(1 for broker in replicas if broker in spared or self._holds(broker, high))
         if holders < min(self.minimum, len(replicas)):
             self.violated("MinInsync", f"{holders} of {replicas} hold {high}, {self.minimum} must")
 
@@ -198,18 +199,22 @@ class Truth:
 
     # --- what is stored
 
-    def stored(self, image: Partition, restarted: Set[int]) -> None:
-        """The store has a new image of this partition; `restarted`: who serves, in its present life."""
+    def stored(self, image: Partition, restarted: Set[int], losers: Set[int]) -> None:
+        """The store has a new image of this partition.
+
+        `restarted` serve, in their present life; `losers` came back with less than they had, or said so.
+        """
         before, self.image = self.image, image
         if image is not before:
-            self._fits(before, image)
+            self._fits(before, image, losers)
+            self._forgets(before, image, losers)
         members = {*image.isr, *image.elr}
         self._judge(image, members, restarted)
         self.excused -= restarted - members
         for member in sorted(members):
             self._must_hold(member, "LeaderCandidateCompleteness")
 
-    def _fits(self, before: Partition, image: Partition) -> None:
+    def _fits(self, before: Partition, image: Partition, losers: Set[int]) -> None:
         members = {*image.isr, *image.elr}
         if image.epoch <= before.epoch or image.leader_epoch < before.leader_epoch:
             self.violated("Image", f"epochs went back from {before} to {image}")
@@ -221,14 +226,23 @@ class Truth:
             self.violated("Image", f"the leader is not in sync: {image}")
         if image.leader != before.leader and image.leader_epoch == before.leader_epoch:
             self.violated("Image", f"a new leader in the old epoch: {before} to {image}")
-        if image.leader not in before.isr and image.leader not in before.elr:
+        if image.leader in losers or image.leader not in (*before.isr, *before.elr):
             self._judge_outsider(before, image)
 
+    def _forgets(self, before: Partition, image: Partition, losers: Set[int]) -> None:
+        """Below the minimum nobody is forgotten who has all that is committed (KIP-966)."""
+        if len(image.isr) >= min(self.minimum, len(image.replicas)) or self.lossy:
+            return
+        resigned = {before.leader} - set(image.isr)
+        gone = {*before.isr, *before.elr} & set(image.replicas) - {*image.isr, *image.elr} - losers - resigned
+        if gone:
+            self.violated("Image", f"{sorted(gone)} could lead, and is forgotten: {before} to {image}")
+
     def _judge_outsider(self, before: Partition, image: Partition) -> None:
-        """Who was neither in sync nor eligible leads: it joined just now, or the election was unclean."""
+        """Who was neither in sync nor eligible leads, or lost its copy: it joined just now, or this is unclean."""
         if self.unclean:
             self.lossy = True
-        elif not self.lossy and not self._holds(image.leader, len(self.committed)):
+        elif not self.lossy and image.leader not in self.excused and not self._holds(image.leader, len(self.committed)):
             self.violated("Image", f"an unclean election that nobody allowed: {before} to {image}")
 
     def _judge(self, image: Partition, members: Set[int], restarted: Set[int]) -> None:

@@ -136,7 +136,7 @@ class Replica:
     def produce(self, value: int, producer: int, sequence: int, acks: int, reply: Reply) -> None:
         if self.role is not Role.LEADER:
             return reply(NOT_LEADER, -1)
-        if acks == ACKS_ALL and not self.progress.enough and self._rules.refuse_too_few:
+        if acks == ACKS_ALL and not self.progress.enough:
             return reply(TOO_FEW, -1)
         try:
             known = self.log.check(producer, sequence)

@@ -18,7 +18,6 @@ class Rules:
     read_to_high: bool = True  # readers stop at the high watermark
     ack_at_high: bool = True  # acks=all is answered at the high watermark
     duplicate_at_high: bool = True  # a duplicate is acknowledged when its original is committed
-    refuse_too_few: bool = True  # acks=all below the minimum is refused before it is appended
     high_kept: bool = True  # a new leader begins with the high watermark it knew as follower, not with its end
     withdraw_if_sure: bool = True  # a proposal is taken back only if no try of it can still be stored
     role_by_life: bool = True  # a broker has no role before it is admitted

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
-from runnel.cluster.image import NO_LEADER, Image, Partition, Topic
+from runnel.cluster.image import NO_LEADER, BrokerState, Image, Partition, Topic
 from runnel.model.ids import BrokerId, Epoch, TopicId
 from runnel.testing.core.broker import ModelBroker
 from runnel.testing.core.clients import ModelProducer
@@ -211,12 +211,13 @@ class Simulation:
     def _changed(self, before: Image, after: Image) -> None:
         """The store has another image."""
         serving = self._restarted(after)
+        losers = {each.id for each in after.brokers.values() if each.state is BrokerState.READY or each.damaged}
         for number, truth in enumerate(self.truths):
             was = truth.image
             now = self.store.partition(number)
             if now is not was:
                 self.scheduler.note(f"t{number} {_shown(now)}")
-            truth.stored(now, serving)
+            truth.stored(now, serving, losers)
             if now.leader_epoch != was.leader_epoch:
                 self._strike("elected", (now.leader, was.leader))
             elif now.isr != was.isr:

@@ -87,7 +87,7 @@ class Swarm:
             producers=tuple(
                 rng.choice(((-1, True), (-1, True), (-1, False), (1, True))) for _ in range(rng.randrange(2, 5))
             ),
-            load_ms=rng.uniform(6_000, 16_000),
+            load_ms=rng.uniform(5_000, 12_000),
             faults=only or faults,
             fault_every_ms=rng.choice((150.0, 400.0, 900.0)),
             at_transitions=tuple(where for where in TRANSITIONS if rng.random() < 0.4),

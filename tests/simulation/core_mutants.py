@@ -1,0 +1,407 @@
+"""Rules of replication, each switched off on purpose: a simulation of the cores that does not notice proves nothing.
+
+python tests/simulation/core_mutants.py [SEEDS [NAME...]]     prints the table: rule, the seed that saw it, what it saw
+"""
+
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from unittest import mock
+
+from msgspec.structs import replace
+
+from runnel.cluster import elections, isr_changes
+from runnel.cluster.drafting import Draft, Living
+from runnel.cluster.image import NO_LEADER, BrokerState
+from runnel.log.epochs import Epochs
+from runnel.log.producers import Producers
+from runnel.model.ids import NO_EPOCH, Offset
+from runnel.replica import following
+from runnel.replica.following import Append, AskAgain, Cut, Verdict
+from runnel.replica.partition import Role
+from runnel.replica.progress import Progress
+from runnel.testing.core import replica
+from runnel.testing.core.controller import BASE, ModelController
+from runnel.testing.core.log import ModelLog
+from runnel.testing.core.replica import Replica
+from runnel.testing.core.rules import ALL, Rules
+from runnel.testing.core.simulation import run
+
+SEEDS_MAX = 2_000
+
+
+class Mutant(NamedTuple):
+    name: str
+    rule: str  # what is switched off
+    patches: tuple[tuple[Any, str, Any], ...] = ()
+    rules: Rules = ALL
+    faults: tuple[str, ...] = ()  # those that bring it to light; none: whatever the seed draws
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        started = [mock.patch.object(target, name, new) for target, name, new in self.patches]
+        for patch in started:
+            patch.start()
+        try:
+            yield
+        finally:
+            for patch in started:
+                patch.stop()
+
+
+class Death(NamedTuple):
+    seed: int
+    seen: str
+
+
+def hunt(mutant: Mutant, seeds: range) -> Death | None:
+    """The first seed that sees the mutant, and what it sees; a seed that sees something without it does not count."""
+    for seed in seeds:
+        with mutant.active():
+            seen = _attempt(seed, mutant)
+        if seen is not None and run(seed, faults=mutant.faults).violation is None:
+            return Death(seed, seen)
+    return None
+
+
+def _attempt(seed: int, mutant: Mutant) -> str | None:
+    """What was violated, or how the broken code broke the run itself."""
+    try:
+        return run(seed, faults=mutant.faults, rules=mutant.rules).violation
+    except Exception as error:  # noqa: BLE001  (a mutant may fail in any way)
+        return f"crashed: {error!r}"
+
+
+# --- what a leader counts: replica.progress
+
+
+def _maximal_is_stored(self: Progress) -> bool:
+    self._maximal = frozenset(self.isr)
+    return self._advance()
+
+
+def _maximal_is_proposed(self: Progress) -> bool:
+    self._maximal = self._proposed.members if self._proposed is not None else frozenset(self.isr)
+    return self._advance()
+
+
+def _may_join_by_high_watermark(self: Progress, who: Any, brokers: Any) -> bool:
+    follower = self._followers.get(who)
+    if follower is None or who in self.isr or brokers.get(who, NO_EPOCH) != follower.broker_epoch:
+        return False
+    return follower.broker_epoch != NO_EPOCH and follower.held >= self.high_watermark
+
+
+def _may_join_whoever_asks(self: Progress, who: Any, brokers: Any) -> bool:
+    follower = self._followers.get(who)
+    return follower is not None and who not in self.isr and brokers.get(who, NO_EPOCH) == follower.broker_epoch
+
+
+def _advance_or_retreat(self: Progress) -> bool:
+    if self.enough:
+        self.high_watermark = Offset(max(0, min(self.held_by(member) for member in self._maximal)))
+    return True
+
+
+_fetched = Progress.fetched
+
+
+def _fetched_by_any_life(self: Progress, who: Any, broker_epoch: Any, *rest: Any) -> bool:
+    follower = self._followers.get(who)
+    if follower is not None and broker_epoch < follower.broker_epoch:
+        broker_epoch = follower.broker_epoch
+    return _fetched(self, who, broker_epoch, *rest)
+
+
+def _see_forgetting(self: Progress, image: Any) -> bool:
+    self._proposed = None
+    return _see(self, image)
+
+
+_see = Progress.see
+
+
+# --- what a follower does: replica.following, and its use
+
+
+def _decide_anything(log: Any, now_following: Any, asked: Any, answer: Any) -> Any:
+    """Rule 1 off: whatever comes is taken for the answer."""
+    if answer.verdict is Verdict.OK:
+        return Append(answer.records)
+    if answer.verdict is Verdict.DIVERGED:
+        return following._cut(log, asked, answer)
+    return following._begin_anew(log, answer) if answer.verdict is Verdict.OUT_OF_RANGE else AskAgain("")
+
+
+_decide = following.decide
+
+
+def _decide_whoever_leads(log: Any, now_following: Any, asked: Any, answer: Any) -> Any:
+    return _decide(log, asked.leader_epoch, asked, answer)
+
+
+def _cut_at_leaders_end(log: Any, asked: Any, answer: Any) -> Any:
+    if not 0 <= answer.end_offset < asked.offset:
+        return AskAgain("")
+    return Cut(answer.end_offset)
+
+
+def _cut_at_own_end(log: Any, asked: Any, answer: Any) -> Any:
+    _, own_end = log.epochs.end_offset(answer.epoch)
+    return Cut(own_end) if 0 <= own_end < asked.offset else AskAgain("")
+
+
+def _follow_from_high_watermark(self: Replica, image: Any) -> None:
+    follows = self.role is Role.FOLLOWER and image.leader_epoch == self.leader_epoch
+    _follow(self, image)
+    if not follows:
+        self._cut(self.high)
+
+
+_follow = Replica._follow
+
+
+def _leaders_high_watermark(known: Any, leaders: Any, own_end: Any) -> Any:
+    return max(known, leaders)
+
+
+def _agreed(*_: Any) -> None:
+    return None
+
+
+def _cut_and_keep_high_watermark(self: Replica, offset: Offset) -> None:
+    before = self.high
+    _replica_cut(self, offset)
+    self.high = before
+
+
+_replica_cut = Replica._cut
+
+
+def _truncate_log_alone(self: Epochs, end_offset: int) -> None:
+    """The epochs stay as they were."""
+
+
+_truncate = ModelLog.truncate
+
+
+def _truncate_log_not_producers(self: ModelLog, end: int) -> None:
+    kept = self.producers.copy()
+    _truncate(self, end)
+    self.producers = kept
+
+
+def _held_is_written(self: ModelLog) -> Offset:
+    return self.end_offset
+
+
+def _check_nothing(self: Producers, header: Any) -> None:
+    return None
+
+
+# --- what a controller decides: cluster.drafting, elections, isr_changes
+
+
+def _settle_unclean(self: Draft, living: Any, *, unclean: bool = False) -> None:
+    _settle(self, living, unclean=True)
+
+
+_settle = Draft.settle
+
+
+def _alive_is_serving(cls: Any, brokers: Any) -> Living:
+    everyone = list(brokers)
+    return Living(
+        frozenset(broker.id for broker in everyone),
+        frozenset(broker.id for broker in everyone if broker.state is BrokerState.STOPPING),
+    )
+
+
+def _keep_always(*_: Any) -> bool:
+    return True
+
+
+_may_keep = elections._may_keep
+
+
+def _keep_new_disk(broker: Any, *rest: Any) -> bool:
+    return True if broker.new_disk else _may_keep(broker, *rest)
+
+
+def _keep_unclean(broker: Any, *rest: Any) -> bool:
+    return not broker.new_disk
+
+
+def _result_in_old_epoch(self: Draft) -> Any:
+    after = _result(self)
+    return after if after is self._was else replace(after, leader_epoch=self._was.leader_epoch)
+
+
+_result = Draft.result
+
+
+def _finish_at_once(self: Draft) -> None:
+    target = tuple(broker for broker in self.replicas if broker not in self.removing)
+    if (self.adding or self.removing) and set(target) & set(self.isr):
+        self.replicas, self.adding, self.removing = target, (), ()
+        self.isr = target
+
+
+def _isr_of_all_named(image: Any, topic: Any, changes: Any, broker: Any, change: Any) -> Any:
+    """Neither leader epoch nor partition epoch is looked at."""
+    present = changes.partition(topic, change.key.number)
+    isr_changes._check_members(image, "", present, change)
+    return present
+
+
+def _isr_of_older_partition(image: Any, topic: Any, changes: Any, broker: Any, change: Any) -> Any:
+    """The partition epoch is not looked at."""
+    present = changes.partition(topic, change.key.number)
+    return _checked(image, topic, changes, broker, change._replace(partition_epoch=present.epoch))
+
+
+_checked = isr_changes._checked
+
+
+def _lose_nothing(self: Draft, broker: Any) -> None:
+    self.isr = tuple(member for member in self.isr if member != broker)
+
+
+def _elr_at_any_size(self: Draft) -> Any:
+    """The ELR is kept when the ISR has its minimum again."""
+    if self.unclean:
+        return ()
+    knew = {*self._was.isr, *self._was.elr} - self._lost
+    return tuple(broker for broker in self.replicas if broker in knew and broker not in self.isr)
+
+
+def _think_admitting_first(self: ModelController, image: Any) -> None:
+    ready = elections.waiting(image)
+    if ready is not None and image.controller.broker != NO_LEADER:
+        return self._write(image, elections.admit(image, ready, BASE).delta, None)
+    return _think(self, image)
+
+
+_think = ModelController._think
+
+MUTANTS = [
+    Mutant("no_maximal", "the maximal ISR counts: stored and proposed", ((Progress, "_united", _maximal_is_stored),)),
+    Mutant("local_shrink", "a shrink counts once it is stored", ((Progress, "_united", _maximal_is_proposed),)),
+    Mutant(
+        "k7128", "who joins holds all below the epoch's start", ((Progress, "may_join", _may_join_by_high_watermark),)
+    ),
+    Mutant("join_any", "who joins holds all that is committed", ((Progress, "may_join", _may_join_whoever_asks),)),
+    Mutant("min_isr_ignored", "below the minimum nothing is committed", ((Progress, "enough", True),)),
+    Mutant("hw_back", "the high watermark never goes back", ((Progress, "_advance", _advance_or_retreat),)),
+    Mutant(
+        "older_life",
+        "an earlier life says nothing",
+        ((Progress, "fetched", _fetched_by_any_life),),
+        Rules(earlier_life=False),
+    ),
+    Mutant("proposal_forgotten", "a proposal counts until the image decides", ((Progress, "see", _see_forgetting),)),
+    Mutant(
+        "withdraw_unsure", "a refusal counts only if no try can still be stored", rules=Rules(withdraw_if_sure=False)
+    ),
+    Mutant(
+        "hw_trunc",
+        "logs are compared by epochs, not cut at the high watermark (KIP-101)",
+        ((Replica, "_follow", _follow_from_high_watermark), (replica, "divergence_of", _agreed)),
+    ),
+    Mutant("no_divergence", "a leader tells where the logs parted", ((replica, "divergence_of", _agreed),)),
+    Mutant("no_correlation", "an answer counts for its question only", ((replica, "decide", _decide_anything),)),
+    Mutant("answer_epoch", "an answer counts in its leader epoch only", ((replica, "decide", _decide_whoever_leads),)),
+    Mutant(
+        "cut_leaders_end",
+        "the cut is at the end of the epoch both share (KIP-279)",
+        ((following, "_cut", _cut_at_leaders_end),),
+    ),
+    Mutant("cut_own_end", "the cut is where the leader's epoch ends", ((following, "_cut", _cut_at_own_end),)),
+    Mutant("fetch_epoch", "a leader answers in its epoch only", ((replica, "check_epoch", _agreed),)),
+    Mutant("diverged_held", "who left the leader's log holds nothing", rules=Rules(diverged_first=False)),
+    Mutant("unsynced_held", "a follower asks at what it holds durably", rules=Rules(held_is_synced=False)),
+    Mutant("no_sync", "what is held was synced", ((ModelLog, "held_offset", property(_held_is_written)),)),
+    Mutant(
+        "follower_hw_above_end",
+        "a follower's high watermark is not above its end",
+        ((replica, "high_watermark", _leaders_high_watermark),),
+    ),
+    Mutant(
+        "hw_not_cut",
+        "a follower's high watermark goes back with its end",
+        ((Replica, "_cut", _cut_and_keep_high_watermark),),
+    ),
+    Mutant("hw_is_end", "a new leader begins with the high watermark it knew", rules=Rules(high_kept=False)),
+    Mutant("epochs_stale", "epochs are cut with the log", ((Epochs, "truncate", _truncate_log_alone),)),
+    Mutant("dedupe_stale", "producers are cut with the log", ((ModelLog, "truncate", _truncate_log_not_producers),)),
+    Mutant("no_dedupe", "a batch that comes twice is stored once", ((Producers, "check", _check_nothing),)),
+    Mutant("read_leo", "readers stop at the high watermark", rules=Rules(read_to_high=False)),
+    Mutant("ack1", "acks=all is answered at the high watermark", rules=Rules(ack_at_high=False)),
+    Mutant(
+        "early_duplicate",
+        "a duplicate is answered when its original is committed",
+        rules=Rules(duplicate_at_high=False),
+    ),
+    Mutant("unclean", "only who has everything is elected", ((Draft, "settle", _settle_unclean),)),
+    Mutant("elr_ignored", "who leaves below the minimum is remembered", ((Draft, "elr", ()),)),
+    Mutant("elr_kept", "at the minimum the ELR is forgotten", ((Draft, "elr", property(_elr_at_any_size)),)),
+    Mutant(
+        "fast_restart",
+        "who starts again leaves the ISR, however fast",
+        ((Living, "of", classmethod(_alive_is_serving)), (elections, "_may_keep", _keep_always)),
+    ),
+    Mutant("keep_unclean", "after a crash without syncs nobody is trusted", ((elections, "_may_keep", _keep_unclean),)),
+    Mutant("keep_new_disk", "a new disk holds nothing", ((elections, "_may_keep", _keep_new_disk),)),
+    Mutant("damage_untold", "a lost copy is told before it counts again", rules=Rules(damage_told=False)),
+    Mutant("lost_kept", "whose copy is lost leaves ISR and ELR", ((Draft, "lose", _lose_nothing),)),
+    Mutant(
+        "stale_broker_epoch",
+        "who joins does so in the life that caught up (KIP-903)",
+        ((isr_changes, "_check_members", _agreed),),
+    ),
+    Mutant(
+        "partition_epoch",
+        "a change of an older partition is refused",
+        ((isr_changes, "_checked", _isr_of_older_partition),),
+    ),
+    Mutant(
+        "partition_and_leader_epoch",
+        "a change by an older leader is refused",
+        ((isr_changes, "_checked", _isr_of_all_named),),
+    ),
+    Mutant("epoch_kept", "every new leader begins a new epoch", ((Draft, "result", _result_in_old_epoch),)),
+    Mutant("reassigned_early", "a move is done when everybody is in sync", ((Draft, "_finish_move", _finish_at_once),)),
+    Mutant(
+        "admit_first", "who comes back has lost its leaderships", ((ModelController, "_think", _think_admitting_first),)
+    ),
+    Mutant("role_before_admission", "who is not admitted has no role", rules=Rules(role_by_life=False)),
+    Mutant("image_version", "a decision on an old image is refused", rules=Rules(image_version=False)),
+    Mutant("controller_epoch", "an earlier controller writes nothing", rules=Rules(controller_epoch=False)),
+    Mutant(
+        "no_fence",
+        "an earlier controller, or an old image, writes nothing",
+        rules=Rules(controller_epoch=False, image_version=False),
+    ),
+]
+
+
+def fate(name: str, seeds: int) -> Death | None:
+    return hunt(next(mutant for mutant in MUTANTS if mutant.name == name), range(seeds))
+
+
+def main(seeds: int, names: list[str], jobs: int = 1) -> int:
+    chosen = [mutant for mutant in MUTANTS if not names or mutant.name in names]
+    survivors = 0
+    with ProcessPoolExecutor(jobs) as pool:
+        deaths = pool.map(fate, [mutant.name for mutant in chosen], [seeds] * len(chosen))
+        for mutant, death in zip(chosen, deaths, strict=True):
+            survivors += death is None
+            told = "SURVIVED" if death is None else f"seed {death.seed:<4} {death.seen[:100]}"
+            print(f"{mutant.name:26} {mutant.rule:64} {told}", flush=True)
+    return survivors
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else SEEDS_MAX, sys.argv[2:]))

@@ -25,6 +25,7 @@ LOOK_S = 0.05  # between two looks at the processes
 READY_S = 60.0  # generous: a busy machine may be slow
 STOP_S = 20.0  # for brokers, which hand over what they lead; then they are killed
 TICK_MS = 500
+REBALANCE_MS = 10_000  # sooner than usual: who tries things out wants to see it
 REPLICAS = 3  # of topics that do not say, where there are as many brokers
 
 
@@ -161,7 +162,11 @@ class DevCluster:
 
 def _settings(brokers: int) -> str:
     """What the brokers are set up with: one of three copies may be lost, and nobody notices."""
-    lines = ["# Written by 'runnel dev' at each start.", f"default-replication = {min(brokers, REPLICAS)}"]
+    lines = [
+        "# Written by 'runnel dev' at each start.",
+        f"default-replication = {min(brokers, REPLICAS)}",
+        f"leader-rebalance-ms = {REBALANCE_MS}",
+    ]
     if brokers >= REPLICAS:
         lines += ["[topic]", '"min.insync.replicas" = 2']
     return "\n".join([*lines, ""])

@@ -120,7 +120,9 @@ def run_once(
         verdict = judge(history_of(clients.journals), nemesis.injuries, topic=TOPIC, seed=seed, seconds=took_s)
     verdict.problems += problems
     verdict.whole_s += [whole_s] if whole_s is not None else []
-    verdict.exits.update(f"{name.rstrip('0123456789')} with {code}" for _, name, code in rig.deaths)
+    verdict.exits.update(f"{death.name.rstrip('0123456789')} with {death.code}" for death in rig.deaths)
+    for death in rig.deaths:
+        say(f"{death.name} had ended with {death.code}: {death.words}")
     return verdict
 
 

@@ -38,7 +38,6 @@ class Node:
 
     def __init__(self, place: Place, folder: Path, environment: Mapping[str, str] | None = None) -> None:
         self.place, self.folder = place, folder
-        self.exits: list[int] = []  # how the lives before ended
         self._environment = {**os.environ, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
         self._held = 0
@@ -86,10 +85,9 @@ class Node:
         with self._lock:
             if self._process is None or self._held or self.running:
                 return None
-            code = self._process.returncode
-            self.exits.append(code)
+            code = int(self._process.returncode)
             self.start()
-            return int(code)
+            return code
 
     def wait(self, limit_s: float = READY_S) -> None:
         """Return once it serves; it may end and be started again meanwhile."""

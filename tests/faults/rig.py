@@ -43,6 +43,15 @@ class Shape:
 
 
 @dataclass(frozen=True)
+class Death:
+    """A process that ended on its own: how, and its last words."""
+
+    name: str
+    code: int
+    words: str
+
+
+@dataclass(frozen=True)
 class View:
     """What some broker said about a topic: leaders and in-sync replicas by partition."""
 
@@ -89,7 +98,7 @@ class Rig:
             clock = wall_clock.WallClock(library, folder / f"{name}.clock") if library else None
             place = self._place(name, (KAFKA_PORT,))
             self.brokers[number] = BrokerNode(number, place, folder / name, environment, clock)
-        self.deaths: list[tuple[float, str, int]] = []  # when, who and how, of those who ended on their own
+        self.deaths: list[Death] = []  # of those who ended on their own
         self._over = threading.Event()
         self._reviver = threading.Thread(target=self._revive, name="reviver", daemon=True)
         self._admin: Any = None
@@ -132,8 +141,9 @@ class Rig:
     def _revive(self) -> None:
         while not self._over.wait(REVIVE_S):
             for node in self.nodes:
+                words = node.log().splitlines()[-1:]  # those of the next life come later
                 if (code := node.revive()) is not None:
-                    self.deaths.append((time.monotonic(), str(node), code))
+                    self.deaths.append(Death(str(node), code, "".join(words)))
 
     def stop(self) -> None:
         """Nobody is started again; all processes end."""

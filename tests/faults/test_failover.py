@@ -168,7 +168,7 @@ def test_a_leader_that_hung_longer_than_its_session_harms_nobody_when_it_wakes(r
             load.wait_acks()
         verdict = load.finish()
     assert verdict.good, (verdict.anomalies, verdict.problems)
-    assert {code for _, _, code in rig.deaths[deaths:]} <= {ENDED}
+    assert {death.code for death in rig.deaths[deaths:]} <= {ENDED}
     assert max(verdict.failovers_s) < rig.session_s + 2 + BUSY_S
 
 

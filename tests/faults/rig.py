@@ -140,7 +140,7 @@ class Rig:
 
     def _revive(self) -> None:
         while not self._over.wait(REVIVE_S):
-            for node in self.nodes:
+            for node in [node for node in self.nodes if not node.running]:
                 words = node.log().splitlines()[-1:]  # those of the next life come later
                 if (code := node.revive()) is not None:
                     self.deaths.append(Death(str(node), code, "".join(words)))

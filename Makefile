@@ -14,7 +14,7 @@ LOCK := $(BIN)/pip-compile --quiet --upgrade --generate-hashes --no-emit-index-u
 CYCLES ?= 10
 BROKERS_LOSING_POWER ?= 1
 CASES ?= 50
-.PHONY: faults faults-storage faults-corruption setup-faults help prerequisites setup setup-dev setup-compat setup-zookeeper run cluster test check compat fuzz simulate mutants \
+.PHONY: faults faults-storage faults-corruption setup-faults help prerequisites setup setup-dev setup-compat setup-zookeeper run cluster test check compat fuzz simulate simulate-core mutants \
 	bench format lock clean
 
 help: ## list the targets
@@ -78,8 +78,12 @@ fuzz: setup-dev ## hostile frames against a real broker, for longer than make te
 simulate: setup ## the whole broker under faults, in virtual time, on all cores (SEEDS=N)
 	@$(BIN)/runnel simulate --seeds $(SEEDS) --jobs $$(nproc)
 
+simulate-core: setup ## the rules of replication alone, in a model, on all cores (SEEDS=N)
+	@$(BIN)/runnel simulate --core --seeds $(SEEDS) --jobs $$(nproc)
+
 mutants: setup-dev ## rules switched off: the simulation must notice each
 	$(BIN)/python tests/simulation/mutants.py
+	$(BIN)/python tests/simulation/core_mutants.py
 
 bench: setup-dev ## Runnel beside its peers and the disk's limit (BENCH=full: all of it, an hour)
 	$(BIN)/python -m bench $(if $(filter full,$(BENCH)),--full)

@@ -28,6 +28,7 @@ class Injector:
             kind: getattr(self, "_" + kind.replace("-", "_")) for kind in FAULTS
         }
         self.counts: Counter[str] = Counter()
+        self.aimed: Counter[str] = Counter()
         self.active = False
 
     def begin(self) -> None:
@@ -48,9 +49,9 @@ class Injector:
             return
         if self._rng.random() < swarm.transition_chance:
             kind = self._rng.choice(self._at_transitions)
-            self._world.scheduler.after(
-                self._rng.choice((0.0, 1.0, 20.0)) * self._rng.random(), self._late, kind, broker
-            )
+            delay_ms = self._rng.choice((0.0, 1.0, 20.0)) * self._rng.random()
+            self._world.scheduler.after(delay_ms, self._late, kind, broker)
+            self.aimed[where] += 1
 
     def _late(self, kind: str, broker: ModelBroker) -> None:
         if self.active:

@@ -40,7 +40,12 @@ class Outcome:
     sent: int
     lossy: int  # partitions that lost what nobody promised to keep
     faults: dict[str, int]
-    violation: str | None
+    transitions: dict[str, int]  # what faults were aimed at
+    violations: list[str]  # the first one ends a run
+
+    @property
+    def violation(self) -> str | None:
+        return self.violations[0] if self.violations else None
 
 
 def run(seed: int, *, faults: tuple[str, ...] = (), rules: Rules = ALL, tracer: Tracer | None = None) -> Outcome:
@@ -248,7 +253,8 @@ class Simulation:
             sent=sum(producer.sent for producer in self.producers),
             lossy=sum(truth.lossy for truth in self.truths),
             faults=dict(self.injector.counts),
-            violation=violation,
+            transitions=dict(self.injector.aimed),
+            violations=[] if violation is None else [violation],
         )
 
 

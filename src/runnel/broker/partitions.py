@@ -23,7 +23,7 @@ from runnel.model.topic_config import TopicConfig
 from runnel.replica.partition import Partition, Role
 
 FOLDER = "partitions"
-OPEN_AT_ONCE = 8  # logs opened side by side; more does not make a disk faster
+AT_ONCE = 8  # logs opened or closed side by side: their syncs share what they wait for; more do not make a disk faster
 
 logger = logging.getLogger("runnel.partitions")
 
@@ -57,7 +57,7 @@ class Partitions:
         await self._tidy_up(image)
 
     async def follow(self, change: Change) -> list[Partition]:
-        """Make it so, after the image changed; returns the replicas whose partition is another one now."""
+        """Make it so, after the image changed; returns the replicas whose partition is another one now, or gone."""
         self._image = change.after
         changed = [topic for topic in change.delta.topics.values() if topic is not None]
         begins = self._serves(change.after) and not self._serves(change.before)
@@ -67,15 +67,15 @@ class Partitions:
         for topic in change.after.topics.values() if change.delta.configs else changed:
             self._reconfigure(topic)
         for topic in changed:
-            await self._remove_moved(topic)
+            affected += await self._remove_moved(topic)
         for topic_id in [topic_id for topic_id, topic in change.delta.topics.items() if topic is None]:
-            await self._close_topic(topic_id)
+            affected += await self._close_topic(topic_id)
         return affected
 
-    async def try_again(self) -> None:
-        """Open what could not be opened before: a disk may have room again."""
+    async def try_again(self) -> list[Partition]:
+        """Open what could not be opened before: a disk may have room again; returns what could be opened."""
         failed = {key.topic_id for key in self._failed}
-        await self._open_all([topic for topic_id, topic in self._image.topics.items() if topic_id in failed])
+        return await self._open_all([topic for topic_id, topic in self._image.topics.items() if topic_id in failed])
 
     async def remove_data(self, topic_id: TopicId) -> None:
         """Remove what this broker keeps of a deleted topic."""
@@ -84,20 +84,29 @@ class Partitions:
 
     async def close(self) -> bool:
         """Close every log; returns whether all of them could be closed cleanly."""
-        clean = True
-        for partition in self._open.values():
-            try:
-                await partition.close()
-            except RunnelError as error:
-                logger.error("%s did not close cleanly: %s", partition.name, error)
-                clean = False
-        return clean
+        places = asyncio.Semaphore(AT_ONCE)
+
+        async def close_one(partition: Partition) -> bool:
+            async with places:
+                try:
+                    await partition.close()
+                except RunnelError as error:
+                    logger.error("%s did not close cleanly: %s", partition.name, error)
+                    return False
+            return True
+
+        return all(await asyncio.gather(*map(close_one, self._open.values())))
 
     @property
     def damaged(self) -> list[PartitionKey]:
         """The partitions whose copy here is not whole, and that other brokers may have a whole copy of."""
         rotten = [partition.key for partition in self._open.values() if partition.log.damage]
         return [key for key in rotten if len(self._image.topics[key.topic_id].partitions[key.number].replicas) > 1]
+
+    @property
+    def failed(self) -> list[PartitionKey]:
+        """The partitions that should be open here, and can't be opened."""
+        return list(self._failed)
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(list(self._open.values()))
@@ -163,7 +172,7 @@ class Partitions:
 
     async def _open_all(self, topics: Iterable[Topic]) -> list[Partition]:
         """Open what should be open here and is not; returns what could be opened."""
-        places = asyncio.Semaphore(OPEN_AT_ONCE)
+        places = asyncio.Semaphore(AT_ONCE)
 
         async def open_one(topic: Topic, number: int, image: PartitionImage) -> Partition | None:
             async with places:
@@ -209,30 +218,27 @@ class Partitions:
             if partition is not None:
                 partition.reconfigure(config)
 
-    async def _close_topic(self, topic_id: TopicId) -> None:
+    async def _close_topic(self, topic_id: TopicId) -> list[Partition]:
         async with self._turn:
-            await self._close_partitions(topic_id)
+            self._failed = {key: error for key, error in self._failed.items() if key.topic_id != topic_id}
+            return [await self._close_one(key) for key in list(self._open) if key.topic_id == topic_id]
 
-    async def _close_partitions(self, topic_id: TopicId) -> None:
-        self._failed = {key: error for key, error in self._failed.items() if key.topic_id != topic_id}
-        for key in [key for key in self._open if key.topic_id == topic_id]:
-            await self._close_one(key)
-
-    async def _close_one(self, key: PartitionKey) -> None:
+    async def _close_one(self, key: PartitionKey) -> Partition:
         partition = self._open.pop(key)
         if self._by_name.get((partition.topic, key.number)) is partition:
             del self._by_name[partition.topic, key.number]
         await partition.close()
+        return partition
 
-    async def _remove_moved(self, topic: Topic) -> None:
+    async def _remove_moved(self, topic: Topic) -> list[Partition]:
         """Remove the copies of partitions that have their replicas elsewhere now."""
-        moved = [key for key in _elsewhere(topic, self._me) if key in self._open]
-        if not moved:
-            return
+        moved = [key for key in _elsewhere(topic, self._me) if key in self._open or key in self._failed]
         async with self._turn:
+            closed = [await self._close_one(key) for key in moved if key in self._open]
             for key in moved:
-                await self._close_one(key)
+                self._failed.pop(key, None)
         await self._remove_folders([str(key) for key in moved])
+        return closed
 
     async def _tidy_up(self, image: Image) -> None:
         """Remove what moved elsewhere while this broker was away; report what nobody knows."""

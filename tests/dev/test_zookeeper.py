@@ -41,6 +41,10 @@ def test_a_folder_that_was_named_and_has_none_is_not_passed_over(bare: Path, mon
     put_jar(bare / "built")
     monkeypatch.setenv(zookeeper.JARS_VARIABLE, str(bare))
     assert zookeeper.classpath() is None
+    (bare / "bin").mkdir()
+    (bare / "bin" / "java").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(bare / "bin"))
+    assert f"names {bare}" in str(zookeeper.missing())
 
 
 def test_what_is_missing_is_said_with_what_to_install(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,10 @@ def missing() -> str | None:
     """Why no ZooKeeper can be had, and what to do about it; None if one can."""
     if shutil.which("java") is None:
         return INSTALL_JAVA
-    return INSTALL_JARS if classpath() is None else None
+    if classpath() is not None:
+        return None
+    named = os.environ.get(JARS_VARIABLE)
+    return f"{JARS_VARIABLE} names {named}, which holds no zookeeper-*.jar" if named else INSTALL_JARS
 
 
 def fetch() -> str | None:

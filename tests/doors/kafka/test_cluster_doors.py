@@ -111,10 +111,10 @@ def test_moves_are_listed_for_all_or_for_those_named(zookeeper: ZooKeeper, tmp_p
     """A replica that is added on a broker that then dies is never in sync, so the move stays."""
     with ExitStack() as stack:
         brokers = [stack.enter_context(cluster_broker(zookeeper, tmp_path, n)) for n in (1, 2, 3)]
-        on(brokers[0], lambda cluster: _list_and_show_offline(cluster, brokers[2]))
+        on(brokers[0], lambda cluster: _list_and_show_offline(cluster, brokers[1], brokers[2]))
 
 
-async def _list_and_show_offline(cluster: Cluster, third: BrokerProcess) -> None:
+async def _list_and_show_offline(cluster: Cluster, second: BrokerProcess, third: BrokerProcess) -> None:
     settings = {"min.insync.replicas": "2"}
     assigned = NewTopic("moving", partitions=1, replicas=1), NewTopic("copied", 1, 3, settings)
     await Admin(cluster).create_topics(assigned)
@@ -137,6 +137,22 @@ async def _list_and_show_offline(cluster: Cluster, third: BrokerProcess) -> None
     await _offline(cluster)
     assert await reassign(cluster, "moving", {0: None}) == {0: 0}
     assert await listed(cluster, None) == {}
+    second.process.kill()
+    await eventually(lambda: _is_eligible(cluster, 2))
+
+
+async def _described(cluster: Cluster) -> m.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition:
+    D = m.DescribeTopicPartitionsRequest
+    request = D(topics=[D.TopicRequest(name="copied")], response_partition_limit=10)
+    answer = await cluster.ask_any(Api.DESCRIBE_TOPIC_PARTITIONS, request, m.DescribeTopicPartitionsResponse)
+    [described] = answer.topics[0].partitions
+    return described
+
+
+async def _is_eligible(cluster: Cluster, broker: int) -> bool:
+    """Below min.insync.replicas, who left last may lead still (KIP-966)."""
+    described = await _described(cluster)
+    return described.eligible_leader_replicas == [broker] and set(described.offline_replicas) == {2, 3}
 
 
 async def _offline(cluster: Cluster) -> None:
@@ -144,10 +160,7 @@ async def _offline(cluster: Cluster) -> None:
     copied = (await cluster.view(["copied"])).topics["copied"].partitions[0]
     assert copied.offline == (3,)
     assert set(copied.in_sync) == {1, 2}
-    D = m.DescribeTopicPartitionsRequest
-    request = D(topics=[D.TopicRequest(name="copied")], response_partition_limit=10)
-    answer = await cluster.ask_any(Api.DESCRIBE_TOPIC_PARTITIONS, request, m.DescribeTopicPartitionsResponse)
-    [described] = answer.topics[0].partitions
+    described = await _described(cluster)
     assert (described.offline_replicas, described.error_code) == ([3], 0)
     assert described.eligible_leader_replicas == []
     for fenced in (False, True):

@@ -5,16 +5,18 @@ Rule 2: at the end everything is killed: what is measured is over, and the data 
 """
 
 import signal
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, Self, runtime_checkable
 
-from bench.load import ask
+from bench.load import Refused, ask
 from bench.peers import HOST, DidNotStart, Peer, Server, spawn, wait_for_port
 from runnel.dev.zookeeper import ZooKeeperServer
 
 SESSION_MS = 6_000  # a silent broker is taken for dead after so long: Runnel's default, and Kafka is told the same
+END_S_MAX = 180.0
 
 
 @runtime_checkable
@@ -80,11 +82,15 @@ class Cluster:
         for number in self.brokers:
             ask.await_brokers(self.places[number].address, len(self.brokers))
 
-    def end(self, number: int, how: signal.Signals) -> Server:
-        """Send a signal that ends a broker; it is no part of the cluster from now on, though it may still stop."""
-        ended = self.brokers.pop(number)
-        ended.process.send_signal(how)
-        return ended
+    def end(self, number: int, how: signal.Signals) -> None:
+        """End a broker with this signal; returns when it is gone."""
+        process = self.brokers[number].process
+        process.send_signal(how)
+        try:
+            process.wait(END_S_MAX)
+        except subprocess.TimeoutExpired:
+            raise Refused(f"broker {number} had not ended {END_S_MAX:.0f} s after {how.name}") from None
+        del self.brokers[number]
 
     @property
     def replication(self) -> int:

@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import pytest
 
-from runnel.broker.groups import Groups
 from runnel.broker.housekeeping import Housekeeping, LeaderBalance
 from runnel.broker.partitions import Partitions
 from runnel.broker.produce import Append, Producing
@@ -24,7 +23,11 @@ DAY_MS = 86_400_000
 
 def housekeeping(producer_expiry_ms: int = DAY_MS) -> Housekeeping:
     nobody = cast(Partitions, [])
-    return Housekeeping(nobody, cast(Groups, None), every_ms=1, producer_expiry_ms=producer_expiry_ms)
+    return Housekeeping(nobody, _nothing, every_ms=1, producer_expiry_ms=producer_expiry_ms)
+
+
+async def _nothing() -> None:
+    """There is nothing to open."""
 
 
 async def produce(partition: Partition, key: bytes, timestamp: int, **fields: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from runnel.broker.isr import InSync
-from runnel.broker.partitions import Partitions
+from runnel.broker.partitions import FOLDER, Partitions
 from runnel.cluster.image import Broker, Change, Delta, Image, Topic
 from runnel.cluster.image import Partition as Placed
 from runnel.cluster.isr_changes import IsrChange
@@ -18,7 +18,7 @@ from runnel.replica.partition import Partition
 from runnel.shell.disk import RealDisk
 
 ME, TWO, THREE = map(BrokerId, (1, 2, 3))
-TOPIC = TopicId(UUID(int=1))
+TOPIC, OTHER_TOPIC = TopicId(UUID(int=1)), TopicId(UUID(int=2))
 LIFE = Epoch(7)
 LAG_MS = 100
 
@@ -45,7 +45,7 @@ class Stage:
         self.partitions = here
         self.asked: list[list[IsrChange]] = []
         self.says: Callable[[IsrChange], Placed | RunnelError] | RunnelError = RequestTimedOut("not yet")
-        self.in_sync = InSync(here, lambda: self.image, self._answer, clock, lag_ms=LAG_MS, on_look=lambda: None)
+        self.in_sync = InSync(ME, here, lambda: self.image, self._answer, clock, lag_ms=LAG_MS, on_look=lambda: None)
 
     async def _answer(self, changes: Sequence[IsrChange]) -> list[Placed | RunnelError]:
         self.asked.append(list(changes))
@@ -171,3 +171,18 @@ def test_a_leader_that_can_not_be_trusted_asks_others_to_lead(tmp_path: Path) ->
         assert members(change) == [TWO]
 
     run(tmp_path, scenario, ME, TWO)
+
+
+def test_what_can_not_be_opened_is_given_to_others(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        obstacle = tmp_path / FOLDER / f"{OTHER_TOPIC}-0"
+        obstacle.write_text("a file where a folder should be")
+        placed = Placed(ME, Epoch(2), Epoch(4), (ME, TWO), (ME, TWO))
+        delta = Delta(topics={OTHER_TOPIC: Topic(OTHER_TOPIC, "bad", (placed,))})
+        before, stage.image = stage.image, stage.image.apply(delta)
+        await stage.partitions.follow(Change(before, stage.image, delta))
+        [change] = await stage.wait_for(1)
+        assert (change.key.topic_id, change.leader_epoch, change.partition_epoch) == (OTHER_TOPIC, 2, 4)
+        assert members(change) == [TWO]
+
+    run(tmp_path, scenario, ME)

@@ -7,9 +7,9 @@ from uuid import UUID
 import pytest
 
 from runnel.broker.partitions import FOLDER, Partitions
-from runnel.cluster.image import Broker, Change, Delta, Image, Topic
+from runnel.cluster.image import Broker, BrokerState, Change, Delta, Image, Topic
 from runnel.cluster.image import Partition as Placed
-from runnel.model.errors import NotLeader, StorageFailed, UnknownTopic
+from runnel.model.errors import LeaderNotAvailable, NotLeader, StorageFailed, UnknownTopic
 from runnel.model.ids import BrokerId, Epoch, TopicId
 from runnel.model.topic_config import TopicConfig
 from runnel.shell.clock import SystemClock
@@ -108,3 +108,75 @@ def test_what_nobody_knows_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptu
 
     asyncio.run(main())
     assert "belongs to no topic" in caplog.text
+
+
+def placed(leader: BrokerId, epoch: int, *replicas: BrokerId) -> Placed:
+    return Placed(leader, Epoch(epoch), Epoch(epoch), replicas, replicas)
+
+
+def test_nothing_has_a_role_before_this_broker_serves(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = RealDisk(str(tmp_path))
+        partitions = partitions_on(disk)
+        starting = Broker(ME, {}, state=BrokerState.STARTING)
+        topics = {GOOD: Topic(GOOD, "t", (placed(ME, 3, ME, OTHER), placed(OTHER, 3, ME, OTHER)))}
+        before = Image("cluster").apply(Delta(topics=topics, brokers={ME: starting}))
+        await partitions.start(before)
+        assert len(list(partitions)) == 2
+        for find in (partitions.find, partitions.find_readable):
+            with pytest.raises(LeaderNotAvailable):
+                find("t", 0)  # it led in another life
+        serves = Delta(
+            topics={GOOD: Topic(GOOD, "t", (placed(ME, 4, ME, OTHER), placed(OTHER, 3, ME, OTHER)))},
+            brokers={ME: Broker(ME, {})},
+        )
+        changed = await partitions.follow(Change(before, before.apply(serves), serves))
+        assert sorted(each.key.number for each in changed) == [0, 1]
+        assert partitions.find("t", 0).leader_epoch == 4
+        assert partitions.find_readable("t", 1).is_follower
+        with pytest.raises(NotLeader):
+            partitions.find("t", 1)
+        await partitions.close()
+        disk.close()
+
+    asyncio.run(main())
+
+
+def test_a_partition_that_moved_elsewhere_is_closed_and_removed_also_at_the_next_start(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = RealDisk(str(tmp_path))
+        partitions = partitions_on(disk)
+        before = image_of(Topic(GOOD, "t", (placed(ME, 1, ME, OTHER), placed(ME, 1, ME, OTHER))))
+        await partitions.start(before)
+        folders = [tmp_path / FOLDER / f"{GOOD}-{number}" for number in (0, 1)]
+        assert all(folder.exists() for folder in folders)
+        moved = Delta(topics={GOOD: Topic(GOOD, "t", (placed(OTHER, 2, OTHER), placed(ME, 1, ME, OTHER)))})
+        after = before.apply(moved)
+        [gone] = await partitions.follow(Change(before, after, moved))
+        assert (gone.key.number, gone.is_leader) == (0, False)
+        assert [folder.exists() for folder in folders] == [False, True]
+        await partitions.close()
+        both = after.apply(Delta(topics={GOOD: Topic(GOOD, "t", (placed(OTHER, 2, OTHER), placed(OTHER, 2, OTHER)))}))
+        later = partitions_on(disk)
+        await later.start(both)
+        assert not folders[1].exists()
+        await later.close()
+        disk.close()
+
+    asyncio.run(main())
+
+
+def test_roles_change_only_where_the_image_did(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = RealDisk(str(tmp_path))
+        partitions = partitions_on(disk)
+        before = image_of(Topic(GOOD, "t", tuple(placed(ME, 1, ME, OTHER) for _ in range(3))))
+        await partitions.start(before)
+        now = (placed(ME, 1, ME, OTHER), placed(OTHER, 2, ME, OTHER), placed(ME, 1, ME, OTHER))
+        delta = Delta(topics={GOOD: Topic(GOOD, "t", now)})
+        changed = await partitions.follow(Change(before, before.apply(delta), delta))
+        assert [each.key.number for each in changed] == [1]
+        await partitions.close()
+        disk.close()
+
+    asyncio.run(main())

@@ -71,7 +71,7 @@ class Broker:
         self._peers = Peers(self.id)
         self.forwarding = Forwarding(self.id, self._peers, metadata, rng)
         self._in_sync = InSync(
-            self.partitions, self._newest, self.forwarding.alter_partitions, clock,
+            self.id, self.partitions, self._newest, self.forwarding.alter_partitions, clock,
             lag_ms=config.replica_lag_ms, on_look=lambda: self.followers.note_heard(),
         )  # fmt: skip
         self.followers = Followers(self.partitions, self._newest, clock, rng, on_fetched=self._in_sync.notice)
@@ -86,8 +86,9 @@ class Broker:
         self.forward_produce = Routing(self.partitions, producing, self._peers, self._newest, rng).produce
         self.fetch = self._fetching.fetch
         self._housekeeping = Housekeeping(
-            self.partitions, self.groups, every_ms=config.housekeeping_ms, producer_expiry_ms=config.producer_expiry_ms
-        )
+            self.partitions, self._try_again,
+            every_ms=config.housekeeping_ms, producer_expiry_ms=config.producer_expiry_ms,
+        )  # fmt: skip
         self._leader_balance = LeaderBalance(metadata.rebalance_leaders, every_ms=config.leader_rebalance_ms)
         self._on_fatal = on_fatal
         self._changes: deque[Change] = deque()
@@ -166,14 +167,22 @@ class Broker:
             changed = await self.partitions.follow(change)
             self._seen = change.after
             self._peers.follow(self._newest())
-            self._replication.follow(changed)
-            for partition in changed:
-                if partition.log.damage:
-                    self._damages.found(partition)
+            self._place(changed)
             self.groups.follow(change)
             self._tell_followed()
             if change.delta.deleted:
                 await self._remove_deleted(change.after)
+
+    def _place(self, changed: Sequence[Partition]) -> None:
+        """These have another role than before, or are open only now."""
+        self._replication.follow(changed)
+        for partition in changed:
+            if partition.log.damage:
+                self._damages.found(partition)
+
+    async def _try_again(self) -> None:
+        self._place(await self.partitions.try_again())
+        self.groups.open_shards()
 
     def _followed(self, task: "asyncio.Task[None]") -> None:
         self._follower = None

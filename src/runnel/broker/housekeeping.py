@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from runnel.broker.groups import Groups
 from runnel.broker.partitions import Partitions
 from runnel.model.errors import RunnelError
 from runnel.replica.partition import Partition
@@ -15,9 +14,16 @@ logger = logging.getLogger("runnel.housekeeping")
 class Housekeeping:
     """Looks after every partition again and again."""
 
-    def __init__(self, partitions: Partitions, groups: Groups, *, every_ms: int, producer_expiry_ms: int) -> None:
+    def __init__(
+        self,
+        partitions: Partitions,
+        try_again: Callable[[], Awaitable[None]],
+        *,
+        every_ms: int,
+        producer_expiry_ms: int,
+    ) -> None:
         self._partitions = partitions
-        self._groups = groups
+        self._try_again = try_again  # what could not be opened
         self._every_s = every_ms / 1000
         self._producer_expiry_ms = producer_expiry_ms
         self._task: asyncio.Task[None] | None = None
@@ -33,8 +39,7 @@ class Housekeeping:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(self._every_s)
-            await self._partitions.try_again()
-            self._groups.open_shards()
+            await self._try_again()
             for partition in self._partitions:
                 await self.look_after(partition)
 

@@ -17,7 +17,7 @@ from runnel.cluster.image import Image
 from runnel.cluster.image import Partition as PartitionImage
 from runnel.cluster.isr_changes import IsrChange
 from runnel.model.errors import FencedEpoch, NotController, RunnelError, StalePartitionEpoch
-from runnel.model.ids import BrokerId, Epoch
+from runnel.model.ids import NO_EPOCH, BrokerId, Epoch
 from runnel.model.seams import Clock
 from runnel.replica.partition import Partition
 from runnel.replica.progress import Proposal
@@ -35,9 +35,10 @@ class InSync:
     """Keeps the ISRs of the partitions that this broker leads."""
 
     def __init__(
-        self, partitions: Partitions, image: Callable[[], Image], ask: Ask, clock: Clock, *,
+        self, me: BrokerId, partitions: Partitions, image: Callable[[], Image], ask: Ask, clock: Clock, *,
         lag_ms: int, on_look: Callable[[], None],
     ) -> None:  # fmt: skip
+        self._me = me
         self._partitions = partitions
         self._image = image
         self._ask = ask
@@ -99,6 +100,22 @@ class InSync:
                     if partition.log.damage:
                         self.resign(partition)  # somebody else may be in sync by now
             self._awake.set()
+            await self._give_up_failed()
+
+    async def _give_up_failed(self) -> None:
+        """Let others lead what this broker should lead, and can't even open."""
+        me, topics = self._me, self._image().topics
+        places = [(key, topics[key.topic_id].partitions[key.number]) for key in self._partitions.failed]
+        changes = [
+            IsrChange(key, each.leader_epoch, each.epoch, tuple((other, NO_EPOCH) for other in each.isr if other != me))
+            for key, each in places
+            if each.leader == me and len(each.isr) > 1
+        ]
+        try:
+            if changes:
+                await self._ask(changes)
+        except RunnelError as error:
+            logger.info("%d partitions that can't be opened could not be given up yet: %s", len(changes), error)
 
     async def _run(self) -> None:
         while True:

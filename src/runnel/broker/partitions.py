@@ -70,7 +70,7 @@ class Partitions:
             affected += await self._remove_moved(topic)
         for topic_id in [topic_id for topic_id, topic in change.delta.topics.items() if topic is None]:
             affected += await self._close_topic(topic_id)
-        return affected
+        return list(dict.fromkeys(affected))
 
     async def try_again(self) -> list[Partition]:
         """Open what could not be opened before: a disk may have room again; returns what could be opened."""

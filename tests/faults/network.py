@@ -50,6 +50,12 @@ class Network:
         for name in self.addresses:
             self._filter(name)
 
+    def remove(self) -> None:
+        """Take it down again, for another one in the same sandbox."""
+        for name in self.hosts:
+            run("ip", "netns", "delete", name)
+        run("ip", "link", "delete", "switch")
+
     def _add(self, name: str) -> None:
         run("ip", "netns", "add", name)
         run("ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", name)

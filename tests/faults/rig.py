@@ -152,6 +152,10 @@ class Rig:
             self._reviver.join()
         for node in self.nodes:
             node.end()
+        if self.network is not None:
+            for broker in self.brokers.values():
+                run("umount", str(broker.data.parent))
+            self.network.remove()
 
     def __enter__(self) -> Self:
         try:

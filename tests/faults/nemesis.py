@@ -17,7 +17,7 @@ TOGETHER = (1, 1, 1, 2, 2, 3)
 CALM_S = (1.0, 4.0)
 BETWEEN_S = (0.3, 2.5)
 RECOVERED = 0.5
-RECOVERY_S = 15.0
+RECOVERY_S = 8.0
 
 
 @dataclass

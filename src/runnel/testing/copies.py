@@ -12,6 +12,7 @@ from crc32c import crc32c
 
 from runnel.log.layout import LOG
 from runnel.model.ids import PartitionKey
+from runnel.record.batch import BatchHeader, read_header
 from runnel.testing.disk import SimDisk, _Folder, _Inode
 
 _FRONT = Struct(">qiibIhi")  # base offset, length, leader epoch, magic, checksum, attributes, last offset delta
@@ -78,6 +79,13 @@ class Copy:
 
 def folder_of(key: PartitionKey) -> str:
     return f"partitions/{key}"
+
+
+def headers_of(disk: SimDisk, folder: str) -> Iterator[BatchHeader]:
+    """The header of every batch, in order."""
+    for _, inode in _log_files(disk, folder):
+        for at, _ in _batches(inode.now, 0):
+            yield read_header(bytes(inode.now[at : at + HEADER_BYTES]))
 
 
 def _log_files(disk: SimDisk, folder: str) -> list[tuple[str, _Inode]]:

@@ -116,11 +116,11 @@ class Injector:
     # --- a broker ends
 
     def may_lose_power(self, broker: SimBroker) -> bool:
-        """Whether whatever it has told to be committed is promised to survive, or lives on with another."""
-        alive = {other.number for other in self._scene.brokers if other.up and other is not broker}
-        return all(
-            truth.durable or truth.deleted or broker.number not in truth.candidates or alive & {*truth.image.isr}
-            for truth in self._scene.invariants.truths.values()
+        """Whether what it has told to be committed is promised to survive, or lives on with others."""
+        others = [other for other in self._scene.brokers if other is not broker]
+        return self._all_durable() or (
+            all(other.up for other in others)
+            and all({*truth.image.isr} != {broker.number} for truth in self._scene.invariants.truths.values())
         )
 
     def _all_durable(self) -> bool:

@@ -4,12 +4,11 @@ whenever the metadata changes, whenever a broker dies, and at the end.
     LogMatching           batches with the same offset and leader epoch are the same, and so is all before them
     completeness          what was told to be committed lies, durably, on every member of the ISR and of the ELR
     one leader            a leader epoch of a partition has one leader; epochs grow
-    clean election        a leader comes from the ISR or the ELR
     high watermark        at most the end of the log, and in flush.mode commit at most what is synced; in one leader
-                          epoch it never goes back; a follower's is never above what a leader told; nobody reads above
+                          epoch it never goes back; nobody reads above the true one
     producers             what is known of idempotent producers is what the log says
 
-The true high watermark of a partition is the highest that any leader ever told: what has been said can't be taken back.
+The true high watermark of a partition is the highest that any replica ever told: what was said can't be taken back.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -22,10 +21,11 @@ from runnel.cluster.config_rules import topic_config
 from runnel.cluster.image import NO_LEADER, Image, Topic
 from runnel.cluster.image import Partition as PartitionImage
 from runnel.cluster.tree import Tree
+from runnel.log.producers import Producers
 from runnel.model.ids import BrokerId, PartitionKey, TopicId
 from runnel.model.topic_config import FlushMode, TopicConfig
 from runnel.replica.partition import Partition
-from runnel.testing.copies import Batch, Copy, folder_of
+from runnel.testing.copies import Batch, Copy, folder_of, headers_of
 from runnel.testing.disk import SimDisk
 
 
@@ -79,7 +79,7 @@ class Invariants:
         self._copies: dict[tuple[int, PartitionKey], Copy] = {}
         self._checked: dict[tuple[int, PartitionKey], tuple[int, int]] = {}  # life of the copy, batches compared
         self._verified: dict[tuple[int, PartitionKey], tuple[int, int]] = {}  # life of the copy, committed ones found
-        self._last: dict[tuple[int, PartitionKey], tuple[int, ...]] = {}
+        self._last: dict[tuple[int, PartitionKey], tuple[Partition, tuple[int, ...]]] = {}
         self._held: dict[tuple[int, PartitionKey], int] = {}  # by one that is dead, or has not opened it yet
         self._excused: set[tuple[int, PartitionKey]] = set()  # lost power, and never promised to keep anything
 
@@ -98,13 +98,13 @@ class Invariants:
             log, place = replica.log, (broker.number, replica.key)
             high, end, leads = replica.high_watermark, log.end_offset, replica.is_leader
             now = (replica.leader_epoch, leads, high, end, log.synced_offset)
-            before = self._last.get(place)
-            if now != before:
-                self._last[place] = now
+            known, before = self._last.get(place, (replica, None))
+            if now != before or known is not replica:
+                self._last[place] = replica, now
                 self._held.pop(place, None)
-                self._check_offsets(truth, broker, replica, before)
+                self._check_offsets(truth, broker, replica, before if known is replica else None)
                 self._match(truth, broker, end)
-                if leads and high > truth.high:
+                if high > truth.high:
                     self._advance(truth, broker, high)
 
     def _check_offsets(self, truth: Truth, broker: Node, replica: Partition, before: tuple[int, ...] | None) -> None:
@@ -114,13 +114,10 @@ class Invariants:
             self._violated(f"offsets-out-of-order: {who}: start, synced, high, end: {offsets}")
         if before is not None and before[:2] == (replica.leader_epoch, replica.is_leader) and high < before[2]:
             self._violated(f"high-watermark-back: {who} from {before[2]} to {high}")
-        if not replica.is_leader:
-            if high > truth.high:
-                self._violated(f"high-watermark-unheard: {who} has {high}, no leader told more than {truth.high}")
-            return
-        if truth.durable and high > log.synced_offset:
-            self._violated(f"high-above-synced: {who}: {high} > {log.synced_offset}")
-        self._lead(truth, broker.number, replica.leader_epoch)
+        if replica.is_leader:
+            self._lead(truth, broker.number, replica.leader_epoch)
+            if truth.durable and high > log.synced_offset:
+                self._violated(f"high-above-synced: {who}: {high} > {log.synced_offset}")
 
     def _lead(self, truth: Truth, leader: int, epoch: int) -> None:
         if truth.leaders.setdefault(epoch, leader) != leader:
@@ -142,8 +139,8 @@ class Invariants:
             done += 1
         self._checked[place] = copy.life, done
 
-    def _advance(self, truth: Truth, leader: Node, high: int) -> None:
-        copy = self._refreshed(truth, leader)
+    def _advance(self, truth: Truth, teller: Node, high: int) -> None:
+        copy = self._refreshed(truth, teller)
         committed = [batch for batch in copy.batches if truth.high <= batch.base and batch.last < high]
         if not truth.config.compacted and (not committed or committed[-1].last + 1 != high):
             self._violated(f"high-watermark-inside: {truth.name} told {high}, batches end at {committed[-1:]}")
@@ -190,8 +187,6 @@ class Invariants:
             self._lead(truth, now.leader, now.leader_epoch)
             if now.leader not in now.isr:
                 self._violated(f"leader-outside: {truth.name} is led by {now.leader}, the ISR is {now.isr}")
-            if now.leader not in (*before.isr, *before.elr):
-                self._violated(f"unclean-election: {truth.name} is led by {now.leader}, it was {before}")
         self._excused = {place for place in self._excused if place[1] != truth.key or place[0] in truth.candidates}
         for member in truth.candidates:
             self._complete(truth, member)
@@ -268,3 +263,20 @@ class Invariants:
                 self._violated(f"replicas-differ: {truth.name}, ends {ends}")
             for member in truth.candidates:
                 self._complete(truth, member)
+            for member in truth.image.replicas:
+                self._check_producers(truth, self._brokers[member])
+
+    def _check_producers(self, truth: Truth, broker: Node) -> None:
+        expected = Producers()
+        for header in headers_of(broker.disk, folder_of(truth.key)):
+            if header.producer_id >= 0:
+                expected.replay(header, 0)
+        for replica in broker.replicas():
+            if replica.key == truth.key and _known(replica.log.producers) != _known(expected):
+                detail = f"{_known(replica.log.producers)}, the log says {_known(expected)}"
+                self._violated(f"producers-differ: {truth.name} on broker {broker.number} knows {detail}")
+
+
+def _known(producers: Producers) -> dict[int, tuple[object, ...]]:
+    """Everything but when it was learned."""
+    return {number: producer._replace(seen_ms=0) for number, producer in producers._producers.items()}

@@ -28,6 +28,7 @@ from runnel.testing.clock import BEGIN_WALL_MS, SeededRng
 from runnel.testing.disk import PowerCut
 from runnel.testing.network import Network, Server
 
+CLOSINGS_MAX = 10
 STEPS_MAX = 2_000_000  # callbacks of one run: more means that something goes round in circles
 
 
@@ -160,8 +161,10 @@ class SimLoop(asyncio.BaseEventLoop):
         for task in self._graves:  # grows: what is ended may start something on its way out
             if not task.done():
                 task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is no accident
-                with suppress(BaseException):
-                    cast(Any, task.get_coro()).close()
+                for _closing in range(CLOSINGS_MAX):  # an `except` that awaits wants to be told again
+                    with suppress(BaseException):
+                        cast(Any, task.get_coro()).close()
+                        break
         self._ready.clear()
         self._timers.clear()
         self._graves.clear()

@@ -15,7 +15,7 @@ from runnel.model.topic_config import FlushMode, TopicConfig
 from runnel.testing.clock import SeededRng
 from runnel.testing.network import Conditions
 
-FAULTS = (
+FAULTS: tuple[str, ...] = (
     "power",  # the power of one broker fails, now
     "power-at",  # the same in the middle of what the disk is asked to do
     "power-all",  # the power of every broker fails at once
@@ -36,12 +36,17 @@ FAULTS = (
     "clock",  # the wall clock is set
     "store-stall",  # the store has no leader for a while; who wrote does not know whether it did
     "expire",  # a session ends although its broker lives
+    "elect",  # the preferred leaders take over
+    "reassign",  # replicas move to other brokers; some moves are taken back
     "client-kill",
 )
 AT_TRANSITIONS = (  # what strikes right after an election, a change of an ISR, a truncation, a roll
     "power", "kill", "pause", "cut", "isolate", "cut-store", "disk-slow", "expire", "elect", "stop",
 )  # fmt: skip
 POWER = ("power", "power-at", "power-all", "sync-lost")
+BESIDE_POWER = (  # no broker ends by these: who lost what it never synced is alone with that
+    "power", "reset", "cut", "isolate", "ring", "clock", "elect", "client-kill",
+)  # fmt: skip
 TOPIC = "orders"
 GROUP, NEW_GROUP = "billing", "shipping"  # of the classic kind, and of that of KIP-848
 
@@ -75,19 +80,22 @@ class Swarm:
     down_s: tuple[float, ...]  # how long a broker is away, at most: one of these
     replica_lag_ms: int
     replica_wait_ms: int
+    replica_bytes_max: int
 
     @classmethod
     def draw(cls, rng: SeededRng) -> "Swarm":
-        brokers = rng.pick((1, 3, 3, 3, 3, 3))
+        brokers = rng.pick((1, 3, 3, 3, 3, 3, 3, 4))
+        replicas = 1 if brokers == 1 else rng.pick((1, 2, 3, 3, 3, 3, 3, 3))
         slowest = rng.pick((0.001, 0.003, 0.02))
         session_s = rng.pick((1.5, 3.0, 6.0))
         members = rng.pick((0, 1, 2))
+        topic = _topic(rng, replicas)
         return cls(
             brokers=brokers,
-            replicas=1,
+            replicas=replicas,
             load_s=rng.uniform(6, 12),
             fault_every_s=rng.uniform(0.3, 1.0),
-            faults=tuple(kind for kind in FAULTS if rng.chance(0.35)) or (rng.pick(FAULTS),),
+            faults=_faults(rng, topic),
             transition_chance=rng.pick((0.0, 0.1, 0.4)),
             partitions=1 + rng.below(2),
             producers=tuple(_producer(rng, kind) for kind in ("idempotent", rng.pick(("idempotent", "all", "one")))),
@@ -96,7 +104,7 @@ class Swarm:
             new_members=1 + rng.below(2) if not members or rng.chance(0.3) else 0,
             send_every_s=rng.uniform(0.05, 0.2),
             value_bytes=rng.pick((20, 200, 1200)),
-            topic=_topic(rng),
+            topic=topic,
             conditions=Conditions(
                 (0.0001, slowest), rng.pick((0.0, 0.1, 0.5)), rng.pick((4 * KIB, 64 * KIB, 256 * KIB))
             ),
@@ -117,7 +125,8 @@ class Swarm:
             session_s=session_s,
             down_s=rng.pick(((0.3,), (0.3, 2.0), (0.3, 2.0, 2 * session_s))),
             replica_lag_ms=rng.pick((700, 2_000, 5_000)),
-            replica_wait_ms=rng.pick((20, 100, 400)),
+            replica_wait_ms=rng.pick((50, 200, 400)),
+            replica_bytes_max=rng.pick((1_024, 100_000)),
         )
 
     @property
@@ -130,7 +139,17 @@ class Swarm:
         return BrokerConfig(
             data="data", kafka=address, broker_id=number, topic=self.topic, session_ms=int(self.session_s * 1000),
             group_partitions=2, group_initial_delay_ms=50, housekeeping_ms=1_500,
+            replica_lag_ms=self.replica_lag_ms, replica_fetch_wait_ms=self.replica_wait_ms,
+            replica_fetch_bytes_max=self.replica_bytes_max, replica_fetchers=1 + (self.brokers > 3),
         )  # fmt: skip
+
+
+def _faults(rng: SeededRng, topic: TopicConfig) -> tuple[str, ...]:
+    """What is not synced may be lost with the power: then brokers lose it one at a time, and nothing else ends them."""
+    kinds = FAULTS
+    if topic.flush_mode is not FlushMode.COMMIT:
+        kinds = BESIDE_POWER if rng.chance(0.5) else tuple(kind for kind in FAULTS if kind not in POWER)
+    return tuple(kind for kind in kinds if rng.chance(0.35)) or (rng.pick(kinds),)
 
 
 def _producer(rng: SeededRng, kind: str) -> ProducerSettings:
@@ -146,10 +165,11 @@ def _producer(rng: SeededRng, kind: str) -> ProducerSettings:
     )
 
 
-def _topic(rng: SeededRng) -> TopicConfig:
+def _topic(rng: SeededRng, replicas: int) -> TopicConfig:
     """Small segments, so that they roll often. (Through the Kafka door, smaller ones than 1 MiB can't be had.)"""
     return TopicConfig(
         flush_mode=rng.pick((FlushMode.COMMIT, FlushMode.COMMIT, FlushMode.COMMIT, FlushMode.OS, FlushMode.INTERVAL)),
+        min_insync_replicas=min(rng.pick((1, 2, 2, 2)), replicas),
         segment_bytes=rng.pick((2_000, 20_000, 10_000_000)),
         segment_ms=rng.pick((1_500, 10_000_000)),
         index_interval_bytes=rng.pick((0, 200, 4_096)),

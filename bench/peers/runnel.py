@@ -8,9 +8,9 @@ from bench.load.ask import Asker
 from bench.peers import HOST, Flush, Protocols, Server, free_port, launch
 from bench.peers.clusters import SESSION_MS, Cluster, Place
 from runnel.dev import zookeeper
+from runnel.dev.cluster import TICK_MS
 
 COMMAND = Path(sys.executable).with_name("runnel")
-TICK_MS = 2_000  # as ZooKeeper's own sample has it
 
 
 class Runnel:

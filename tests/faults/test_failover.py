@@ -128,7 +128,7 @@ def test_a_leader_is_killed(rig: Rig) -> None:
 
 
 def test_a_rolling_restart_is_not_noticed_by_applications(rig: Rig) -> None:
-    with Load(rig, {"confluent": ["producer", "reader"], "aio": ["producer"]}) as load:
+    with Load(rig, {"confluent": ["producer", "reader"], "aio": ["producer"]}, stock=True) as load:
         for broker in rig.brokers.values():
             load.fells(broker)
             with broker.down(signal.SIGTERM) as code:

@@ -36,10 +36,8 @@ class Aio:
 
     async def _produce(self) -> None:
         life = self.stage.life("aiokafka-producer")
-        producer = AIOKafkaProducer(
-            bootstrap_servers=self.task.bootstrap, acks="all", enable_idempotence=True, linger_ms=5,
-            request_timeout_ms=TIMEOUT_MS, metadata_max_age_ms=5_000,
-        )  # fmt: skip
+        quick = {} if self.task.stock else {"request_timeout_ms": TIMEOUT_MS, "metadata_max_age_ms": 5_000}
+        producer = AIOKafkaProducer(bootstrap_servers=self.task.bootstrap, acks="all", enable_idempotence=True, **quick)
         await producer.start()
         try:
             while not life.over:

@@ -27,8 +27,10 @@ class Confluent:
     # --- sending
     def produce(self) -> None:
         life = self.stage.life("confluent-producer")
-        sure = {"enable.idempotence": True, "acks": "all", "linger.ms": 5, "message.timeout.ms": DELIVERY_MS}
-        producer = Producer(self._settings(**sure, **{"request.timeout.ms": 4_000, "retry.backoff.max.ms": 500}))
+        sure = {"enable.idempotence": True, "acks": "all"}
+        patient = {"message.timeout.ms": DELIVERY_MS, "request.timeout.ms": 4_000, "retry.backoff.max.ms": 500}
+        stock = {"bootstrap.servers": self.task.bootstrap, "log_level": 0, **sure}
+        producer = Producer(stock if self.task.stock else self._settings(**sure, **patient))
         while not life.over:
             self._send(producer, life)
             producer.poll(life.pause_s())

@@ -38,6 +38,7 @@ class Task:
     group: str = "billing"
     modern_group: str = "shipping"  # its protocol is KIP-848
     mortal: bool = True  # clients are thrown away now and then
+    stock: bool = False  # producers have the settings that their library gives them
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

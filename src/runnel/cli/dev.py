@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.25  # between two looks at the processes
 ASK_S = 1.0  # between two looks at the cluster
+ASK_REST = 10  # with very many partitions: rest so many times as long as a look took
 ASK_TIMEOUT_MS = 3_000
 
 EXAMPLES = """
@@ -135,9 +137,10 @@ async def _ask_again_and_again(running: DevCluster, shown: "Screen") -> None:
     )
     async with Cluster(running.bootstrap, clock=SystemClock(), rng=SystemRng(), settings=settings) as cluster:
         while True:
+            began = time.monotonic()
             shown.see(await _sight(cluster))
             shown.zookeeper = await asyncio.to_thread(shown.ask_zookeeper)
-            await asyncio.sleep(ASK_S)
+            await asyncio.sleep(max(ASK_S, ASK_REST * (time.monotonic() - began)))
 
 
 async def _sight(cluster: "Cluster") -> "Sight | None":

@@ -1,15 +1,21 @@
-"""Three whole brokers in one process, on one store in memory: what was acknowledged outlives its leader."""
+"""Whole brokers: several in one process on one store in memory, and real processes with a real ZooKeeper."""
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from confluent_kafka import Consumer as KafkaConsumer
+from confluent_kafka import Producer as KafkaProducer
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic as KafkaTopic
 
 from runnel.broker.config import Address, BrokerConfig
 from runnel.client.admin import Admin, NewTopic
@@ -32,6 +38,8 @@ from runnel.server import Machine, Server
 from runnel.shell.clock import SystemClock
 from runnel.shell.disk import RealDisk
 from runnel.shell.rng import SystemRng
+from runnel.testing import zookeeper as real
+from runnel.testing.process import BrokerProcess
 from runnel.testing.store import Ensemble, SimStore
 from runnel.wire.kafka import messages as m
 from runnel.wire.kafka.apis import Api
@@ -516,3 +524,54 @@ def test_a_new_leader_does_not_say_where_the_end_is_before_it_knows(tmp_path: Pa
             assert await end_of(brokers, leader) == 0
 
     run(main())
+
+
+def test_real_brokers_lose_nothing_when_a_leader_is_killed(zookeeper: real.ZooKeeper, tmp_path: Path) -> None:
+    settings = {
+        "RUNNEL_STORE": f"zookeeper://{zookeeper.address}{tmp_path}",
+        "RUNNEL_SESSION_MS": "2000",
+        "RUNNEL_REPLICA_LAG_MS": "2000",
+    }
+    with ExitStack() as stack:
+        brokers = {
+            number: stack.enter_context(
+                BrokerProcess(tmp_path / str(number), "--broker-id", str(number), environment=settings)
+            )
+            for number in (1, 2, 3)
+        }
+        bootstrap: dict[str, Any] = {
+            "bootstrap.servers": ",".join(broker.kafka for broker in brokers.values()),
+            "log_level": 0,
+        }
+        admin = AdminClient(bootstrap)
+        topic = KafkaTopic("t", 1, 3, config={"min.insync.replicas": "2"})
+        admin.create_topics([topic])["t"].result(LIMIT_S)
+        acked: list[bytes | None] = []
+        producer = KafkaProducer({**bootstrap, "enable.idempotence": True, "linger.ms": 1})
+
+        def send(numbers: range) -> None:
+            for number in numbers:
+                producer.produce(
+                    "t", b"%d" % number, partition=0,
+                    on_delivery=lambda error, message: acked.append(message.value()) if error is None else None,
+                )  # fmt: skip
+                producer.poll(0)
+
+        send(range(300))
+        while len(acked) < 100:
+            producer.poll(0.1)
+        leader = admin.list_topics("t", LIMIT_S).topics["t"].partitions[0].leader
+        brokers[leader].kill()
+        send(range(300, 600))
+        assert producer.flush(LIMIT_S) == 0
+        assert acked == [b"%d" % number for number in range(600)]
+        consumer = KafkaConsumer({**bootstrap, "group.id": "g"})
+        consumer.assign([KafkaPartition("t", 0, 0)])
+        found: list[bytes | None] = []
+        while len(found) < 600:
+            found += [message.value() for message in consumer.consume(600, 0.5)]
+        consumer.close()
+        assert found == acked
+        brokers[leader].start()
+        while len(admin.list_topics("t", LIMIT_S).topics["t"].partitions[0].isrs) < 3:
+            time.sleep(0.05)

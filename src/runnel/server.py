@@ -70,7 +70,7 @@ class Server:
     async def start(self) -> None:
         try:
             await self._start()
-        except BaseException:
+        except (Exception, asyncio.CancelledError):
             await self.abandon()  # others need not wait until the session of a broker that never was times out
             raise
 

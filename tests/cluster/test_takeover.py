@@ -175,6 +175,23 @@ def test_another_leads_when_a_leader_dies_and_the_next_controller_sees_to_it() -
     play(scene)
 
 
+def test_who_does_not_serve_yet_leaves_the_controllers_place_to_those_who_do() -> None:
+    """It takes no requests while it opens its logs, and that can be long."""
+
+    async def scene(cluster: Cluster) -> None:
+        one, two = await cluster.join(1), await cluster.join(2)
+        starting = await cluster.register(3)
+        async with two.metadata._ledger.turn:  # too busy to be the first
+            await cluster.crash(one)
+            await until(starting, lambda image: ONE not in image.brokers)
+            assert starting.image.controller.broker != THREE
+        await until(starting, lambda image: image.controller.broker == TWO)
+        await cluster.crash(two)  # now nobody serves
+        await until(starting, lambda image: image.controller.broker == THREE)
+
+    play(scene)
+
+
 def test_what_the_last_controller_left_undone_is_done() -> None:
     """It died after a broker, before it had seen that."""
 

@@ -119,11 +119,13 @@ class Duties:
             logger.info("others changed the metadata at the same time (%s): looking again", error)
 
     async def _claim(self) -> None:
-        """Become controller unless somebody is."""
+        """Become controller unless somebody is. Who does not serve yet leaves it to those who do: they can be asked."""
         ledger = self._ledger
         assert ledger.registered is not None
         me, session = ledger.registered.id, ledger.store.session
         while membership.is_free(present := await ledger.store.get(nodes.CONTROLLER_PATH), me, session):
+            if present is None and self._others_can():
+                return
             last = await must_get(ledger.store, nodes.CONTROLLER_EPOCH_PATH)
             claim = Controller(me, Epoch(last.version + 1))
             if await ledger.attempt(membership.claim(claim, present), Delta(controller=claim)):
@@ -131,6 +133,10 @@ class Duties:
         if present is not None and present.session == session:
             # Ours, also where the store could not say so at once.
             ledger.controller_epoch = ledger.image.controller.epoch
+
+    def _others_can(self) -> bool:
+        serving = {broker.id for broker in self._ledger.image.brokers.values() if broker.serving}
+        return bool(serving) and self._ledger.mine.id not in serving
 
     # --- as controller
 

@@ -192,7 +192,8 @@ class World:
         if now is was:
             return
         assert now.epoch == was.epoch + 1
-        assert now.leader_epoch - was.leader_epoch == int(now.leader != was.leader)
+        begins = now.leader != was.leader or not set(was.replicas) <= set(now.replicas)
+        assert now.leader_epoch - was.leader_epoch == int(begins)
         if now.leader in (was.leader, NO_LEADER):
             return
         unclean = bool(decision.unclean)

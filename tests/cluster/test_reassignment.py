@@ -72,6 +72,21 @@ def test_a_move_is_taken_back(before: str, replicas: str, expected: str, now: st
     assert (shown(found), found.replicas) == (expected, ids(now))
 
 
+@pytest.mark.parametrize(
+    ("before", "replicas", "target", "epoch"),
+    [
+        ("1|123|", "123", "12", 6),  # 3 goes: what it says under the old epoch must not count any more
+        ("1|123||4|3", "1243", "123", 6),  # 4 goes, before it was in sync
+        ("1|123|", "123", "1234", 5),  # nobody goes
+        ("1|123|", "123", "124", 5),  # 3 will go later
+    ],
+)
+def test_whoever_goes_ends_the_leader_epoch(before: str, replicas: str, target: str, epoch: int) -> None:
+    """A broker that is late may still follow in the old epoch, and remove its data after it was added again."""
+    found = moved(image_of(ALIVE, row(before, replicas)), target)
+    assert (found.leader, found.leader_epoch) == (1, epoch)
+
+
 def test_what_alone_is_in_sync_is_not_taken_back() -> None:
     image = image_of("4 5", row("4|4||45|123", "45123"))
     for target in (None, "123"):

@@ -8,7 +8,9 @@ Rule 2: below min.insync.replicas nothing is committed (KIP-966). So who leaves 
 Rule 3: a leader comes from the ISR, else from the ELR, in the order of the replicas. A broker that is stopping leads on
         what nobody else can. Any other replica leads only if the topic allows it, or an operator asks for it: unclean.
 Rule 4: whose copy is lost is neither in the ISR nor in the ELR, even if that leaves nobody.
-Rule 5: every other leader, and none, begins a new leader epoch; every change begins a new partition epoch.
+Rule 5: every other leader, and none, begins a new leader epoch; every change begins a new partition epoch. So does, under
+        the same leader, a change that takes a replica away: its data goes once its broker sees that. Should it be
+        added again meanwhile, then what it had must not count, and it asks under the old epoch until it has seen both.
 """
 
 from collections.abc import Iterable
@@ -139,7 +141,8 @@ class Draft:
         if same and not self.fence and set(was.isr) == set(self.isr) and set(was.elr) == set(elr):
             return was
         isr = tuple(broker for broker in self.replicas if broker in self.isr)
-        epoch = was.leader_epoch if self.leader == was.leader else Epoch(was.leader_epoch + 1)
+        goes_on = self.leader == was.leader and set(was.replicas) <= set(self.replicas)
+        epoch = was.leader_epoch if goes_on else Epoch(was.leader_epoch + 1)
         isr = self.replicas if isr == self.replicas else isr  # one tuple for both: there are many partitions
         return Partition(
             self.leader, epoch, Epoch(was.epoch + 1), self.replicas, isr, elr, self.adding, self.removing

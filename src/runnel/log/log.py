@@ -5,7 +5,8 @@ Rule 2: all of it is used on the loop; what may block runs off it, one step at a
 Rule 3: everything but the batches themselves can be lost, and is built again from them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from runnel.log.appending import Appended
@@ -186,12 +187,24 @@ class Log:
 
     async def offset_by_time(self, timestamp: int) -> Timed | None:
         """(offset, timestamp, leader epoch) of the first message that is not older than `timestamp`."""
-        return await self._times.first_at_or_after(timestamp)
+        with self._told():
+            return await self._times.first_at_or_after(timestamp)
 
     async def offset_of_max_timestamp(self) -> Timed | None:
         """(offset, timestamp, leader epoch) of the first of the newest messages."""
-        newest = await self._times.max_timestamp()
-        return await self._times.first_at_or_after(newest) if newest >= 0 else None
+        with self._told():
+            newest = await self._times.max_timestamp()
+            return await self._times.first_at_or_after(newest) if newest >= 0 else None
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """What the disk refuses is said in our words."""
+        try:
+            yield
+        except OSError as error:
+            raise StorageFailed(
+                f"could not work on {self._state.folder}: {error.strerror}. Check the disk, then try again"
+            ) from error
 
     # --- getting shorter
 
@@ -220,12 +233,14 @@ class Log:
     async def enforce_retention(self, upto: int | None = None) -> int:
         """Remove the segments that are too old or too many, below `upto`; how many went."""
         bound = self.held_offset if upto is None else upto
-        return await self._trimmer.enforce_retention(self.config, self._clock.wall_ms(), bound)
+        with self._told():
+            return await self._trimmer.enforce_retention(self.config, self._clock.wall_ms(), bound)
 
     async def compact(self, upto: int | None = None) -> CompactionStats | None:
         """Keep the last record of each key below `upto`; None if a pass is not worth its while yet."""
         bound = self.held_offset if upto is None else upto
-        return await self._cleaner.compact(self.config, self._clock.wall_ms(), bound)
+        with self._told():
+            return await self._cleaner.compact(self.config, self._clock.wall_ms(), bound)
 
     # --- keeping
 

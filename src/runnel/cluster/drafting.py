@@ -8,9 +8,9 @@ Rule 2: below min.insync.replicas nothing is committed (KIP-966). So who leaves 
 Rule 3: a leader comes from the ISR, else from the ELR, in the order of the replicas. A broker that is stopping leads on
         what nobody else can. Any other replica leads only if the topic allows it, or an operator asks for it: unclean.
 Rule 4: whose copy is lost is neither in the ISR nor in the ELR, even if that leaves nobody.
-Rule 5: every other leader, and none, begins a new leader epoch; every change begins a new partition epoch. So does, under
-        the same leader, a change that takes a replica away: its data goes once its broker sees that. Should it be
-        added again meanwhile, then what it had must not count, and it asks under the old epoch until it has seen both.
+Rule 5: every other leader, and none, begins a new leader epoch; every change begins a new partition epoch. A change
+        that takes a replica away begins a new leader epoch as well: its broker removes the data once it sees that.
+        Added again meanwhile, it could be in sync by what it asked before, and then have nothing.
 """
 
 from collections.abc import Iterable

@@ -70,12 +70,12 @@ class Truth:
 
     # --- logs
 
-    def appended(self, broker: int, log: ModelLog) -> None:
-        """The last entry of this log is new."""
+    def appended(self, broker: int, log: ModelLog, floor: int = 0) -> None:
+        """The last entry of this log is new. Below `floor` its leader has nothing, so nobody compared it."""
         entries = log.entries
         offset = len(entries) - 1
         entry = entries[-1]
-        before = entries[-2].epoch if offset > log.start else -1
+        before = entries[-2].epoch if offset > max(log.start, floor) else -1
         if before > entry.epoch:
             self.violated("LogMatching", f"broker {broker} has epoch {entry.epoch} after {before} at {offset}")
         known = self._written.setdefault((offset, entry.epoch), (entry, before))

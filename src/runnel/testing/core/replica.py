@@ -290,7 +290,7 @@ class Replica:
     def _take_records(self, records: list[Entry], asked: Question, answer: Answer) -> None:
         for entry in records:
             self.log.append(entry)
-            self.truth.appended(self._host.id, self.log)
+            self.truth.appended(self._host.id, self.log, answer.start_offset)
         self._heard = asked.leader_epoch, answer.high_watermark, answer.start_offset
         if self._is_held:
             self._note_leader()
@@ -303,11 +303,11 @@ class Replica:
         if epoch != self.leader_epoch:
             return
         reached = high_watermark(self.high, high, self.log.end_offset)
+        if start > self.log.start:  # first: what lies below the leader's start was compared with nothing
+            self.log.advance_start(min(start, reached))
         if reached != self.high:
             self.high = reached
             self.truth.exposes(self._host.id, self.log, reached)
-        if start > self.log.start:
-            self.log.advance_start(min(start, self.high))
         more = self.log.end_offset < high
         self._ask_after(0.1 if more else self._host.swarm.pause_ms * self._host.scheduler.rng.random())
 

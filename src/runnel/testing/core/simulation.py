@@ -79,6 +79,7 @@ class Simulation:
         self.brokers = {number: ModelBroker(self, number) for number in range(1, swarm.brokers + 1)}
         self._producer_ids = 0
         self._controllers: dict[int, int] = {}
+        self._losers: set[int] = set()
         self._marks: list[list[int]] = []
         self.injector = Injector(self, swarm.faults)
         self.producers: list[ModelProducer] = []
@@ -216,7 +217,7 @@ class Simulation:
     def _changed(self, before: Image, after: Image) -> None:
         """The store has another image."""
         serving = self._restarted(after)
-        losers = {each.id for each in after.brokers.values() if each.state is BrokerState.READY or each.damaged}
+        losers = self._lost_places(after)
         for number, truth in enumerate(self.truths):
             was = truth.image
             now = self.store.partition(number)
@@ -229,6 +230,15 @@ class Simulation:
                 self._strike("isr", now.replicas)
         for broker in self.brokers.values():
             broker.notice()
+
+    def _lost_places(self, image: Image) -> set[int]:
+        """Who came back with less than it had, or may have, or says so; until it serves again."""
+        for broker in image.brokers.values():
+            if broker.state is BrokerState.READY or broker.damaged:
+                self._losers.add(broker.id)
+        losers = set(self._losers)
+        self._losers -= {broker.id for broker in image.brokers.values() if broker.serving and not broker.damaged}
+        return losers
 
     def _strike(self, where: str, brokers: Iterable[int]) -> None:
         for number in brokers:

@@ -344,6 +344,7 @@ class Partition:
     async def heal(self) -> None:
         """Cut off everything from the first damage on, so that the leader's batches can follow."""
         logger.warning("%s is cut at its damage, offset %d, and fetched again", self.name, self.log.intact_until)
+        self.high_watermark = min(self.high_watermark, self.log.intact_until)  # first: readers come in between
         await self.log.heal_from(self.log.intact_until)
         self.high_watermark = min(self.high_watermark, self.log.end_offset)
 
@@ -378,6 +379,7 @@ class Partition:
                 "%s is cut to offset %d, below %d which was committed: an unclean election took place",
                 self.name, offset, self.high_watermark,
             )  # fmt: skip
+        self.high_watermark = min(self.high_watermark, offset)  # first: readers come in between
         await self.log.truncate(offset)
         self.high_watermark = min(self.high_watermark, self.log.end_offset)
 

@@ -1,6 +1,7 @@
 """Chooses faults by a seed and does them: a random few at a time, a quarter of the time none.
 
 Half of them hit a cluster that has recovered from the last ones, the others one that may not have.
+After a leader fell alone, nothing else happens for as long as a failover may take, so that it can be measured.
 """
 
 import random
@@ -18,6 +19,7 @@ CALM_S = (1.0, 4.0)
 BETWEEN_S = (0.3, 2.5)
 RECOVERED = 0.5
 RECOVERY_S = 8.0
+FAILOVER_S = 3.0  # beyond the session: longer than it may take
 
 
 @dataclass
@@ -81,3 +83,5 @@ class Nemesis:
             time.sleep(lasts_s)
         for injury in done:
             injury.ended = time.monotonic()
+        if alone and any(injury.led for injury in done):
+            time.sleep(max(0.0, done[0].begun + self.rig.session_s + FAILOVER_S - time.monotonic()))

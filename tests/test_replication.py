@@ -29,7 +29,7 @@ from runnel.client.producer import Producer
 from runnel.cluster.image import Partition as PartitionImage
 from runnel.cluster.reassignment import Move
 from runnel.cluster.store import Store
-from runnel.model.errors import NotEnoughReplicas, RunnelError
+from runnel.model.errors import NotEnoughReplicas, RetriableError, RunnelError
 from runnel.model.ids import BrokerId, Epoch, Offset
 from runnel.record import records
 from runnel.record.batch import read_header
@@ -374,6 +374,40 @@ def test_any_broker_takes_what_the_controller_alone_can_do(tmp_path: Path) -> No
             assert [(topic.name, topic.error_code) for topic in answer.topics] == [("t", 0)]
             assert answer.topics[0].replication_factor == 3  # as many as is usual, where there are so many brokers
             connection.close()
+
+    run(main())
+
+
+def test_what_a_broker_hands_on_is_not_handed_on_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path, 2) as brokers:
+            controller = brokers.up[1].broker.image.controller.broker
+            other = brokers.up[3 - controller].kafka
+            connection = await connect(other.host, other.port, client_id="runnel-broker-7", timeout_ms=5_000)
+            request = m.CreateTopicsRequest(topics=[m.CreateTopicsRequest.CreatableTopic(name="t", num_partitions=1)])
+            answer = await connection.ask(Api.CREATE_TOPICS, request, m.CreateTopicsResponse, timeout_ms=5_000)
+            assert answer.topics[0].error_code == ErrorCode.NOT_CONTROLLER
+            connection.close()
+
+    run(main())
+
+
+def test_any_broker_appends_to_what_another_leads(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path) as brokers:
+            await create(brokers, replicas=1)
+            [leader] = brokers.image().replicas
+            key = brokers.replica(leader).key
+            for number, server in brokers.up.items():
+                batch = memoryview(records.encode([records.Record(Offset(0), 1_000, None, b"%d" % number, ())]))
+                produced = await server.broker.forward_produce(key, batch, -1, 5_000)
+                assert produced.base_offset == number - 1
+            assert await read(brokers, 3) == [b"1", b"2", b"3"]
+            await brokers.kill(leader)
+            await eventually(lambda: brokers.image().leader == -1)
+            other = next(iter(brokers.up.values()))
+            with pytest.raises(RetriableError):
+                await other.broker.forward_produce(key, batch, -1, 200)
 
     run(main())
 

@@ -125,15 +125,14 @@ class Cleaner:
         for segment in group:
             self._files.forget(segment.log_path)
             self._files.forget(segment.index_path)
-        try:
-            made = await self._disk.offload(rewrite.exchange)
-        except OSError:
-            await self._writer.reload()
-            self._reader.forget()
-            raise
-        at = state.segments.index(group[0])
-        state.set_segments([*state.segments[:at], made, *state.segments[at + len(group) :]])
-        self._reader.forget()
+        with self._reader.changing():
+            try:
+                made = await self._disk.offload(rewrite.exchange)
+            except OSError:
+                await self._writer.reload()
+                raise
+            at = state.segments.index(group[0])
+            state.set_segments([*state.segments[:at], made, *state.segments[at + len(group) :]])
 
     async def _cleaned_up_to(self, offset: Offset) -> None:
         state = self._state

@@ -6,7 +6,8 @@ Rule 3: a reader that goes on where it stopped needs no index: its place is reme
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from struct import Struct
 from typing import NamedTuple
 
@@ -49,7 +50,9 @@ class _Found(NamedTuple):
 class Reader:
     """Reads the segments that a writer fills."""
 
-    __slots__ = ("_cursors", "_disk", "_files", "_generation", "_loading", "_state", "_writer", "interval_bytes")
+    __slots__ = (
+        "_changes", "_cursors", "_disk", "_files", "_generation", "_loading", "_state", "_writer", "interval_bytes",
+    )  # fmt: skip
 
     def __init__(self, disk: Disk, files: Files, state: State, writer: Writer, interval_bytes: int) -> None:
         self._disk = disk
@@ -59,12 +62,28 @@ class Reader:
         self.interval_bytes = interval_bytes
         self._cursors: dict[int, tuple[Segment, int, int]] = {}
         self._generation = 0
+        self._changes = 0  # under way
         self._loading: asyncio.Lock | None = None
 
     def forget(self) -> None:
         """Segments were truncated or replaced: remembered places mean nothing any more."""
         self._cursors.clear()
         self._generation += 1
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Files of segments are cut or exchanged meanwhile: what seems rotten may just be another file."""
+        self._changes += 1
+        self._generation += 1
+        try:
+            yield
+        finally:
+            self._changes -= 1
+            self.forget()
+
+    def _stands(self, generation: int) -> bool:
+        """Whether the files are still those that were looked at."""
+        return generation == self._generation and not self._changes
 
     # --- by offset
 
@@ -118,8 +137,8 @@ class Reader:
             try:
                 found = await self._fetch(segment, index, offset, bytes_max, bound)
             except Rot as rot:
-                if generation == self._generation:
-                    await self._locate_rot(segment, index, rot)
+                if self._stands(generation):
+                    await self._locate_rot(segment, index, rot, generation)
                 continue
             if found is not None and (found.data or bound == upto):
                 if generation == self._generation:
@@ -184,9 +203,12 @@ class Reader:
             self._loading = asyncio.Lock()
         async with self._loading:
             if segment.index is None:
+                generation = self._generation
                 next_base = self._state.end_of(segment)
                 work = _loader(self._disk, segment, next_base, self.interval_bytes)
                 index, holes = await self._disk.offload(work)
+                if holes and not self._stands(generation):
+                    return index
                 self._take_holes(segment, holes)
                 segment.index = index
             elif not segment.index.verified:
@@ -229,12 +251,14 @@ class Reader:
 
     async def report_rot(self, segment: Segment, position: int, offset: int) -> None:
         """Somebody else stumbled over something unreadable."""
+        generation = self._generation
         async with self._files.pinned(segment.log_path) as file:
             size, next_base = segment.size, self._state.end_of(segment)
             hole = await self._disk.offload(lambda: find_hole(file, position, size, offset, next_base))
-        self._take_holes(segment, (hole,))
+        if self._stands(generation):
+            self._take_holes(segment, (hole,))
 
-    async def _locate_rot(self, segment: Segment, index: Index, rot: Rot) -> None:
+    async def _locate_rot(self, segment: Segment, index: Index, rot: Rot, generation: int) -> None:
         """Find out exactly what is rotten, so that all the rest can be read."""
         size, frozen, epochs = segment.size, index.frozen(), self._state.epochs.copy()
         next_base = self._state.end_of(segment)
@@ -245,6 +269,8 @@ class Reader:
             hole = await self._disk.offload(
                 lambda: _locate_rot(segment, size, frozen, epochs, log_file, index_file, rot, next_base)
             )
+        if not self._stands(generation):
+            return
         if hole is None or hole in segment.holes:
             raise Corruption(f"offset {rot.offset} can't be read", path=segment.log_path, position=rot.position)
         self._take_holes(segment, (hole,))

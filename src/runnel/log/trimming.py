@@ -134,12 +134,12 @@ class Trimmer:
             await self._or_reload(self._cut_at(offset, now_ms, aside=aside))
 
     async def _or_reload(self, exchange: Coroutine[Any, Any, None]) -> None:
-        try:
-            await exchange
-        except OSError:
-            await self._writer.reload()
-            self._reader.forget()
-            raise
+        with self._reader.changing():
+            try:
+                await exchange
+            except OSError:
+                await self._writer.reload()
+                raise
 
     async def _cut_at(self, offset: int, now_ms: int, *, aside: bool) -> None:
         state = self._state

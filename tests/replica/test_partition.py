@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,12 @@ import pytest
 
 from runnel.cluster.image import Partition as PartitionImage
 from runnel.log.log import Appended
-from runnel.model.errors import NotLeader, OffsetOutOfRange, RequestTimedOut
+from runnel.model.errors import Corruption, NotLeader, OffsetOutOfRange, RequestTimedOut
 from runnel.model.ids import BrokerId, Epoch, Offset, PartitionKey, TopicId
 from runnel.model.topic_config import FlushMode, TopicConfig
 from runnel.record import records
-from runnel.record.batch import check_produced
+from runnel.record.batch import check_produced, patch
+from runnel.replica.following import Answer, Question, Verdict
 from runnel.replica.partition import Partition
 from runnel.shell.clock import SystemClock
 from runnel.testing.gated_disk import GatedDisk
@@ -209,3 +211,125 @@ def test_closing_tells_those_who_wait(tmp_path: Path) -> None:
         await closing
 
     run(tmp_path, scenario, FlushMode.COMMIT)
+
+
+# --- following
+
+
+def follow(epoch: int = 4, leader: int = 2, isr: tuple[int, ...] = (1, 2)) -> PartitionImage:
+    return PartitionImage(
+        BrokerId(leader), Epoch(epoch), Epoch(epoch + 10), (ME, BrokerId(2)), tuple(map(BrokerId, isr))
+    )
+
+
+def fetched(offset: int, *, epoch: int = 4, high: int = 0, value: bytes = b"v") -> Answer:
+    batch = bytearray(batch_of(value))
+    patch(batch, offset, epoch)
+    return Answer(Verdict.OK, Offset(high), Offset(0), memoryview(batch))
+
+
+def test_a_follower_asks_for_more_when_what_it_got_is_durable(tmp_path: Path) -> None:
+    async def scenario(partition: Partition, disk: GatedDisk) -> None:
+        await partition.apply(follow())
+        asked = partition.question()
+        assert asked == (4, 1, 3)
+        disk.gate.clear()
+        taking = asyncio.ensure_future(partition.take(asked, fetched(1, high=2)))
+        await asyncio.sleep(0)
+        assert partition.question() is None
+        assert partition.high_watermark == 1
+        disk.gate.set()
+        assert await taking
+        assert partition.question() == (4, 2, 4)
+        assert partition.high_watermark == 2
+
+    run(tmp_path, scenario, FlushMode.COMMIT)
+
+
+def test_nothing_is_asked_while_an_answer_of_another_leader_waits_in_line(tmp_path: Path) -> None:
+    async def scenario(partition: Partition, disk: GatedDisk) -> None:
+        disk.gate.clear()
+        append(partition, b"a")  # its sync is under way: what comes next waits in line
+        await asyncio.sleep(0)
+        await partition.apply(follow())
+        asked = Question(Epoch(4), partition.log.end_offset, partition.log.last_epoch)
+        taking = asyncio.ensure_future(partition.take(asked, fetched(2)))
+        await asyncio.sleep(0)
+        await partition.apply(follow(epoch=5))
+        assert partition.question() is None
+        disk.gate.set()
+        await taking
+        while (question := partition.question()) is None:
+            await asyncio.sleep(0.001)
+        assert question == (5, 3, 4)
+
+    run(tmp_path, scenario, FlushMode.COMMIT)
+
+
+def test_an_answer_that_leads_nowhere_says_so(tmp_path: Path) -> None:
+    async def scenario(partition: Partition, disk: GatedDisk) -> None:
+        await partition.apply(follow())
+        asked = partition.question()
+        assert asked is not None
+        assert not await partition.take(asked, Answer(Verdict.REFUSED, Offset(-1), Offset(-1)))
+        assert not await partition.take(asked._replace(leader_epoch=Epoch(3)), fetched(1))
+        assert partition.log.end_offset == 1
+
+    run(tmp_path, scenario, FlushMode.OS)
+
+
+def test_a_follower_knows_what_its_leader_has_committed_and_counts_what_it_has(tmp_path: Path) -> None:
+    async def scenario(partition: Partition, disk: GatedDisk) -> None:
+        await partition.apply(follow())
+        asked = partition.question()
+        assert asked is not None
+        await partition.take(asked, fetched(1, high=9))
+        assert (partition.high_watermark, partition.leaders_high_watermark) == (2, 9)
+
+    run(tmp_path, scenario, FlushMode.OS)
+
+
+def test_a_new_epoch_ends_the_promises_of_the_last_one(tmp_path: Path) -> None:
+    async def scenario(partition: Partition, disk: GatedDisk) -> None:
+        disk.gate.clear()
+        append(partition, b"a")
+        waiting = partition.committed(Offset(2), EPOCH, LONG_S)
+        watcher = Watcher()
+        partition.watch(watcher, replica=True)
+        await partition.apply(follow())
+        assert waiting is not None
+        with pytest.raises(NotLeader, match="led by broker 2 now"):
+            await waiting
+        assert watcher.bytes > 0
+        with pytest.raises(NotLeader):
+            append(partition, b"b")
+        disk.gate.set()
+
+    run(tmp_path, scenario, FlushMode.COMMIT)
+
+
+def test_only_who_is_not_counted_on_heals(tmp_path: Path) -> None:
+    async def scenario(partition: Partition, disk: GatedDisk) -> None:
+        for number in range(5):
+            append(partition, b"%d" % number * 100)
+        [path] = (tmp_path / "p").glob("*.log")
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 0xFF
+        path.write_bytes(data)
+        for offset in range(6):
+            with suppress(Corruption):
+                await partition.read(Offset(offset), 1)
+        assert partition.log.damage
+        await partition.apply(follow())
+        assert partition.question() is None
+        assert [partition.may_heal] == [False]  # it is in the ISR: others count on what it has
+        await partition.apply(follow(epoch=5, isr=(2,)))
+        assert [partition.may_heal] == [True]
+        intact = partition.log.intact_until
+        await partition.heal()
+        assert not partition.log.damage
+        assert partition.log.end_offset == intact < 6
+        assert partition.high_watermark <= intact
+        assert partition.question() == (5, intact, 3)
+
+    run(tmp_path, scenario, FlushMode.OS)

@@ -229,3 +229,13 @@ def test_it_never_goes_back_and_never_passes_a_member(reports: list[tuple[Broker
             fetch(progress, replica, offset)
         best = max(best, min(held.values()))
         assert progress.high_watermark == best
+
+
+def test_who_has_all_and_was_heard_of_does_not_lag() -> None:
+    progress = leading(ONE, TWO)
+    fetch(progress, TWO, 100, now=0)
+    progress.heard(TWO, LIVES[TWO], Offset(100), Millis(5_000))
+    assert not progress.lags(TWO, Millis(5_500), LAG_MS)
+    progress.heard(TWO, Epoch(99), Offset(100), Millis(9_000))  # another life of it
+    progress.heard(TWO, LIVES[TWO], Offset(101), Millis(9_000))  # there is more than it has
+    assert progress.lags(TWO, Millis(9_500), LAG_MS)

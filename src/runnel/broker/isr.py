@@ -2,8 +2,8 @@
 
 Rule 1: what became of a change, only the image says. Until it does, the same is asked again: the epochs in it see to it
         that it is done once at most.
-Rule 2: a refusal counts as one only if no earlier try of the same change may still be done; else what is stored is
-        asked for anew, and fences it.
+Rule 2: one refusal alone is final: a member that does not serve in the life that was seen never will. Any other may
+        come from a change that was done before, or from a broker that is not the controller any more.
 Rule 3: all that is due goes in one request, one request at a time.
 """
 
@@ -16,7 +16,7 @@ from runnel.broker.partitions import Partitions
 from runnel.cluster.image import Image
 from runnel.cluster.image import Partition as PartitionImage
 from runnel.cluster.isr_changes import IsrChange
-from runnel.model.errors import FencedEpoch, NotController, RunnelError, StalePartitionEpoch
+from runnel.model.errors import IneligibleReplica, RunnelError
 from runnel.model.ids import NO_EPOCH, BrokerId, Epoch
 from runnel.model.seams import Clock
 from runnel.replica.partition import Partition
@@ -26,7 +26,6 @@ AGAIN_S: Final = 0.2  # before what has no outcome yet is asked again
 BATCH_MAX: Final = 1_000  # partitions in one request
 
 Ask: TypeAlias = Callable[[Sequence[IsrChange]], Awaitable[list[PartitionImage | RunnelError]]]
-NOT_YET = (FencedEpoch, NotController, StalePartitionEpoch)  # the image will say what is, on one side or the other
 
 logger = logging.getLogger("runnel.isr")
 
@@ -47,7 +46,6 @@ class InSync:
         self._on_look = on_look  # before lag is judged: learn who was heard of
         self._due: dict[Partition, None] = {}
         self._open: dict[Partition, Proposal] = {}  # asked for, and the image does not show it yet
-        self._doubted: set[Partition] = set()  # where an earlier try of that has an unknown outcome
         self._awake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._lives: tuple[Mapping[BrokerId, object], dict[BrokerId, Epoch]] = ({}, {})
@@ -138,7 +136,6 @@ class InSync:
         for partition, proposal in list(self._open.items()):
             if not partition.is_leader or partition.progress.proposed is not proposal:
                 del self._open[partition]
-                self._doubted.discard(partition)
         return bool(self._open)
 
     async def _pause(self) -> None:
@@ -161,18 +158,11 @@ class InSync:
             results = await self._ask(changes)
         except RunnelError as error:
             logger.info("the controller could not be asked about %d ISRs, trying again: %s", len(changes), error)
-            self._doubted.update(partition for partition, _ in asked)
             return
         for (partition, proposal), result in zip(asked, results, strict=True):
-            if isinstance(result, RunnelError) and not isinstance(result, NOT_YET):
-                self._refused(partition, proposal, result)
-
-    def _refused(self, partition: Partition, proposal: Proposal, error: RunnelError) -> None:
-        logger.info("%s: the controller refused the ISR %s: %s", partition.name, sorted(proposal.members), error)
-        if partition not in self._doubted:
-            partition.refused(proposal)
-        elif partition.is_leader and (instead := partition.progress.retract(proposal)) is not None:
-            self._open[partition] = instead
+            if isinstance(result, IneligibleReplica):
+                logger.info("%s: %s can't be in sync: %s", partition.name, sorted(proposal.members), result)
+                partition.refused(proposal)
 
 
 def _report(task: "asyncio.Task[None]") -> None:

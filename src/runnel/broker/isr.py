@@ -121,7 +121,9 @@ class InSync:
             self._awake.clear()
             self._propose()
             while self._still_open():
-                await self._ask_for(list(self._open.items())[:BATCH_MAX])
+                asked = list(self._open.items())
+                for start in range(0, len(asked), BATCH_MAX):
+                    await self._ask_for(asked[start : start + BATCH_MAX])
                 await self._pause()
 
     def _propose(self) -> None:

@@ -18,7 +18,7 @@ from tests.faults.clients.load import Task
 from tests.faults.journal import Journal, history_of, lines_of
 from tests.faults.nemesis import Injury
 from tests.faults.nodes import BrokerNode
-from tests.faults.rig import Rig
+from tests.faults.rig import Rig, Shape
 from tests.faults.verdict import Verdict, judge, waits
 
 from runnel.testing.history import History, Send, Status
@@ -26,6 +26,7 @@ from runnel.testing.zookeeper import missing
 
 PARTITIONS = 6
 LIMIT_S = 60.0
+SESSION_MS = 4_000  # two thirds of it must be longer than an election of ZooKeeper's, also on a busy machine
 BUSY_S = 5.0  # what a busy machine may add to a bar
 ENDED = 70  # the exit code of a broker that must not go on
 numbers = itertools.count(1)
@@ -37,7 +38,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         if os.environ.get("CI"):
             pytest.fail(f"a real ZooKeeper is needed: {problem}")
         pytest.skip(f"no ZooKeeper: {problem}")
-    with Rig(tmp_path_factory.mktemp("failover")) as rig:
+    with Rig(tmp_path_factory.mktemp("failover"), shape=Shape(session_ms=SESSION_MS)) as rig:
         yield rig
 
 

@@ -94,6 +94,14 @@ def _may_join_by_high_watermark(self: Progress, who: Any, brokers: Any) -> bool:
     return follower.broker_epoch != NO_EPOCH and follower.held >= self.high_watermark
 
 
+def _lags_only_in_sync(self: Progress, who: Any, now_ms: Any, lag_ms_max: int) -> bool:
+    """Who joins need not have caught up: in this epoch, that too means all below its beginning."""
+    return who in self.isr and _lags(self, who, now_ms, lag_ms_max)
+
+
+_lags = Progress.lags
+
+
 def _may_join_whoever_asks(self: Progress, who: Any, brokers: Any) -> bool:
     follower = self._followers.get(who)
     return follower is not None and who not in self.isr and brokers.get(who, NO_EPOCH) == follower.broker_epoch
@@ -290,7 +298,9 @@ MUTANTS = [
     Mutant("no_maximal", "the maximal ISR counts: stored and proposed", ((Progress, "_united", _maximal_is_stored),)),
     Mutant("local_shrink", "a shrink counts once it is stored", ((Progress, "_united", _maximal_is_proposed),)),
     Mutant(
-        "k7128", "who joins holds all below the epoch's start", ((Progress, "may_join", _may_join_by_high_watermark),)
+        "k7128",
+        "who joins holds all below the epoch's start",
+        ((Progress, "may_join", _may_join_by_high_watermark), (Progress, "lags", _lags_only_in_sync)),
     ),
     Mutant("join_any", "who joins holds all that is committed", ((Progress, "may_join", _may_join_whoever_asks),)),
     Mutant("min_isr_ignored", "below the minimum nothing is committed", ((Progress, "enough", True),)),

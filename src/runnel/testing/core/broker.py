@@ -6,11 +6,10 @@ down --start--> registered (starting) --logs open--> ready --admitted--> serving
 
 from typing import TYPE_CHECKING
 
-from runnel.broker.isr import NOT_YET
 from runnel.cluster import elections
 from runnel.cluster.image import Broker, BrokerState, Image
 from runnel.cluster.membership import Identity
-from runnel.model.errors import RunnelError, StaleBrokerEpoch
+from runnel.model.errors import IneligibleReplica, RunnelError
 from runnel.model.ids import BrokerId, Epoch, Millis, PartitionKey
 from runnel.replica.following import Answer, Question
 from runnel.replica.partition import Role
@@ -48,7 +47,6 @@ class ModelBroker(Process):
         self.controller = ModelController(self)
         self._noticed = False
         self._declared = False
-        self._doubted: set[int] = set()  # partitions whose proposal was sent more than once
         self._told = False  # what is damaged
         self._stopping = False
 
@@ -309,10 +307,8 @@ class ModelBroker(Process):
         serving = {broker.id: broker.epoch for broker in self.image.brokers.values() if broker.serving}
         proposal = progress.propose(serving, self.now_ms(), self.swarm.lag_ms)
         if proposal is not None:
-            self._doubted.discard(replica.number)
             self._alter(replica.number, proposal)
         elif progress.proposed is not None and self.scheduler.chance(self.swarm.ask_again):
-            self._doubted.add(replica.number)  # no answer came yet: it may be done, or not
             self._alter(replica.number, progress.proposed)
 
     def resign(self, replica: Replica) -> bool:
@@ -344,8 +340,5 @@ class ModelBroker(Process):
         replica = self.replicas.get(number)
         if replica is None or replica.role is not Role.LEADER or error is None:
             return
-        unsure = isinstance(error, (*NOT_YET, StaleBrokerEpoch))
-        if not self.world.rules.withdraw_if_sure or not (unsure or number in self._doubted):
+        if isinstance(error, IneligibleReplica) or not self.world.rules.withdraw_if_sure:
             replica.withdrawn(proposal)
-        elif not unsure:
-            replica.progress.retract(proposal)  # to be asked for with the next tick

@@ -148,10 +148,11 @@ class Truth:
             self._sequences[entry.producer] = entry.sequence
 
     def _enough_hold(self, leader: "Leader") -> None:
-        """As far as the leader can know: it may not have heard that an operator added a replica, or took one away."""
+        """As far as the leader can know: an operator may have added replicas, or taken some away in a later epoch."""
+        if leader.epoch != self.image.leader_epoch:
+            return
         replicas, high = leader.replicas, leader.high
-        spared = {*self.excused, *(set(replicas) - set(self.image.replicas))}
-        holders = sum(1 for broker in replicas if broker in spared or self._holds(broker, high))
+        holders = sum(1 for broker in replicas if broker in self.excused or self._holds(broker, high))
         if holders < min(self.minimum, len(replicas)):
             self.violated("MinInsync", f"{holders} of {replicas} hold {high}, {self.minimum} must")
 

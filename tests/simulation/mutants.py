@@ -10,16 +10,25 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 from unittest import mock
 
-from runnel.broker import produce
+import msgspec
+
+from runnel.broker import followers, produce
+from runnel.broker.followers import FollowerSession
 from runnel.broker.group_shard import Shard
+from runnel.cluster import elections, isr_changes, membership
+from runnel.cluster.drafting import Draft, Rules
 from runnel.groups.classic import ClassicGroup
 from runnel.log import checkpoint, recovery, scan, writer
 from runnel.log.producers import Producers
+from runnel.log.reader import Reader
+from runnel.log.trimming import Trimmer
 from runnel.log.writer import Writer
 from runnel.model.errors import RunnelError
+from runnel.model.ids import NO_EPOCH
 from runnel.net import buffers
 from runnel.net.inbox import Inbox
 from runnel.replica.partition import Partition
+from runnel.replica.progress import Progress
 from runnel.testing.simulation import Outcome, run
 
 SEEDS_MAX = 150
@@ -78,14 +87,8 @@ def _held_is_written(self: Writer) -> int:
     return self._state.end_offset
 
 
-async def _read_all_written(self: Partition, offset: int, bytes_max: int) -> bytes | memoryview:
-    return await self.log.read(offset, bytes_max, self.log.end_offset)
-
-
-def _read_cached_all_written(self: Partition, offset: int, bytes_max: int) -> bytes | memoryview | None:
-    if offset >= self.log.end_offset:
-        return b""
-    return self.log.read_cached(offset, bytes_max, self.log.end_offset)
+def _readable_to_the_end(self: Partition, *, replica: bool) -> int:
+    return self.log.end_offset
 
 
 def _no_dedup(self: Producers, header: Any) -> None:
@@ -148,15 +151,108 @@ def _retire_at_once(self: Inbox, chunk: Any) -> None:
         self._supplies.buffers.give(chunk.data)
 
 
-async def _finish_duplicate_at_once(partition: Any, begun: Any, acks: int, timeout_s: float) -> Any:
+async def _finish_duplicate_at_once(partition: Any, begun: Any, epoch: Any, acks: int, timeout_s: float) -> Any:
     try:
         appended = await begun if isinstance(begun, asyncio.Future) else begun
     except RunnelError as error:
         return error
-    return await _finish(partition, appended, 1 if appended.duplicate else acks, timeout_s)
+    return await _finish(partition, appended, epoch, 1 if appended.duplicate else acks, timeout_s)
 
 
 _finish = produce._finish
+
+
+# --- replication
+
+
+async def _done(*_: Any, **__: Any) -> None:
+    return None
+
+
+def _yes(*_: Any, **__: Any) -> bool:
+    return True
+
+
+def _proposed_counts_at_once(self: Progress) -> bool:
+    self._maximal = self._proposed.members if self._proposed is not None else frozenset(self.isr)
+    return self._advance()
+
+
+def _stored_alone_counts(self: Progress) -> bool:
+    self._maximal = frozenset(self.isr)
+    return self._advance()
+
+
+def _joins_at_the_high_watermark(self: Progress, replica: Any, brokers: Any) -> bool:
+    follower = self._followers.get(replica)
+    if follower is None or replica in self.isr or brokers.get(replica, NO_EPOCH) != follower.broker_epoch:
+        return False
+    return follower.broker_epoch != NO_EPOCH and follower.held >= self.high_watermark
+
+
+def _in_any_life(self: Progress, replica: Any, broker_epoch: Any, *rest: Any) -> bool:
+    follower = self._followers.get(replica)
+    return _fetched(self, replica, max(broker_epoch, follower.broker_epoch if follower else broker_epoch), *rest)
+
+
+_fetched = Progress.fetched
+
+
+def _unclean_rules(cls: Any, config: Any) -> Rules:
+    return _rules_of(config)._replace(unclean=True)
+
+
+_rules_of = Rules.of
+
+
+def _same_leader_epoch(self: Draft) -> Any:
+    result = _result(self)
+    return msgspec.structs.replace(result, leader_epoch=self._was.leader_epoch)
+
+
+_result = Draft.result
+
+
+def _whatever_the_partition_epoch(image: Any, topic: Any, changes: Any, broker: Any, change: Any) -> Any:
+    present = changes.partition(topic, change.key.number)
+    fresh = change._replace(leader_epoch=present.leader_epoch, partition_epoch=present.epoch)
+    return _checked(image, topic, changes, present.leader, fresh)
+
+
+_checked = isr_changes._checked
+
+
+async def _cut_and_remember_producers(self: Any, offset: Any, now_ms: Any, *, aside: bool) -> None:
+    before = self._state.producers
+    await _cut_at(self, offset, now_ms, aside=aside)
+    self._state.producers = before
+
+
+_cut_at = Trimmer._cut_at
+
+
+def _told_again(self: FollowerSession, answered: Any) -> Any:
+    return _next_news(self, ())
+
+
+_next_news = FollowerSession.next_news
+
+
+def _follow_from_high_watermark(self: Partition, image: Any) -> None:
+    before = self.leader_epoch
+    _follow(self, image)
+    if self.leader_epoch != before and self.high_watermark < self.log.end_offset:
+        asyncio.get_running_loop().create_task(self.log.truncate(self.high_watermark))
+
+
+_follow = Partition._follow
+
+
+def _clean_registration(broker: Any, identity: Any, past: Any) -> Any:
+    return msgspec.structs.replace(_registration(broker, identity, past), clean=True)
+
+
+_registration = membership._registration
 
 MUTANTS = [
     Mutant(
@@ -166,11 +262,7 @@ MUTANTS = [
         ("power-at", "power"),
     ),
     Mutant("hold-written", "a replica holds what is synced", [(Writer, "held_offset", property(_held_is_written))]),
-    Mutant(
-        "read-end",
-        "nobody reads above the high watermark",
-        [(Partition, "read", _read_all_written), (Partition, "read_cached", _read_cached_all_written)],
-    ),
+    Mutant("read-end", "nobody reads above the high watermark", [(Partition, "readable_until", _readable_to_the_end)]),
     Mutant("no-sync", "what is held was synced", [(writer, "sync", _nothing)]),
     Mutant(
         "seal-unsynced", "a segment that was rolled is synced before it counts", [(writer, "_seal", _seal_unsynced)]
@@ -223,6 +315,82 @@ MUTANTS = [
         [(ClassicGroup, "_speaker", _anybody)],
         ("pause", "client-kill", "cut"),
     ),
+    Mutant(
+        "local-shrink",
+        "a shrink of the ISR counts once it is stored",
+        [(Progress, "_united", _proposed_counts_at_once)],
+    ),
+    Mutant("no-maximal", "who was proposed for the ISR counts at once", [(Progress, "_united", _stored_alone_counts)]),
+    Mutant(
+        "join-early",
+        "who joins the ISR has all that its leader found (KAFKA-7128)",
+        [(Progress, "may_join", _joins_at_the_high_watermark)],
+        ("elect", "kill", "cut", "isolate"),
+    ),
+    Mutant(
+        "below-minimum",
+        "nothing is committed below min.insync.replicas (KIP-966)",
+        [(Progress, "enough", property(_yes))],
+    ),
+    Mutant(
+        "unclean", "who leads was in sync", [(Rules, "of", classmethod(_unclean_rules))], ("kill", "pause", "isolate")
+    ),
+    Mutant("no-elr", "who left the ISR below its minimum may lead (KIP-966)", [(Draft, "elr", ())]),
+    Mutant("same-epoch", "every leader has an epoch of its own", [(Draft, "result", _same_leader_epoch)]),
+    Mutant(
+        "keep-place", "who crashed leaves the ISR until it has caught up", [(elections, "_may_keep", _yes)], ("power",)
+    ),
+    Mutant(
+        "always-clean",
+        "whether a life ended well is told by what it left behind",
+        [(membership, "_registration", _clean_registration)],
+        ("power",),
+    ),
+    Mutant(
+        "no-cas",
+        "a leader changes the partition that it looked at, in its own epoch",
+        [(isr_changes, "_checked", _whatever_the_partition_epoch)],
+    ),
+    Mutant(
+        "any-member",
+        "who joins the ISR serves, in the life that was seen (KIP-903)",
+        [(isr_changes, "_check_members", _nothing)],
+    ),
+    Mutant("any-life", "what an earlier life asked for counts for nothing", [(Progress, "fetched", _in_any_life)]),
+    Mutant(
+        "any-epoch", "a follower and its leader are in the same epoch (KIP-320)", [(followers, "check_epoch", _nothing)]
+    ),
+    Mutant("no-divergence", "a follower's log is the leader's", [(followers, "divergence_of", _nothing)]),
+    Mutant(
+        "cut-to-high",
+        "a log is cut where leader epochs part (KIP-101)",
+        [(Partition, "_follow", _follow_from_high_watermark)],
+    ),
+    Mutant("ask-unsynced", "a follower asks beyond what it holds, never further", [(Partition, "_is_held", True)]),
+    Mutant("stale-producers", "producers are cut with their log", [(Trimmer, "_cut_at", _cut_and_remember_producers)]),
+    Mutant(
+        "cross-epochs",
+        "an acknowledgement belongs to the epoch in which was appended",
+        [(Partition, "_must_lead", _nothing), (Partition, "_fail_commits", _nothing)],
+    ),
+    Mutant(
+        "unsettled",
+        "a new leader tells no end before it knows it",
+        [(Partition, "settled", True)],
+        ("kill-all", "stop", "elect"),
+    ),
+    Mutant(
+        "old-shard",
+        "groups are kept in the epoch in which they were read",
+        [(Shard, "_is_led", True), (Shard, "belongs_to", _yes)],
+    ),
+    Mutant("shard-half-read", "groups are read when all of their log is committed", [(Shard, "_settled", _done)]),
+    Mutant(
+        "told-twice",
+        "a follower is told of a partition once in an answer",
+        [(FollowerSession, "next_news", _told_again)],
+    ),
+    Mutant("false-rot", "a file that was exchanged is not a rotten one", [(Reader, "_stands", _yes)]),
     Mutant(
         "buffer-reused",
         "a receive buffer is used again when its requests are answered",

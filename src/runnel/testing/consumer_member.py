@@ -91,10 +91,10 @@ class ConsumerMember:
     def uncommitted(self) -> dict[TopicPartition, int]:
         return {where: at for where, at in self.consumer.positions.items() if self._committed.get(where) != at}
 
-    async def commit(self, offsets: dict[TopicPartition, int]) -> None:
+    async def commit(self, offsets: dict[TopicPartition, int], timeout_ms: int) -> None:
         values = {where: Committed(at) for where, at in offsets.items()}
         who = Generation(self.epoch, self.member_id, None)
-        await commit(self._cluster, self._group, values, generation=who)
+        await commit(self._cluster, self._group, values, generation=who, timeout_ms=timeout_ms)
         self._committed |= offsets
 
     async def leave(self) -> None:

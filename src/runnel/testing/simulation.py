@@ -10,6 +10,7 @@ State is looked at whenever a broker is about to say something: what has been sa
 import asyncio
 import gc
 import logging
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -258,9 +259,11 @@ def _quiet() -> Iterator[None]:
     logger = logging.getLogger("runnel")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None  # of coroutines that died with their process
     gc.disable()
     try:
         yield
     finally:
         gc.enable()
+        sys.unraisablehook = hook
         logger.setLevel(level)

@@ -3,6 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from runnel.client.cluster import Cluster
@@ -13,12 +14,14 @@ from runnel.client.offsets import fetch_committed
 from runnel.client.positions import START, bounds
 from runnel.client.producer import Delivery, Producer
 from runnel.client.sender import ACKS_ALL, ProducerSettings
-from runnel.model.errors import RunnelError
+from runnel.model.errors import RetriableError, RunnelError
 from runnel.testing.clock import SeededRng
 from runnel.testing.consumer_member import ConsumerMember
 from runnel.testing.history import Assigned, Commit, History, Joined, Looked, Owned, Poll, Send, Status
 from runnel.testing.loop import Host, SimLoop
 from runnel.testing.swarm import CLUSTER_SETTINGS, GROUP, NEW_GROUP, TOPIC, Swarm
+
+ONE_TRY_MS = 1  # of a commit: a second one could be overtaken by what is left of the first
 
 
 class Stage(Protocol):
@@ -199,9 +202,10 @@ class Client:
             return
         commit = Commit(GROUP, offsets, joined.member, joined.generation, self.now())
         self.stage.history.commits.append(commit)
-        await consumer.commit()
-        commit.status, commit.ended = Status.OK, self.now()
-        self.stage.loop.trace(f"commit {joined.member} {offsets}")
+        with suppress(RetriableError):  # it may come to pass, at any time: the next one tells
+            await consumer.commit(timeout_ms=ONE_TRY_MS)
+            commit.status, commit.ended = Status.OK, self.now()
+            self.stage.loop.trace(f"commit {joined.member} {offsets}")
 
     async def attend(self) -> None:
         """Be a member of the group of the new kind; one that left becomes another."""
@@ -245,9 +249,10 @@ class Client:
             named = {str(where): at for where, at in offsets.items()}
             commit = Commit(NEW_GROUP, named, member.member_id, -1, self.now())
             self.stage.history.commits.append(commit)
-            await member.commit(offsets)
-            commit.status, commit.ended = Status.OK, self.now()
-            self.stage.loop.trace(f"commit {member.member_id} {named}")
+            with suppress(RetriableError):
+                await member.commit(offsets, ONE_TRY_MS)
+                commit.status, commit.ended = Status.OK, self.now()
+                self.stage.loop.trace(f"commit {member.member_id} {named}")
 
     async def look(self) -> None:
         """Read the groups' offsets again and again."""

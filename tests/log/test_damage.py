@@ -212,6 +212,20 @@ def test_an_offset_that_rotted_where_there_are_gaps_is_damage(bit: int) -> None:
     run(test)
 
 
+@pytest.mark.parametrize("shift", [40, 61, 100])
+def test_a_misdirected_write_hides_nothing(shift: int) -> None:
+    async def test(disk: SimDisk) -> None:
+        await (await filled(disk, WIDE)).close()
+        content = bytearray(disk.content(FIRST))
+        content[4 * SIZE : 5 * SIZE + shift] = bytes(shift) + given(4)
+        disk.damage(FIRST, bytes(content))
+        log = await opened(disk, WIDE)
+        assert await sweep(log) == ([0, 1, 2, 3, 6, 7, 8, 9, 10, 11], [4, 5])
+        assert ranges(log) == [(4, 6)]
+
+    run(test)
+
+
 # --- what is missing
 
 

@@ -22,7 +22,7 @@ from runnel.log.scan import find_hole, misplaced, walk
 from runnel.log.segment import Hole, Segment
 from runnel.log.state import State
 from runnel.log.writer import Writer
-from runnel.model.errors import Corruption, OffsetOutOfRange, StorageFailed
+from runnel.model.errors import OffsetOutOfRange, StorageFailed
 from runnel.model.seams import Disk, File
 from runnel.record.batch import CRC_STARTS, FRAMING_BYTES, HEADER_BYTES, MAGIC
 
@@ -247,7 +247,8 @@ class Reader:
         for hole in holes:
             if hole not in segment.holes:
                 segment.holes += (hole,)
-                self._state.damage.note(rotten(segment, hole))
+                if hole.first_offset < hole.next_offset:  # else nothing is lost: a good copy lies behind it
+                    self._state.damage.note(rotten(segment, hole))
 
     async def report_rot(self, segment: Segment, position: int, offset: int) -> None:
         """Somebody else stumbled over something unreadable."""
@@ -271,8 +272,8 @@ class Reader:
             )
         if not self._stands(generation):
             return
-        if hole is None or hole in segment.holes:
-            raise Corruption(f"offset {rot.offset} can't be read", path=segment.log_path, position=rot.position)
+        if hole is None or hole in segment.holes:  # it reads well now: then the one message is not to be trusted
+            hole = Hole(rot.position, rot.position, rot.offset, rot.offset + 1)
         self._take_holes(segment, (hole,))
 
 
@@ -383,14 +384,17 @@ def _locate_rot(
     """The first bad batch at or before the place where reading stumbled: a wrong length leads astray."""
     relative, position = index.position_of(max(0, rot.offset - segment.base_offset), index_file.read)
     due = segment.base_offset + relative
-    for at, header in walk(log_file, position, end):
-        is_due = header.base_offset == due or (index.gaps and header.base_offset > due)
-        is_due = is_due and epochs.may_have(header.leader_epoch, header.last_offset)
-        if header.base_offset > due and misplaced(log_file.read, header.last_offset, due, at + header.size, end):
-            is_due = False
-        if not is_due or header.last_offset >= next_base:
-            break
-        position, due = at + header.size, header.last_offset + 1
-        if position > rot.position:
-            return None
-    return find_hole(log_file, position, end, due, next_base)
+    while position <= rot.position:
+        for at, header in walk(log_file, position, end):
+            is_due = header.base_offset == due or (index.gaps and header.base_offset > due)
+            is_due = is_due and epochs.may_have(header.leader_epoch, header.last_offset)
+            if header.base_offset > due and misplaced(log_file.read, header.last_offset, due, at + header.size, end):
+                is_due = False
+            if not is_due or header.last_offset >= next_base or at > rot.position:
+                break
+            position, due = at + header.size, header.last_offset + 1
+        known = segment.hole_at(position)
+        if known is None:
+            return find_hole(log_file, position, end, due, next_base) if position <= rot.position else None
+        position, due = known.end_position, known.next_offset
+    return None

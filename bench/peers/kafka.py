@@ -132,7 +132,11 @@ class Kafka:
 
     def start_cluster(self, data: Path, brokers: int) -> Cluster:
         """Nodes that are broker and controller each; the controllers are a quorum of all of them."""
-        nodes = [Node(number, data / str(number), free_port(), free_port()) for number in range(1, brokers + 1)]
+        folders = {number: data / str(number) for number in range(1, brokers + 1)}
+        for number, folder in folders.items():
+            prepare(Node(number, folder, free_port(), free_port()))
+        # Formatting takes seconds: ports are chosen after it, so that nobody takes them meanwhile.
+        nodes = [Node(number, folder, free_port(), free_port()) for number, folder in folders.items()]
         places = {node.number: Place(command(prepare(node, nodes)), node.port, node.data) for node in nodes}
         return Cluster(self, places).started()
 

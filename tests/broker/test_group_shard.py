@@ -14,7 +14,7 @@ from runnel.broker.groups import ImageTopics
 from runnel.cluster.image import Image, Partition, Topic
 from runnel.groups.shard import GroupShard
 from runnel.groups.values import CommitOffsets, FetchOffsets, GroupConfig, OffsetToCommit
-from runnel.model.errors import NotCoordinator, StorageFailed
+from runnel.model.errors import CoordinatorLoading, NotCoordinator, StorageFailed
 from runnel.model.ids import BrokerId, Epoch, Offset, PartitionKey, TopicId
 from runnel.model.topic_config import TopicConfig
 from runnel.record.batch import headers
@@ -144,7 +144,7 @@ def test_a_decision_of_unknown_outcome_is_waited_for_before_the_state_is_read_ag
             await commit
         await rig.replica.apply(replace(both, epoch=Epoch(3)))
         await a_few_turns()
-        assert not rig.shard.loaded  # the log holds a commit that is not decided yet
+        assert [rig.shard.loaded] == [False]  # the log holds a commit that is not decided yet
         rig.replica.fetched_by(TWO, Epoch(9), Offset(2))
         while not rig.shard.loaded:
             await asyncio.sleep(0)
@@ -213,5 +213,48 @@ def test_closing_tells_those_who_wait(tmp_path: Path) -> None:
         rig.shard.close()
         with pytest.raises(NotCoordinator, match="closing"):
             await commit
+
+    run(tmp_path, scenario)
+
+
+def test_what_the_last_epoch_did_not_commit_is_never_answered_as_done(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.commit(1)
+        rig.disk.gate.clear()
+        commit, question = rig.commit(5), rig.fetch()
+        await a_few_turns()
+        lead_again = asyncio.ensure_future(rig.replica.apply(replace(PLACED, leader_epoch=Epoch(1), epoch=Epoch(1))))
+        await a_few_turns()
+        rig.disk.gate.set()
+        await lead_again
+        for asked in (commit, question):
+            with pytest.raises(NotCoordinator):
+                await asked
+        assert not rig.shard.belongs_to(rig.replica)
+        with pytest.raises(NotCoordinator, match="not here any more"):
+            await rig.fetch()
+
+    run(tmp_path, scenario)
+
+
+def test_a_coordinator_begins_when_all_that_its_leader_found_is_committed(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.commit(42)
+        both = Partition(ME, Epoch(1), Epoch(1), (ME, TWO), (ME, TWO))
+        rig.replica.high_watermark = Offset(0)  # as a follower that was never told knows it
+        await rig.replica.apply(both)
+        next_one = Shard(
+            rig.replica, lambda: GroupShard(GroupConfig(), SeededRng(1)), lambda: ImageTopics(IMAGE), SystemClock()
+        )
+        next_one.open()
+        await a_few_turns()
+        with pytest.raises(CoordinatorLoading):
+            await next_one.ask("fetch_offsets", FetchOffsets("g", (KEY,)))
+        rig.replica.fetched_by(TWO, Epoch(0), rig.replica.log.end_offset)
+        while not next_one.loaded:
+            await asyncio.sleep(0.001)
+        found = await next_one.ask("fetch_offsets", FetchOffsets("g", (KEY,)))
+        assert offset_of(found) == 42
+        next_one.close()
 
     run(tmp_path, scenario)

@@ -14,6 +14,7 @@ from runnel.model.ids import BrokerId, Epoch, TopicId
 from runnel.model.topic_config import TopicConfig
 from runnel.shell.clock import SystemClock
 from runnel.shell.disk import RealDisk
+from runnel.testing.gated_disk import GatedDisk
 
 ME, OTHER = BrokerId(1), BrokerId(2)
 GOOD, BAD = TopicId(UUID(int=1)), TopicId(UUID(int=2))
@@ -176,6 +177,28 @@ def test_roles_change_only_where_the_image_did(tmp_path: Path) -> None:
         delta = Delta(topics={GOOD: Topic(GOOD, "t", now)})
         changed = await partitions.follow(Change(before, before.apply(delta), delta))
         assert [each.key.number for each in changed] == [1]
+        await partitions.close()
+        disk.close()
+
+    asyncio.run(main())
+
+
+def test_what_is_opened_while_the_image_changes_gets_the_role_of_now(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = GatedDisk(str(tmp_path))
+        partitions = partitions_on(disk)
+        await partitions.start(image_of())
+        before = image_of(Topic(GOOD, "t", (placed(ME, 1, ME, OTHER),)))
+        (tmp_path / FOLDER / f"{GOOD}-0").write_text("a file where a folder should be")
+        first = Delta(topics={GOOD: before.topics[GOOD]})
+        await partitions.follow(Change(image_of(), before, first))
+        (tmp_path / FOLDER / f"{GOOD}-0").unlink()
+        again = asyncio.ensure_future(partitions.try_again())
+        await asyncio.sleep(0)  # it is being opened
+        moved = Delta(topics={GOOD: Topic(GOOD, "t", (placed(OTHER, 2, ME, OTHER),))})
+        await partitions.follow(Change(before, before.apply(moved), moved))
+        await again
+        assert partitions.find_readable("t", 0).leader_epoch == 2
         await partitions.close()
         disk.close()
 

@@ -17,7 +17,7 @@ from runnel.model.ids import BrokerId, Epoch, Offset, PartitionKey, TopicId
 from runnel.model.topic_config import FlushMode, TopicConfig
 from runnel.record import records
 from runnel.record.batch import check_produced, patch
-from runnel.replica.following import Answer, Question, Verdict
+from runnel.replica.following import Answer, Verdict
 from runnel.replica.partition import Partition
 from runnel.shell.clock import SystemClock
 from runnel.testing.gated_disk import GatedDisk
@@ -248,22 +248,22 @@ def test_a_follower_asks_for_more_when_what_it_got_is_durable(tmp_path: Path) ->
 
 def test_nothing_is_asked_while_an_answer_of_another_leader_waits_in_line(tmp_path: Path) -> None:
     async def scenario(partition: Partition, disk: GatedDisk) -> None:
-        disk.gate.clear()
-        append(partition, b"a")  # its sync is under way: what comes next waits in line
-        await asyncio.sleep(0)
+        append(partition, b"a")
         await partition.apply(follow())
-        asked = Question(Epoch(4), partition.log.end_offset, partition.log.last_epoch)
+        disk.gate.clear()
+        syncing = asyncio.ensure_future(partition.log.sync())  # what comes next waits in line
+        await asyncio.sleep(0)
+        asked = partition.question()
+        assert asked is not None
         taking = asyncio.ensure_future(partition.take(asked, fetched(2)))
         await asyncio.sleep(0)
         await partition.apply(follow(epoch=5))
         assert partition.question() is None
         disk.gate.set()
-        await taking
-        while (question := partition.question()) is None:
-            await asyncio.sleep(0.001)
-        assert question == (5, 3, 4)
+        await asyncio.gather(syncing, taking)
+        assert partition.question() == (5, 3, 4)
 
-    run(tmp_path, scenario, FlushMode.COMMIT)
+    run(tmp_path, scenario, FlushMode.OS)
 
 
 def test_an_answer_that_leads_nowhere_says_so(tmp_path: Path) -> None:

@@ -208,8 +208,12 @@ class Partitions:
         self._open[key] = partition
         self._by_name[topic.name, number] = partition
         if self._serves(self._image):
-            await partition.apply(image)
+            await partition.apply(self._placed(key) or image)  # the image may have changed meanwhile
         return partition
+
+    def _placed(self, key: PartitionKey) -> PartitionImage | None:
+        topic = self._image.topics.get(key.topic_id)
+        return None if topic is None else topic.partitions[key.number]
 
     def _reconfigure(self, topic: Topic) -> None:
         config = self.effective(topic)
@@ -232,8 +236,8 @@ class Partitions:
 
     async def _remove_moved(self, topic: Topic) -> list[Partition]:
         """Remove the copies of partitions that have their replicas elsewhere now."""
-        moved = [key for key in _elsewhere(topic, self._me) if key in self._open or key in self._failed]
         async with self._turn:
+            moved = [key for key in _elsewhere(topic, self._me) if key in self._open or key in self._failed]
             closed = [await self._close_one(key) for key in moved if key in self._open]
             for key in moved:
                 self._failed.pop(key, None)

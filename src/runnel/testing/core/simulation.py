@@ -4,8 +4,9 @@ load      producers send, followers copy, the controller decides; faults strike;
 heal      faults end, everybody comes back; within a bounded time all is led, in sync, committed and the same everywhere
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 from uuid import UUID
 
 from runnel.cluster.image import NO_LEADER, BrokerState, Image, Partition, Topic
@@ -48,9 +49,11 @@ class Outcome:
         return self.violations[0] if self.violations else None
 
 
-def run(seed: int, *, faults: tuple[str, ...] = (), rules: Rules = ALL, tracer: Tracer | None = None) -> Outcome:
-    """Replay a seed."""
-    simulation = Simulation(seed, faults, rules, tracer)
+def run(
+    seed: int, *, faults: tuple[str, ...] = (), rules: Rules = ALL, tracer: Tracer | None = None, **given: Any
+) -> Outcome:
+    """Replay a seed. What is given of the swarm is not drawn."""
+    simulation = Simulation(seed, faults, rules, tracer, given)
     violation = None
     try:
         simulation.run()
@@ -63,10 +66,12 @@ def run(seed: int, *, faults: tuple[str, ...] = (), rules: Rules = ALL, tracer: 
 class Simulation:
     """The whole world of one seed."""
 
-    def __init__(self, seed: int, faults: tuple[str, ...], rules: Rules, tracer: Tracer | None) -> None:
+    def __init__(
+        self, seed: int, faults: tuple[str, ...], rules: Rules, tracer: Tracer | None, given: Mapping[str, Any]
+    ) -> None:
         self.scheduler = scheduler = Scheduler(seed, tracer)
         self.rules = rules
-        self.swarm = swarm = Swarm.draw(scheduler.rng, faults)
+        self.swarm = swarm = replace(Swarm.draw(scheduler.rng, faults), **given)
         self.network = Network(scheduler, reach_ms=swarm.reach_ms, far=swarm.far, lose=swarm.lose, double=swarm.double)
         self.topic_ids = [TopicId(UUID(int=number + 1)) for number in range(len(swarm.topics))]
         image = self._first_image()

@@ -118,5 +118,5 @@ class Swarm:
 def _topic(rng: Random, brokers: int) -> TopicSwarm:
     replicas = rng.choice((2, 3, 3, 3)) if brokers == 3 else rng.choice((3, 3, 4))
     return TopicSwarm(
-        replicas=replicas, minimum=rng.choice((1, 2, 2)), syncs=rng.random() < 0.75, unclean=rng.random() < 0.1
+        replicas=replicas, minimum=rng.choice((1, 2, 2)), syncs=rng.random() < 0.8, unclean=rng.random() < 0.05
     )

@@ -289,6 +289,23 @@ def test_a_follower_knows_what_its_leader_has_committed_and_counts_what_it_has(t
     run(tmp_path, scenario, FlushMode.OS)
 
 
+def test_a_follower_shows_nothing_below_its_leaders_start(tmp_path: Path) -> None:
+    """What lies there, the leader can't compare any more: its log may have been another one."""
+
+    async def scenario(partition: Partition, disk: GatedDisk) -> None:
+        await partition.apply(follow())
+        asked = partition.question()
+        assert asked is not None
+        seen: list[tuple[int, int]] = []
+        watcher = Watcher()
+        watcher.grown = lambda _: seen.append((partition.log.start_offset, partition.high_watermark))  # type: ignore[method-assign]
+        partition.watch(watcher)
+        await partition.take(asked, fetched(1, high=2)._replace(start_offset=Offset(2)))
+        assert seen == [(2, 2)]
+
+    run(tmp_path, scenario, FlushMode.OS)
+
+
 def test_a_new_epoch_ends_the_promises_of_the_last_one(tmp_path: Path) -> None:
     async def scenario(partition: Partition, disk: GatedDisk) -> None:
         disk.gate.clear()

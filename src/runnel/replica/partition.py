@@ -362,16 +362,21 @@ class Partition:
                 self._held = None
 
     async def _note_leader(self, asked: Question, answer: Answer) -> None:
-        """Follow the leader's high watermark and start."""
-        if self.role is not Role.FOLLOWER or asked.leader_epoch != self.leader_epoch:
-            return
-        self.leaders_high_watermark = answer.high_watermark
+        """Follow the leader's start and high watermark, in this order.
+
+        Below its start a leader can't tell any more whether a follower has the same: nobody may read that here.
+        """
         reached = high_watermark(self.high_watermark, answer.high_watermark, self.log.end_offset)
-        if reached > self.high_watermark:
-            self.high_watermark = reached
-            self._wake_readers()
-        if answer.start_offset > self.log.start_offset:
-            await self.log.advance_start(answer.start_offset, self.high_watermark)
+        if self._follows(asked) and answer.start_offset > self.log.start_offset:
+            await self.log.advance_start(answer.start_offset, reached)
+        if self._follows(asked):
+            self.leaders_high_watermark = answer.high_watermark
+            if reached > self.high_watermark:
+                self.high_watermark = reached
+                self._wake_readers()
+
+    def _follows(self, asked: Question) -> bool:
+        return self.role is Role.FOLLOWER and asked.leader_epoch == self.leader_epoch
 
     async def _cut(self, offset: Offset) -> None:
         if offset < self.high_watermark:

@@ -1,5 +1,6 @@
 """Gives the cluster orders, with kafka-python; amid faults they may be refused, or done without an answer."""
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -7,7 +8,7 @@ from kafka import KafkaAdminClient, TopicPartition
 from kafka.errors import KafkaError
 
 PREFERRED = 0  # a kind of election
-PATIENCE_MS = 5_000
+PATIENCE_S = 6.0
 
 
 class Operator:
@@ -30,8 +31,16 @@ class Operator:
                 raise error
 
     def _tell(self, order: Callable[[Any], Any]) -> bool:
+        """Tell it, and wait for the answer a while; the client may go on trying for longer than a fault should last."""
+        answers: list[bool] = []
+        telling = threading.Thread(target=lambda: answers.append(self._tell_now(order)), daemon=True)
+        telling.start()
+        telling.join(PATIENCE_S)
+        return answers == [True]
+
+    def _tell_now(self, order: Callable[[Any], Any]) -> bool:
         try:
-            admin = KafkaAdminClient(bootstrap_servers=self._bootstrap, request_timeout_ms=PATIENCE_MS)
+            admin = KafkaAdminClient(bootstrap_servers=self._bootstrap, request_timeout_ms=int(PATIENCE_S * 1000))
         except (KafkaError, OSError):
             return False
         try:

@@ -27,6 +27,7 @@ from runnel.model.errors import RunnelError
 from runnel.model.ids import NO_EPOCH
 from runnel.net import buffers
 from runnel.net.inbox import Inbox
+from runnel.replica.commits import Commits
 from runnel.replica.partition import Partition
 from runnel.replica.progress import Progress
 from runnel.testing.simulation import Outcome, run
@@ -371,7 +372,7 @@ MUTANTS = [
     Mutant(
         "cross-epochs",
         "an acknowledgement belongs to the epoch in which was appended",
-        [(Partition, "_must_lead", _nothing), (Partition, "_fail_commits", _nothing)],
+        [(Partition, "_must_lead", _nothing), (Commits, "fail", _nothing)],
     ),
     Mutant(
         "unsettled",

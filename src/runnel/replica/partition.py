@@ -14,7 +14,6 @@ Rule 4: with its leader epoch a leader's promises end: who still waits for them 
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from typing import Protocol
@@ -22,11 +21,12 @@ from typing import Protocol
 from runnel.cluster.image import Partition as PartitionImage
 from runnel.log.files import Files
 from runnel.log.log import Appended, Log
-from runnel.model.errors import NotEnoughReplicasAfterAppend, NotLeader, OffsetOutOfRange, RequestTimedOut, RunnelError
+from runnel.model.errors import NotEnoughReplicasAfterAppend, NotLeader, OffsetOutOfRange, RunnelError
 from runnel.model.ids import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, Millis, Offset, PartitionKey
 from runnel.model.seams import Clock, Disk
 from runnel.model.topic_config import TopicConfig
 from runnel.record.batch import BatchHeader
+from runnel.replica.commits import Commits
 from runnel.replica.following import Answer, Append, AskAgain, BeginAt, Cut, Question, decide, high_watermark
 from runnel.replica.progress import Progress, Proposal
 
@@ -67,7 +67,7 @@ class Partition:
         self.progress: Progress  # of a leader
         self._me = me
         self._clock = clock
-        self._commits: deque[tuple[Offset, asyncio.Future[None]]] = deque()
+        self._commits = Commits(self.name)
         self._watchers: dict[Watcher, None] = {}  # first come, first served
         self._followers: dict[Watcher, None] = {}
         self._bytes_seen = 0
@@ -172,7 +172,7 @@ class Partition:
     def _step_down(self, error: RunnelError) -> None:
         """Rule 4. Readers are woken too: they ask again, and hear what changed."""
         self.role = Role.IDLE
-        self._fail_commits(error)
+        self._commits.fail(error)
         for watcher in [*self._watchers, *self._followers]:
             watcher.grown(ENOUGH)
         if self._held is not None and not self._held.done():
@@ -195,12 +195,7 @@ class Partition:
             return None
         if not self.progress.enough:
             raise self._too_few_after_append()
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        timer = loop.call_later(timeout_s, self._commit_timed_out, future, end, timeout_s)
-        future.add_done_callback(lambda _: timer.cancel())
-        self._insert_commit(end, future)
-        return future
+        return self._commits.wait(end, timeout_s)
 
     def _must_lead(self, leader_epoch: Epoch) -> None:
         if self.role is not Role.LEADER or leader_epoch != self.leader_epoch:
@@ -208,35 +203,11 @@ class Partition:
                 f"{self.name} is not led here in epoch {leader_epoch} any more: ask for metadata, send again"
             )
 
-    def _insert_commit(self, end: Offset, future: "asyncio.Future[None]") -> None:
-        waiting = self._commits
-        if not waiting or waiting[-1][0] <= end:
-            waiting.append((end, future))
-            return
-        # A duplicate waits for an offset in the past: rare, so a linear search for its place is fine.
-        place = next(i for i, (other, _) in enumerate(waiting) if other > end)
-        waiting.insert(place, (end, future))
-
-    def _commit_timed_out(self, future: "asyncio.Future[None]", end: Offset, timeout_s: float) -> None:
-        if not future.done():
-            future.set_exception(
-                RequestTimedOut(
-                    f"{self.name}: offset {end - 1} was written but not committed within {timeout_s:g} s:"
-                    " it may still be; an idempotent producer can send it again without doubling it"
-                )
-            )
-
     def _too_few_after_append(self) -> NotEnoughReplicasAfterAppend:
         return NotEnoughReplicasAfterAppend(
             f"{self.name} has {len(self.progress.isr)} replicas in sync, {self.config.min_insync_replicas} are needed:"
             " what was written is not committed; it may still be when more are back"
         )
-
-    def _fail_commits(self, error: RunnelError) -> None:
-        for _, future in self._commits:
-            if not future.done():
-                future.set_exception(error)
-        self._commits.clear()
 
     # --- progress
 
@@ -271,7 +242,7 @@ class Partition:
         """The ISR, or the minimum, changed."""
         self._commit()
         if not self.progress.enough and self._commits:
-            self._fail_commits(self._too_few_after_append())
+            self._commits.fail(self._too_few_after_append())
 
     def _commit(self) -> None:
         """Move the high watermark, and wake those who waited for it."""
@@ -279,11 +250,7 @@ class Partition:
         if reached <= self.high_watermark:
             return
         self.high_watermark = reached
-        waiting = self._commits
-        while waiting and waiting[0][0] <= reached:
-            future = waiting.popleft()[1]
-            if not future.done():
-                future.set_result(None)
+        self._commits.reached(reached)
         self._wake_readers()
 
     def _wake_readers(self) -> None:

@@ -53,6 +53,7 @@ class Network:
     def remove(self) -> None:
         """Take it down again, for another one in the same sandbox."""
         for name in self.hosts:
+            run("ip", "link", "delete", name)  # at once: a namespace goes only when its last socket is gone
             run("ip", "netns", "delete", name)
         run("ip", "link", "delete", "switch")
 

@@ -99,6 +99,7 @@ class Rig:
             place = self._place(name, (KAFKA_PORT,))
             self.brokers[number] = BrokerNode(number, place, folder / name, environment, clock)
         self.deaths: list[Death] = []  # of those who ended on their own
+        self._built = False
         self._over = threading.Event()
         self._reviver = threading.Thread(target=self._revive, name="reviver", daemon=True)
         self._admin: Any = None
@@ -128,6 +129,7 @@ class Rig:
             broker.data.parent.mkdir(parents=True, exist_ok=True)
             if self.network is not None:
                 run("mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "none", str(broker.data.parent))
+        self._built = True
         for node in self.zookeepers:
             node.start()
         for node in self.zookeepers:
@@ -152,9 +154,9 @@ class Rig:
             self._reviver.join()
         for node in self.nodes:
             node.end()
-        if self.network is not None:
+        if self.network is not None and self._built:
             for broker in self.brokers.values():
-                run("umount", str(broker.data.parent))
+                run("umount", "--lazy", str(broker.data.parent))
             self.network.remove()
 
     def __enter__(self) -> Self:

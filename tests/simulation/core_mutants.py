@@ -154,6 +154,10 @@ def _decide_whoever_leads(log: Any, now_following: Any, asked: Any, answer: Any)
     return _decide(log, asked.leader_epoch, asked, answer)
 
 
+def _decide_by_offset(log: Any, now_following: Any, asked: Any, answer: Any) -> Any:
+    return _decide(log, now_following, asked._replace(last_epoch=log.epochs.latest), answer)
+
+
 def _cut_at_leaders_end(log: Any, asked: Any, answer: Any) -> Any:
     if not 0 <= answer.end_offset < asked.offset:
         return AskAgain("")
@@ -254,6 +258,12 @@ def _result_in_old_epoch(self: Draft) -> Any:
 _result = Draft.result
 
 
+def _result_by_leader_alone(self: Draft) -> Any:
+    after = _result(self)
+    goes_on = after is not self._was and after.leader == self._was.leader
+    return replace(after, leader_epoch=self._was.leader_epoch) if goes_on else after
+
+
 def _finish_at_once(self: Draft) -> None:
     target = tuple(broker for broker in self.replicas if broker not in self.removing)
     if (self.adding or self.removing) and set(target) & set(self.isr):
@@ -336,6 +346,13 @@ MUTANTS = [
     ),
     Mutant("no_divergence", "a leader tells where the logs parted", ((replica, "divergence_of", _agreed),)),
     Mutant("no_correlation", "an answer counts for its question only", ((replica, "decide", _decide_anything),)),
+    Mutant(
+        "question_offset",
+        "a question is known by offset and last epoch",
+        ((replica, "decide", _decide_by_offset),),
+        faults=("transfer", "kill", "pause"),
+        given={"double": 0.6, "far": 0.3, "reach_ms": 40.0, "producers": ((1, False), (1, False), (-1, True))},
+    ),
     Mutant("answer_epoch", "an answer counts in its leader epoch only", ((replica, "decide", _decide_whoever_leads),)),
     Mutant(
         "cut_leaders_end",
@@ -416,6 +433,12 @@ MUTANTS = [
         ((isr_changes, "_checked", _isr_of_all_named),),
     ),
     Mutant("epoch_kept", "every new leader begins a new epoch", ((Draft, "result", _result_in_old_epoch),)),
+    Mutant(
+        "gone_in_epoch",
+        "a replica that goes ends the leader epoch",
+        ((Draft, "result", _result_by_leader_alone),),
+        faults=("reassign", "cancel", "transfer"),
+    ),
     Mutant("reassigned_early", "a move is done when everybody is in sync", ((Draft, "_finish_move", _finish_at_once),)),
     Mutant(
         "admit_first", "who comes back has lost its leaderships", ((ModelController, "_think", _think_admitting_first),)

@@ -44,6 +44,7 @@ def _load(name: str) -> ModuleType:
 mutants = _load("core_mutants")
 
 
+@pytest.mark.timeout(1_200)  # a minute on two idle cores; other work may take most of them
 def test_no_invariant_is_violated_by_any_seed() -> None:
     with ProcessPoolExecutor(JOBS) as pool:
         outcomes: list[Outcome] = list(pool.map(run, range(SEEDS), chunksize=10))

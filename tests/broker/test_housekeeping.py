@@ -23,7 +23,7 @@ DAY_MS = 86_400_000
 
 def housekeeping(producer_expiry_ms: int = DAY_MS) -> Housekeeping:
     nobody = cast(Partitions, [])
-    return Housekeeping(nobody, _nothing, every_ms=1, producer_expiry_ms=producer_expiry_ms)
+    return Housekeeping(nobody, _nothing, every_ms=1, producer_expiry_ms=producer_expiry_ms, on_fatal=_fail)
 
 
 async def _nothing() -> None:
@@ -120,7 +120,8 @@ def test_leaders_are_balanced_again_and_again_unless_that_is_off() -> None:
         async def unwanted() -> None:
             never.set()
 
-        on, off = LeaderBalance(rebalance, every_ms=1), LeaderBalance(unwanted, every_ms=0)
+        on = LeaderBalance(rebalance, every_ms=1, on_fatal=_fail)
+        off = LeaderBalance(unwanted, every_ms=0, on_fatal=_fail)
         on.start()
         off.start()
         await asyncio.wait_for(twice.wait(), 30)
@@ -129,3 +130,7 @@ def test_leaders_are_balanced_again_and_again_unless_that_is_off() -> None:
         assert not never.is_set()
 
     asyncio.run(main())
+
+
+def _fail(error: BaseException) -> None:
+    raise AssertionError(error)

@@ -45,7 +45,9 @@ class Stage:
         self.partitions = here
         self.asked: list[list[IsrChange]] = []
         self.says: Callable[[IsrChange], Placed | RunnelError] | RunnelError = RequestTimedOut("not yet")
-        self.in_sync = InSync(ME, here, lambda: self.image, self._answer, clock, lag_ms=LAG_MS, on_look=lambda: None)
+        self.in_sync = InSync(
+            ME, here, lambda: self.image, self._answer, clock, lag_ms=LAG_MS, on_look=lambda: None, on_fatal=_fail
+        )
 
     async def _answer(self, changes: Sequence[IsrChange]) -> list[Placed | RunnelError]:
         self.asked.append(list(changes))
@@ -186,3 +188,7 @@ def test_what_can_not_be_opened_is_given_to_others(tmp_path: Path) -> None:
         assert members(change) == [TWO]
 
     run(tmp_path, scenario, ME)
+
+
+def _fail(error: BaseException) -> None:
+    raise AssertionError(error)

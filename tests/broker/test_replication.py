@@ -77,7 +77,7 @@ class Stage:
         self.image = image
         self.leader = Leader()
         throttle = Throttle(ME, lambda: self.image, SystemClock())
-        self.replication = Replication(ME, lambda: LIFE, self.leader, Settings(), throttle, SystemRng())
+        self.replication = Replication(ME, lambda: LIFE, self.leader, Settings(), throttle, SystemRng(), _fail)
 
     def replica(self, number: int = 0) -> Partition:
         return self.partitions.find_readable_by_id(TOPIC, number)
@@ -238,3 +238,7 @@ def test_what_is_in_sync_is_not_throttled(tmp_path: Path) -> None:
         assert asked(third) == {0: (1, 6, 6)}
 
     run(tmp_path, scenario, throttled="*")
+
+
+def _fail(error: BaseException) -> None:
+    raise AssertionError(error)

@@ -72,13 +72,13 @@ class Broker:
         self.forwarding = Forwarding(self.id, self._peers, metadata, rng)
         self._in_sync = InSync(
             self.id, self.partitions, self._newest, self.forwarding.alter_partitions, clock,
-            lag_ms=config.replica_lag_ms, on_look=lambda: self.followers.note_heard(),
+            lag_ms=config.replica_lag_ms, on_look=lambda: self.followers.note_heard(), on_fatal=on_fatal,
         )  # fmt: skip
         self.followers = Followers(self.partitions, self._newest, clock, rng, on_fetched=self._in_sync.notice)
-        self._damages = Damages(self.id, metadata, self._in_sync)
+        self._damages = Damages(self.id, metadata, self._in_sync, on_fatal)
         throttle = Throttle(self.id, self._newest, clock)
         self._replication = Replication(
-            self.id, lambda: self._newest().brokers[self.id].epoch, self._peers, _replication_of(config), throttle, rng
+            self.id, lambda: metadata.epoch, self._peers, _replication_of(config), throttle, rng, on_fatal
         )
         self._fetching = Fetching(config.fetch_bytes_max, self._near)
         producing = Producing(clock)
@@ -87,9 +87,11 @@ class Broker:
         self.fetch = self._fetching.fetch
         self._housekeeping = Housekeeping(
             self.partitions, self._try_again,
-            every_ms=config.housekeeping_ms, producer_expiry_ms=config.producer_expiry_ms,
+            every_ms=config.housekeeping_ms, producer_expiry_ms=config.producer_expiry_ms, on_fatal=on_fatal,
         )  # fmt: skip
-        self._leader_balance = LeaderBalance(metadata.rebalance_leaders, every_ms=config.leader_rebalance_ms)
+        self._leader_balance = LeaderBalance(
+            metadata.rebalance_leaders, every_ms=config.leader_rebalance_ms, on_fatal=on_fatal
+        )
         self._on_fatal = on_fatal
         self._changes: deque[Change] = deque()
         self._follower: asyncio.Task[None] | None = None
@@ -141,7 +143,7 @@ class Broker:
     def _near(self, partition: Partition, rack: str, offset: Offset) -> BrokerId | None:
         """The follower that a reader in this rack should read from, unless the leader is there too (KIP-392)."""
         brokers = self._newest().brokers
-        if not partition.is_leader or brokers[self.id].rack == rack:
+        if not partition.is_leader or self.config.rack == rack:
             return None
         near = (
             member

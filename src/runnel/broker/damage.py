@@ -7,9 +7,11 @@ Rule 2: only then is the damage cut off, and what was there fetched again.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from runnel.broker.isr import InSync
+from runnel.broker.standing import stand
 from runnel.cluster.metadata import Metadata
 from runnel.model.errors import RetriableError
 from runnel.model.ids import BrokerId, PartitionKey
@@ -23,17 +25,19 @@ logger = logging.getLogger("runnel.damage")
 class Damages:
     """Sees to it that damage found while serving becomes known."""
 
-    def __init__(self, me: BrokerId, metadata: Metadata, in_sync: InSync) -> None:
+    def __init__(
+        self, me: BrokerId, metadata: Metadata, in_sync: InSync, on_fatal: Callable[[BaseException], None]
+    ) -> None:
         self._me = me
         self._metadata = metadata
         self._in_sync = in_sync
+        self._on_fatal = on_fatal
         self._found: dict[PartitionKey, Partition] = {}
         self._awake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run())
-        self._task.add_done_callback(_report)
+        self._task = stand(self._run(), self._on_fatal)
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -64,8 +68,3 @@ class Damages:
         """Whether a damaged follower counts as one that has everything."""
         image = partition.image
         return partition.is_follower and image is not None and self._me in (*image.isr, *image.elr)
-
-
-def _report(task: "asyncio.Task[None]") -> None:
-    if not task.cancelled() and (error := task.exception()):
-        logger.error("damage that is found is not reported any more", exc_info=error)

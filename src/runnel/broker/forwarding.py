@@ -105,7 +105,7 @@ class Forwarding:
 
     async def alter_partitions(self, changes: Sequence[IsrChange]) -> list[PartitionImage | RunnelError]:
         """Let the controller change the ISRs of partitions led here; for each, what it is now, or why not."""
-        epoch = self._metadata.image.brokers[self._me].epoch
+        epoch = self._metadata.epoch
         if self.is_ours:
             return await self._metadata.alter_partitions(self._me, epoch, changes)
         request = m.AlterPartitionRequest(broker_id=self._me, broker_epoch=epoch, topics=_asked_of(changes))

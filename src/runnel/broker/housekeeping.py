@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from runnel.broker.partitions import Partitions
+from runnel.broker.standing import stand
 from runnel.model.errors import RunnelError
 from runnel.replica.partition import Partition
 
@@ -21,15 +22,17 @@ class Housekeeping:
         *,
         every_ms: int,
         producer_expiry_ms: int,
+        on_fatal: Callable[[BaseException], None],
     ) -> None:
         self._partitions = partitions
         self._try_again = try_again  # what could not be opened
         self._every_s = every_ms / 1000
         self._producer_expiry_ms = producer_expiry_ms
+        self._on_fatal = on_fatal
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = stand(self._run(), self._on_fatal)
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -58,14 +61,17 @@ class Housekeeping:
 class LeaderBalance:
     """Asks again and again that preferred leaders lead: after restarts, leaders are not where they should be."""
 
-    def __init__(self, rebalance: Callable[[], Awaitable[None]], *, every_ms: int) -> None:
+    def __init__(
+        self, rebalance: Callable[[], Awaitable[None]], *, every_ms: int, on_fatal: Callable[[BaseException], None]
+    ) -> None:
         self._rebalance = rebalance
         self._every_s = every_ms / 1000
+        self._on_fatal = on_fatal
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         if self._every_s:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task = stand(self._run(), self._on_fatal)
 
     async def stop(self) -> None:
         if self._task is not None:

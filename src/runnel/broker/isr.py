@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from runnel.broker.partitions import Partitions
+from runnel.broker.standing import stand
 from runnel.cluster.image import Image
 from runnel.cluster.image import Partition as PartitionImage
 from runnel.cluster.isr_changes import IsrChange
@@ -35,7 +36,7 @@ class InSync:
 
     def __init__(
         self, me: BrokerId, partitions: Partitions, image: Callable[[], Image], ask: Ask, clock: Clock, *,
-        lag_ms: int, on_look: Callable[[], None],
+        lag_ms: int, on_look: Callable[[], None], on_fatal: Callable[[BaseException], None],
     ) -> None:  # fmt: skip
         self._me = me
         self._partitions = partitions
@@ -43,6 +44,7 @@ class InSync:
         self._ask = ask
         self._clock = clock
         self._lag_ms = lag_ms
+        self._on_fatal = on_fatal
         self._on_look = on_look  # before lag is judged: learn who was heard of
         self._due: dict[Partition, None] = {}
         self._open: dict[Partition, Proposal] = {}  # asked for, and the image does not show it yet
@@ -51,10 +53,7 @@ class InSync:
         self._lives: tuple[Mapping[BrokerId, object], dict[BrokerId, Epoch]] = ({}, {})
 
     def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._run()), loop.create_task(self._look())]
-        for task in self._tasks:
-            task.add_done_callback(_report)
+        self._tasks = [stand(self._run(), self._on_fatal), stand(self._look(), self._on_fatal)]
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -165,8 +164,3 @@ class InSync:
             if isinstance(result, IneligibleReplica):
                 logger.info("%s: %s can't be in sync: %s", partition.name, sorted(proposal.members), result)
                 partition.refused(proposal)
-
-
-def _report(task: "asyncio.Task[None]") -> None:
-    if not task.cancelled() and (error := task.exception()):
-        logger.error("the ISRs of what is led here are not kept any more", exc_info=error)

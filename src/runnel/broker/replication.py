@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from runnel.broker.peers import Peers
+from runnel.broker.standing import stand
 from runnel.broker.throttle import Throttle
 from runnel.client.errors import check, name_of
 from runnel.cluster.image import NO_LEADER
@@ -46,7 +47,7 @@ class Fetcher:
 
     def __init__(
         self, leader: BrokerId, lane: str, life: Callable[[], m.FetchRequest.ReplicaState], peers: Peers,
-        settings: Settings, throttle: Throttle, rng: Rng,
+        settings: Settings, throttle: Throttle, rng: Rng, on_fatal: Callable[[BaseException], None],
     ) -> None:  # fmt: skip
         self._leader = leader
         self._lane = lane
@@ -62,8 +63,7 @@ class Fetcher:
         self._resting: dict[PartitionKey, asyncio.TimerHandle] = {}
         self._session = (NO_SESSION, FULL)
         self._awake = asyncio.Event()
-        self._task = asyncio.get_running_loop().create_task(self._run())
-        self._task.add_done_callback(_report)
+        self._task = stand(self._run(), on_fatal)
 
     def put(self, partition: Partition) -> None:
         """Follow a partition, or look at it anew."""
@@ -241,14 +241,16 @@ class Replication:
     """Everything that this broker follows."""
 
     def __init__(
-        self, me: BrokerId, life: Callable[[], Epoch], peers: Peers, settings: Settings, throttle: Throttle, rng: Rng
-    ) -> None:
+        self, me: BrokerId, life: Callable[[], Epoch], peers: Peers, settings: Settings, throttle: Throttle, rng: Rng,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:  # fmt: skip
         self._me = me
         self._life = life
         self._peers = peers
         self._settings = settings
         self._throttle = throttle
         self._rng = rng
+        self._on_fatal = on_fatal
         self._fetchers: dict[tuple[BrokerId, int], Fetcher] = {}
         self._places: dict[PartitionKey, Fetcher] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -290,7 +292,7 @@ class Replication:
         if place not in self._fetchers:
             self._fetchers[place] = Fetcher(
                 image.leader, f"replica-{place[1]}", self._replica, self._peers, self._settings, self._throttle,
-                self._rng,
+                self._rng, self._on_fatal,
             )  # fmt: skip
         return self._fetchers[place]
 
@@ -316,8 +318,3 @@ def _answer_of(data: PartitionData) -> Answer:
         epoch, end = Epoch(diverging.epoch), Offset(diverging.end_offset)
         return Answer(Verdict.DIVERGED, high_watermark, start, epoch=epoch, end_offset=end)
     return Answer(Verdict.OK, high_watermark, start, memoryview(data.records or b""))
-
-
-def _report(task: "asyncio.Task[None]") -> None:
-    if not task.cancelled() and (error := task.exception()):
-        logger.error("following a leader failed", exc_info=error)

@@ -19,7 +19,7 @@ from runnel.cluster.image import Broker, Change, Controller, Delta, Image, diff
 from runnel.cluster.loading import catch_up, load
 from runnel.cluster.nodes import Fence, Recent
 from runnel.cluster.store import Conflict, Op, OutcomeUnknown, Store
-from runnel.model.errors import BrokerIdInUse, NotController, RequestTimedOut, RunnelError
+from runnel.model.errors import BrokerIdInUse, NotController, PlaceLost, RequestTimedOut, RunnelError
 from runnel.model.ids import Epoch
 
 TRIES_MAX: Final = 10  # each failed try means that another writer got through
@@ -67,9 +67,13 @@ class Ledger:
     def check_place(self) -> None:
         """Our registration is ours as long as the session lives, unless another broker took the same id."""
         mine = self.registered
-        now = None if mine is None else self.image.brokers.get(mine.id)
-        if mine is not None and (now is None or now.epoch != mine.epoch):
-            raise BrokerIdInUse(f"the registration of broker {mine.id} was removed or replaced: this one has to end")
+        if mine is None:
+            return
+        now = self.image.brokers.get(mine.id)
+        if now is None:
+            raise PlaceLost(f"the registration of broker {mine.id} is gone: it has to begin a new life")
+        if now.epoch != mine.epoch:
+            raise BrokerIdInUse(f"another broker registered as broker {mine.id}: this one has to end")
 
     async def next_image(self, end: "asyncio.Task[None]") -> None:
         """Wait for the next image; raises what ended those who read it."""

@@ -62,6 +62,13 @@ class Metadata:
         return self._ledger.image
 
     @property
+    def epoch(self) -> Epoch:
+        """Of this life of the broker."""
+        registered = self._ledger.registered
+        assert registered is not None, "register first"
+        return registered.epoch
+
+    @property
     def defaults(self) -> Defaults:
         return self._defaults
 

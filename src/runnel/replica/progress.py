@@ -174,15 +174,6 @@ class Progress:
         self._proposed = None
         return self._united()
 
-    def retract(self, proposal: Proposal) -> Proposal | None:
-        """The controller refuses it now, but may still do an earlier try: ask for what is stored, which fences that.
-
-        Until the image shows it, who was proposed counts.
-        """
-        if self._proposed != proposal:
-            return None
-        return self._ask(self.isr)
-
     def _ask(self, members: tuple[BrokerId, ...]) -> Proposal:
         isr = tuple((member, self._life_of(member)) for member in members)
         if self._proposed is not None:

@@ -24,7 +24,6 @@ from runnel.log.reader import Reader
 from runnel.log.trimming import Trimmer
 from runnel.log.writer import Writer
 from runnel.model.errors import RunnelError
-from runnel.model.ids import NO_EPOCH
 from runnel.net import buffers
 from runnel.net.inbox import Inbox
 from runnel.replica.commits import Commits
@@ -184,21 +183,6 @@ def _stored_alone_counts(self: Progress) -> bool:
     return self._advance()
 
 
-def _joins_at_the_high_watermark(self: Progress, replica: Any, brokers: Any) -> bool:
-    follower = self._followers.get(replica)
-    if follower is None or replica in self.isr or brokers.get(replica, NO_EPOCH) != follower.broker_epoch:
-        return False
-    return follower.broker_epoch != NO_EPOCH and follower.held >= self.high_watermark
-
-
-def _in_any_life(self: Progress, replica: Any, broker_epoch: Any, *rest: Any) -> bool:
-    follower = self._followers.get(replica)
-    return _fetched(self, replica, max(broker_epoch, follower.broker_epoch if follower else broker_epoch), *rest)
-
-
-_fetched = Progress.fetched
-
-
 def _unclean_rules(cls: Any, config: Any) -> Rules:
     return _rules_of(config)._replace(unclean=True)
 
@@ -323,12 +307,6 @@ MUTANTS = [
     ),
     Mutant("no-maximal", "who was proposed for the ISR counts at once", [(Progress, "_united", _stored_alone_counts)]),
     Mutant(
-        "join-early",
-        "who joins the ISR has all that its leader found (KAFKA-7128)",
-        [(Progress, "may_join", _joins_at_the_high_watermark)],
-        ("elect", "kill", "cut", "isolate"),
-    ),
-    Mutant(
         "below-minimum",
         "nothing is committed below min.insync.replicas (KIP-966)",
         [(Progress, "enough", property(_yes))],
@@ -336,7 +314,6 @@ MUTANTS = [
     Mutant(
         "unclean", "who leads was in sync", [(Rules, "of", classmethod(_unclean_rules))], ("kill", "pause", "isolate")
     ),
-    Mutant("no-elr", "who left the ISR below its minimum may lead (KIP-966)", [(Draft, "elr", ())]),
     Mutant("same-epoch", "every leader has an epoch of its own", [(Draft, "result", _same_leader_epoch)]),
     Mutant(
         "keep-place", "who crashed leaves the ISR until it has caught up", [(elections, "_may_keep", _yes)], ("power",)
@@ -352,12 +329,6 @@ MUTANTS = [
         "a leader changes the partition that it looked at, in its own epoch",
         [(isr_changes, "_checked", _whatever_the_partition_epoch)],
     ),
-    Mutant(
-        "any-member",
-        "who joins the ISR serves, in the life that was seen (KIP-903)",
-        [(isr_changes, "_check_members", _nothing)],
-    ),
-    Mutant("any-life", "what an earlier life asked for counts for nothing", [(Progress, "fetched", _in_any_life)]),
     Mutant(
         "any-epoch", "a follower and its leader are in the same epoch (KIP-320)", [(followers, "check_epoch", _nothing)]
     ),

@@ -504,6 +504,7 @@ def test_a_copy_that_rots_is_fetched_again(tmp_path: Path) -> None:
             await eventually(lambda: brokers.image().leader not in (leader, -1))
             await eventually(lambda: leader in brokers.image().isr)
             assert not brokers.replica(leader).log.damage
+            await eventually(lambda: brokers.replica(leader).high_watermark == 20)
             again = await fetch(brokers, leader, offset=0, bytes_max=100_000)
             assert [row.value for row in values_of(again)] == sent
 
@@ -524,6 +525,7 @@ def test_a_copy_that_rots_on_a_follower_is_fetched_again(tmp_path: Path) -> None
             await read_through(brokers, follower)
             await eventually(lambda: brokers.image().epoch >= epoch + 2 and len(brokers.image().isr) == 3)
             assert not brokers.replica(follower).log.damage
+            await eventually(lambda: brokers.replica(follower).high_watermark == 20)
             again = await fetch(brokers, follower, offset=0, bytes_max=100_000)
             assert [row.value for row in values_of(again)] == sent
 

@@ -118,7 +118,7 @@ def run_once(
         problems += compare(rig, str(copied))
         say("judging")
         verdict = judge(history_of(clients.journals), nemesis.injuries, topic=TOPIC, seed=seed, seconds=took_s)
-    verdict.problems += problems
+    verdict.problems += nemesis.problems + problems
     verdict.whole_s += [whole_s] if whole_s is not None else []
     verdict.exits.update(f"{death.name.rstrip('0123456789')} with {death.code}" for death in rig.deaths)
     for death in rig.deaths:

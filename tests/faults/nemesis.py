@@ -40,6 +40,7 @@ class Nemesis:
     def __init__(self, rig: Rig, topic: str, seed: str, say: Callable[[str], None], only: str = "") -> None:
         self.rig, self.topic = rig, topic
         self.injuries: list[Injury] = []
+        self.problems: list[str] = []  # what could not be done, and should
         self._rng = random.Random(seed)
         self._say = say
         kinds, self.impossible = possible(rig)
@@ -72,7 +73,11 @@ class Nemesis:
         with ExitStack() as stack:
             for kind in kinds:
                 begun = time.monotonic()
-                hit = stack.enter_context(kind.begin(scene))
+                try:
+                    hit = stack.enter_context(kind.begin(scene))
+                except RuntimeError as error:
+                    self.problems.append(f"{kind.name}: {error}")
+                    continue
                 led = [number for broker in hit.felled for number in (view.led_by(broker) if view else [])]
                 if not hit.done:
                     self._say(f"{kind.name} ({hit.what}): not done")

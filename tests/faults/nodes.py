@@ -41,6 +41,7 @@ class Node:
         self._environment = {**os.environ, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
         self._held = 0
+        self._pauses = 0
         self._lock = threading.RLock()
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -102,10 +103,10 @@ class Node:
             os.kill(self.pid, number)
 
     def end(self, number: signal.Signals = signal.SIGKILL) -> int | None:
-        """End it by a signal and wait for that; the exit code."""
+        """End it by a signal and wait for that; the exit code. One that hangs can't be asked, and is killed."""
         if self._process is None:
             return None
-        self.send(number)
+        self.send(signal.SIGKILL if self._pauses else number)
         try:
             return self._process.wait(READY_S)
         except subprocess.TimeoutExpired:
@@ -129,10 +130,12 @@ class Node:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """It hangs: its connections stay open, nothing is answered."""
+        self._pauses += 1
         self.send(signal.SIGSTOP)
         try:
             yield
         finally:
+            self._pauses -= 1
             self.send(signal.SIGCONT)
 
 

@@ -156,10 +156,10 @@ class _Life:
             time.sleep(AROUND_S)
         finally:
             end.touch()  # also when something failed: the client is not to go on for ever
-        _record_waits(cell, worker.finish(), event)
+        record_waits(cell, worker.finish(), event)
 
 
-def _record_waits(cell: Cell, acked: Sequence[librdkafka.Acked], event: float) -> None:
+def record_waits(cell: Cell, acked: Sequence[librdkafka.Acked], event: float) -> None:
     """For each partition, the longest that a message around the event waited for its acknowledgement."""
     longest = dict.fromkeys(range(WATCHED), 0.0)
     for partition, due, seconds in acked:

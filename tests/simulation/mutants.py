@@ -24,6 +24,7 @@ from runnel.log.reader import Reader
 from runnel.log.trimming import Trimmer
 from runnel.log.writer import Writer
 from runnel.model.errors import RunnelError
+from runnel.model.topic_config import FlushMode
 from runnel.net import buffers
 from runnel.net.inbox import Inbox
 from runnel.replica.commits import Commits
@@ -39,6 +40,7 @@ class Mutant(NamedTuple):
     rule: str  # what is switched off
     patches: list[tuple[Any, str, Any]]
     faults: tuple[str, ...] = ()  # those that bring it to light soonest; none: whatever the seed draws
+    flush_mode: FlushMode | None = None  # the one that does
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -61,17 +63,17 @@ def hunt(mutant: Mutant, seeds: range) -> Death | None:
     """The first seed that sees the mutant, and what it sees; a seed that sees something without it does not count."""
     for seed in seeds:
         with mutant.active():
-            outcome = attempt(seed, mutant.faults)
+            outcome = attempt(seed, mutant)
         seen = [outcome] if isinstance(outcome, str) else outcome.violations
-        if seen and not run(seed, faults=mutant.faults).violations:
+        if seen and not run(seed, faults=mutant.faults, flush_mode=mutant.flush_mode).violations:
             return Death(seed, seen[0])
     return None
 
 
-def attempt(seed: int, faults: tuple[str, ...]) -> Outcome | str:
+def attempt(seed: int, mutant: Mutant) -> Outcome | str:
     """The outcome, or how the broken code broke the run itself."""
     try:
-        return run(seed, faults=faults)
+        return run(seed, faults=mutant.faults, flush_mode=mutant.flush_mode)
     except Exception as error:  # noqa: BLE001  (a mutant may fail in any way)
         return f"crashed: {error!r}"
 
@@ -323,6 +325,7 @@ MUTANTS = [
         "whether a life ended well is told by what it left behind",
         [(membership, "_registration", _clean_registration)],
         ("power",),
+        FlushMode.OS,
     ),
     Mutant(
         "no-cas",

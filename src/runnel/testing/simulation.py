@@ -19,6 +19,7 @@ from functools import partial
 from runnel.client.cluster import Cluster
 from runnel.client.positions import bounds
 from runnel.model.errors import RunnelError
+from runnel.model.topic_config import FlushMode
 from runnel.testing.administrator import Administrator
 from runnel.testing.checker import check
 from runnel.testing.clock import SeededRng
@@ -54,12 +55,15 @@ class Outcome:
 class Simulation:
     """Everything of one seed. Use `run`."""
 
-    def __init__(self, loop: SimLoop, seed: int, faults: Sequence[str] = ()) -> None:
+    def __init__(
+        self, loop: SimLoop, seed: int, faults: Sequence[str] = (), flush_mode: FlushMode | None = None
+    ) -> None:
         self.loop = loop
         self.seed = seed
         rng = SeededRng(f"{seed}/swarm")
         drawn = Swarm.draw(rng)
-        self.swarm = swarm = replace(drawn, faults=tuple(faults) or drawn.faults)
+        topic = replace(drawn.topic, flush_mode=flush_mode or drawn.topic.flush_mode)
+        self.swarm = swarm = replace(drawn, faults=tuple(faults) or drawn.faults, topic=topic)
         self.history = History()
         self.sending = True
         self.violations: list[str] = []
@@ -238,11 +242,14 @@ class Simulation:
         )
 
 
-def run(seed: int, *, faults: Sequence[str] = (), tracer: Callable[[str], None] | None = None) -> Outcome:
-    """One seed, from beginning to end; with the faults that it draws, or with these."""
+def run(
+    seed: int, *, faults: Sequence[str] = (), flush_mode: FlushMode | None = None,
+    tracer: Callable[[str], None] | None = None,
+) -> Outcome:  # fmt: skip
+    """One seed, from beginning to end; with the faults and the flush mode that it draws, or with these."""
     with _quiet(), SimLoop(seed) as loop:
         loop.tracer = tracer
-        simulation = Simulation(loop, seed, faults)
+        simulation = Simulation(loop, seed, faults, flush_mode)
         try:
             loop.run_until_complete(simulation.run())
         except Deadlock as error:

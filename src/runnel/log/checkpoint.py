@@ -43,6 +43,11 @@ class Checkpoint(msgspec.Struct, frozen=True):
     anew: Literal["", "removed", "aside"] = ""  # decided, not done yet: the log begins at its start, and all this goes
 
 
+# Made here, before there are threads: what msgspec knows of a type it builds at the first use, and a second thread that
+# comes upon it half built crashes the process. Logs are opened in several threads at once.
+_decoder = msgspec.json.Decoder(Checkpoint)
+
+
 def save(disk: Disk, folder: str, checkpoint: Checkpoint) -> None:
     body = msgspec.json.encode(checkpoint)
     replace(disk, folder, CHECKPOINT, b"%s%08x\n%s\n" % (_TITLE, crc32c(body), body))
@@ -57,7 +62,7 @@ def load(disk: Disk, folder: str) -> Checkpoint | None:
     if title != b"%s%08x" % (_TITLE, crc32c(body)):
         return None
     try:
-        return msgspec.json.decode(body, type=Checkpoint)
+        return _decoder.decode(body)
     except msgspec.DecodeError:
         return None
 

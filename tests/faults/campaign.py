@@ -40,6 +40,7 @@ ROLES = {
 }
 CALM_S = 4.0  # load goes on so long before the first fault, and after the last
 STOP_S = 120.0
+LAWFUL = (1, 70, -9)  # it could not start, it must not go on, it was killed: whoever keeps services running starts it again
 Say = Callable[[str], None]
 
 
@@ -123,6 +124,8 @@ def run_once(
     verdict.exits.update(f"{death.name.rstrip('0123456789')} with {death.code}" for death in rig.deaths)
     for death in rig.deaths:
         say(f"{death.name} had ended with {death.code}: {death.words}")
+        if death.code not in LAWFUL:
+            verdict.problems.append(f"{death.name} ended with {death.code}: {death.words}")
     return verdict
 
 

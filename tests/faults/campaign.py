@@ -40,7 +40,7 @@ ROLES = {
 }
 CALM_S = 4.0  # load goes on so long before the first fault, and after the last
 STOP_S = 120.0
-LAWFUL = (1, 70, -9)  # it could not start, it must not go on, it was killed: whoever keeps services running starts it again
+LAWFUL = (1, 70, -9)  # it could not start, it must not go on, it was killed: it is started again
 Say = Callable[[str], None]
 
 

@@ -12,7 +12,10 @@ import pytest
 from runnel.testing.simulation import run
 
 SEEDS = int(os.environ.get("RUNNEL_SIMULATION_SEEDS", "60"))
-QUICK_MUTANTS = ["hold-written", "read-end", "no-rollback", "no-sync-dir", "cut-too-much", "no-dedup"]
+QUICK_MUTANTS = [
+    "hold-written", "read-end", "no-rollback", "no-sync-dir", "cut-too-much", "no-dedup", "local-shrink", "no-maximal",
+    "below-minimum", "unclean", "same-epoch", "always-clean",
+]  # fmt: skip
 
 
 def _mutants() -> ModuleType:

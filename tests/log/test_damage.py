@@ -53,7 +53,8 @@ async def filled(disk: SimDisk, settings: TopicConfig | None = None, count: int 
 
 async def sweep(log: Log) -> tuple[list[int], list[int]]:
     """Which offsets are served and which are refused as damaged; what is served is what was written."""
-    served, refused = [], []
+    served: list[int] = []
+    refused: list[int] = []
     offset = int(log.start_offset)
     while offset < log.end_offset:
         try:

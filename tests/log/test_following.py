@@ -201,9 +201,9 @@ def test_idle_waits_for_those_in_line_and_for_the_step_under_way() -> None:
     async def test(disk: SimDisk) -> None:
         log = await opened(disk)
         pending = [log.append_as_follower(given(base)) for base in range(20)]
-        assert log.busy
+        was_busy = log.busy
         await log.idle()
-        assert not log.busy
+        assert (was_busy, log.busy) == (True, False)
         assert all(isinstance(one, Appended) or one.done() for one in pending)
         assert (log.end_offset, log.held_offset) == (20, 20)
 

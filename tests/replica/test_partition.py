@@ -297,9 +297,12 @@ def test_a_follower_shows_nothing_below_its_leaders_start(tmp_path: Path) -> Non
         asked = partition.question()
         assert asked is not None
         seen: list[tuple[int, int]] = []
-        watcher = Watcher()
-        watcher.grown = lambda _: seen.append((partition.log.start_offset, partition.high_watermark))  # type: ignore[method-assign]
-        partition.watch(watcher)
+
+        class Reader(Watcher):
+            def grown(self, bytes_added: int) -> None:
+                seen.append((partition.log.start_offset, partition.high_watermark))
+
+        partition.watch(Reader())
         await partition.take(asked, fetched(1, high=2)._replace(start_offset=Offset(2)))
         assert seen == [(2, 2)]
 

@@ -118,12 +118,13 @@ class Injector:
     def may_lose_power(self, broker: SimBroker) -> bool:
         """Whether what it has told to be committed is promised to survive, or lives on with others."""
         others = [other for other in self._scene.brokers if other is not broker]
-        return self._all_durable() or (
+        return self.all_durable() or (
             all(other.up for other in others)
             and all({*truth.image.isr} != {broker.number} for truth in self._scene.invariants.truths.values())
         )
 
-    def _all_durable(self) -> bool:
+    def all_durable(self) -> bool:
+        """Whether everything that is committed is promised to survive any loss of power."""
         return all(truth.durable for truth in self._scene.invariants.truths.values())
 
     def _power(self, broker: SimBroker) -> bool:
@@ -133,14 +134,14 @@ class Injector:
         return True
 
     def _power_at(self, broker: SimBroker) -> bool:
-        if not self._all_durable():
+        if not self.all_durable():
             return False
         nth = 1 + self._rng.below(self._rng.pick((3, 30)))
         broker.disk.inject(Fault(self._rng.pick(CALLS), nth=nth, power_cut=True))
         return True
 
     def _power_all(self, _: SimBroker) -> bool:
-        if not self._all_durable():
+        if not self.all_durable():
             return False
         for broker in self._scene.brokers:
             broker.die(power=True)
@@ -178,7 +179,7 @@ class Injector:
 
     def _sync_lost(self, broker: SimBroker) -> End | bool:
         """The system drops what it could not write: the next who reads the file finds what was there before."""
-        if not self._all_durable():
+        if not self.all_durable():
             return False
         broker.sync_failed = True
         return self._fail_disk(broker, Fault("sync", errno.EIO, nth=1 + self._rng.below(3)))

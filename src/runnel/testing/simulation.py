@@ -140,7 +140,7 @@ class Simulation:
         self.sending = False
         for broker in self.brokers:
             if self._rng.chance(0.3) or self._has_failed_partitions(broker):
-                broker.die(power=self._rng.chance(0.5) and self.injector.may_lose_power(broker))
+                broker.die(power=self._rng.chance(0.5) and self.injector.all_durable())
         await self._in_time(self._healthy(), "get well", lambda: "; ".join(ailing(self.brokers, self.invariants)))
 
     def _has_failed_partitions(self, broker: SimBroker) -> bool:

@@ -14,7 +14,7 @@ LOCK := $(BIN)/pip-compile --quiet --upgrade --generate-hashes --no-emit-index-u
 CYCLES ?= 10
 BROKERS_LOSING_POWER ?= 1
 CASES ?= 50
-.PHONY: faults faults-storage faults-corruption setup-faults help prerequisites setup setup-dev setup-compat setup-zookeeper run cluster test check compat fuzz simulate simulate-core mutants \
+.PHONY: help faults faults-storage faults-corruption setup-faults prerequisites setup setup-dev setup-compat setup-zookeeper run cluster test check compat fuzz simulate simulate-core mutants \
 	bench format lock clean
 
 help: ## list the targets

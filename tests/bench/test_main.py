@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from bench.__main__ import OF_CLUSTERS, SCENARIOS, arguments_of, had, head, measure, scale_of
 from bench.peers.kafka import Kafka
 from bench.peers.runnel import Runnel
 from bench.scenarios import DEFAULT, FULL, SMOKE, Run
-
 from runnel.dev import zookeeper
 
 ROOT = Path(__file__).parents[2]

@@ -2,6 +2,7 @@ import os
 from math import sqrt
 
 import pytest
+
 from bench.workers import JobFailed, Worker
 
 

@@ -206,7 +206,7 @@ class LogMachine(RuleBasedStateMachine):
         self.log.reconfigure(TopicConfig(**{**settings, "retention_bytes": keep}))
         bound = self.log.held_offset
         self.start_goal = bound
-        if self.attempt(self.log.enforce_retention, cut_at):
+        if self.attempt(lambda: self.log.enforce_retention(bound), cut_at):
             assert self.start <= self.log.start_offset <= bound
             self.start = self.log.start_offset
             self.log.reconfigure(self.config)

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from bench.load.ask import NOBODY, Asker, View, view_of
 
 from bench.load import Refused, ask, librdkafka
+from bench.load.ask import NOBODY, Asker, View, view_of
 from runnel.testing.process import BrokerProcess
 from runnel.wire.kafka import messages as m
 

@@ -3,15 +3,15 @@
 import io
 
 import pytest
-from bench.load.kafka_wire import KafkaWire, next_offset
-from bench.load.nats_wire import NatsWire
-from bench.load.redis_wire import RedisWire, command, reply
 from kio.schema.fetch.v11.request import FetchRequest
 from kio.schema.produce.v7.request import ProduceRequest
 from kio.schema.request_header.v1.header import RequestHeader
 from kio.serial import entity_reader
 
 from bench.load import Refused, payload
+from bench.load.kafka_wire import KafkaWire, next_offset
+from bench.load.nats_wire import NatsWire
+from bench.load.redis_wire import RedisWire, command, reply
 from runnel.record import batch, records
 
 KAFKA = KafkaWire("unused:0", "topic", acks_wanted=-1, partition=3)

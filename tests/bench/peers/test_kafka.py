@@ -1,8 +1,7 @@
 from pathlib import Path
 
-from bench.peers.kafka import Kafka, Node, properties
-
 from bench.peers import HOST, Flush
+from bench.peers.kafka import Kafka, Node, properties
 
 
 def test_every_address_is_loopback() -> None:

@@ -1,8 +1,7 @@
 from bench.load.librdkafka import Acked
 from bench.report import Sample
-from bench.scenarios.metadata import WATCHED, record_waits
-
 from bench.scenarios import Cell
+from bench.scenarios.metadata import WATCHED, record_waits
 
 
 def test_a_partition_is_judged_by_its_longest_wait_around_the_event() -> None:

@@ -5,10 +5,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from runnel.broker.produce import Append, Produced, Producing
+from runnel.cluster.image import Partition as PartitionImage
 from runnel.model import errors as e
-from runnel.model.ids import Offset
+from runnel.model.ids import BrokerId, Epoch, Offset
 from runnel.model.topic_config import FlushMode, TimestampType
 from runnel.record import records
 from runnel.replica.partition import Partition
@@ -170,5 +172,81 @@ def test_a_partition_that_is_not_here_answers_for_itself(run: Run) -> None:
         first, second = await produce((missing, batch(b"a")), (partition, batch(b"b")))
         assert first is missing
         assert isinstance(second, Produced)
+
+    run(scenario)
+
+
+# --- pipelines that meet a small ISR
+
+
+ME, TWO = BrokerId(1), BrokerId(2)
+BOTH = PartitionImage(ME, Epoch(3), Epoch(1), (ME, TWO), (ME, TWO))
+ALONE = replace(BOTH, isr=(ME,))
+
+
+def sent(sequence: int) -> memoryview:
+    return batch(b"%d" % sequence, producer_id=4, producer_epoch=0, base_sequence=sequence)
+
+
+async def ask(partition: Partition, sequence: int) -> "Produced | e.RunnelError":
+    [result] = await produce((partition, sent(sequence)))
+    return result
+
+
+def test_a_batch_that_is_in_the_log_is_not_refused_for_want_of_replicas(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition(min_insync_replicas=2)
+        await partition.apply(BOTH)
+        first = asyncio.ensure_future(ask(partition, 0))
+        while partition.log.end_offset < 1:
+            await asyncio.sleep(0)
+        await partition.apply(replace(ALONE, epoch=Epoch(2)))
+        assert isinstance(await first, e.NotEnoughReplicasAfterAppend)
+        assert isinstance(await ask(partition, 0), e.NotEnoughReplicasAfterAppend)  # it may still be committed
+        assert isinstance(await ask(partition, 1), e.NotEnoughReplicas)  # surely not there
+        await partition.apply(replace(BOTH, epoch=Epoch(3)))
+        partition.fetched_by(TWO, Epoch(1), Offset(1))
+        again = await ask(partition, 0)
+        assert isinstance(again, Produced)
+        assert again.base_offset == 0
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("trouble", [ALONE, replace(BOTH, leader=TWO, leader_epoch=Epoch(4))])
+def test_what_comes_behind_a_refused_batch_is_refused_alike(run: Run, trouble: PartitionImage, known: bool) -> None:
+    """The producer pipelines: told of a gap, it would begin a new epoch and send again what is in the log."""
+
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition(min_insync_replicas=2)
+        if known:
+            await produce((partition, sent(0)), acks=1)
+        await partition.apply(replace(trouble, epoch=Epoch(2)))
+        refused = await ask(partition, 1)
+        assert isinstance(refused, e.NotEnoughReplicas | e.NotLeader)
+        await partition.apply(replace(BOTH, leader_epoch=Epoch(5), epoch=Epoch(3)))
+        for sequence in (2, 3, 4):
+            [behind] = await produce((partition, sent(sequence)), acks=1)
+            assert type(behind) is type(refused)
+        for sequence in (1, 2, 3):
+            [done] = await produce((partition, sent(sequence)), acks=1)
+            assert isinstance(done, Produced)
+        [gap] = await produce((partition, sent(9)), acks=1)
+        assert isinstance(gap, e.OutOfOrderSequence)  # nobody refused 4 to 8: they are missing
+
+    run(scenario)
+
+
+def test_a_producer_that_gave_up_hears_of_the_gap(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition(min_insync_replicas=2)
+        await produce((partition, sent(0)), acks=1)
+        await partition.apply(replace(ALONE, epoch=Epoch(2)))
+        assert isinstance(await ask(partition, 1), e.NotEnoughReplicas)
+        await partition.apply(replace(BOTH, epoch=Epoch(3)))
+        answers = [type((await produce((partition, sent(2)), acks=1))[0]) for _ in range(20)]
+        assert answers[0] is e.NotEnoughReplicas
+        assert answers[-1] is e.OutOfOrderSequence
 
     run(scenario)

@@ -17,12 +17,15 @@ from runnel.model.errors import (
     InvalidTimestamp,
     InvalidTransactionState,
     NotEnoughReplicas,
+    NotLeader,
+    OutOfOrderSequence,
     RunnelError,
+    StorageFailed,
 )
 from runnel.model.ids import NO_EPOCH, Epoch, Offset
 from runnel.model.seams import Clock
 from runnel.model.topic_config import TimestampType, TopicConfig
-from runnel.record.batch import BatchHeader, check_produced
+from runnel.record.batch import BatchHeader, check_produced, read_header
 from runnel.replica.partition import Partition
 
 ACKS_ALL = -1
@@ -63,7 +66,7 @@ class Producing:
             elif acks != ACKS_ALL and isinstance(result, Appended):
                 results.append(_produced(append.partition, result))  # nothing to wait for: the common case
             else:
-                results.append(await _finish(append.partition, result, epoch, acks, max(timeout_ms, 0) / 1000))
+                results.append(await _finish(append, result, epoch, acks, max(timeout_ms, 0) / 1000))
         return results
 
     def _begin(self, append: Append, acks: int) -> "Appended | asyncio.Future[Appended] | RunnelError":
@@ -76,10 +79,19 @@ class Producing:
                     f"a request for {partition.name} carried no batch: send one with at least one record"
                 )
             header = check_produced(batch)
-            self._check(partition, batch, header, acks)
-            return partition.append(batch, header)
         except RunnelError as error:
             return error
+        try:
+            partition.must_lead()
+            self._check(partition, batch, header, acks)
+            if partition.refusals and partition.log.producers.get(header.producer_id) is None:
+                partition.refusals.check(header)
+            begun = partition.append(batch, header)
+        except RunnelError as error:
+            return _refused(partition, header, error)
+        if partition.refusals and isinstance(begun, Appended):
+            partition.refusals.appended(header)
+        return begun
 
     def _check(self, partition: Partition, batch: memoryview, header: BatchHeader, acks: int) -> None:
         """The rules of the topic, beyond those of the format."""
@@ -89,7 +101,8 @@ class Producing:
                 f"a batch of {header.size} bytes for {partition.name} is above max.message.bytes,"
                 f" {config.max_message_bytes}: send smaller batches, or raise the topic's setting"
             )
-        if acks == ACKS_ALL and len(partition.progress.isr) < config.min_insync_replicas:
+        few = acks == ACKS_ALL and len(partition.progress.isr) < config.min_insync_replicas
+        if few and not partition.has(header):  # what is in the log already can't be refused any more
             raise NotEnoughReplicas(
                 f"{partition.name} has {len(partition.progress.isr)} replicas in sync,"
                 f" min.insync.replicas asks for {config.min_insync_replicas}: start more brokers, or lower the setting"
@@ -118,18 +131,33 @@ class Producing:
             )
 
 
+def _refused(partition: Partition, header: BatchHeader, error: RunnelError) -> RunnelError:
+    """What a producer is told; whoever was refused for now leaves a gap behind it, which is no error of its own."""
+    if isinstance(error, OutOfOrderSequence):
+        return partition.refusals.instead_of(error, header)
+    if isinstance(error, NotEnoughReplicas | NotLeader | StorageFailed):
+        partition.refusals.note(header, error)
+    return error
+
+
 def _epoch_of(append: Append) -> Epoch:
     return append.partition.leader_epoch if isinstance(append.partition, Partition) else NO_EPOCH
 
 
 async def _finish(
-    partition: Partition | RunnelError, begun: "Appended | asyncio.Future[Appended]", leader_epoch: Epoch, acks: int,
-    timeout_s: float,
-) -> Produced | RunnelError:  # fmt: skip
+    append: Append, begun: "Appended | asyncio.Future[Appended]", leader_epoch: Epoch, acks: int, timeout_s: float
+) -> Produced | RunnelError:
     """Wait until the append is written, and for acks=all until it is committed."""
+    partition, batch = append
     assert isinstance(partition, Partition)
+    assert batch is not None
     try:
         appended = begun if isinstance(begun, Appended) else await begun
+    except RunnelError as error:
+        return _refused(partition, read_header(batch), error)
+    if partition.refusals:
+        partition.refusals.appended(read_header(batch))
+    try:
         if acks == ACKS_ALL:
             waiting = partition.committed(Offset(appended.last_offset + 1), leader_epoch, timeout_s)
             if waiting is not None:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Protocol
 
+from runnel.cluster.image import NO_LEADER
 from runnel.cluster.image import Partition as PartitionImage
 from runnel.log.files import Files
 from runnel.log.log import Appended, Log
@@ -29,6 +30,7 @@ from runnel.record.batch import BatchHeader
 from runnel.replica.commits import Commits
 from runnel.replica.following import Answer, Append, AskAgain, BeginAt, Cut, Question, decide, high_watermark
 from runnel.replica.progress import Progress, Proposal
+from runnel.replica.refusals import Refusals
 
 ENOUGH = 2**62  # bytes: whoever waits for them has waited long enough
 
@@ -65,6 +67,7 @@ class Partition:
         self.leaders_high_watermark = NO_OFFSET  # what a follower last heard; its own may be lower
         self.log: Log
         self.progress: Progress  # of a leader
+        self.refusals = Refusals()
         self._me = me
         self._clock = clock
         self._commits = Commits(self.name)
@@ -182,8 +185,21 @@ class Partition:
 
     def append(self, batch: memoryview, header: BatchHeader) -> "Appended | asyncio.Future[Appended]":
         """Append one checked batch; its future, if it has to wait in line, ends when it is written."""
-        self._must_lead(self.leader_epoch)
+        self.must_lead()
         return self.log.append(batch, header, leader_epoch=self.leader_epoch)
+
+    def must_lead(self) -> None:
+        """Raise unless this broker leads the partition."""
+        if self.role is not Role.LEADER:
+            leader = NO_LEADER if self.image is None else self.image.leader
+            raise NotLeader(f"{self.name} is led by broker {leader}: ask for metadata, send again")
+
+    def has(self, header: BatchHeader) -> bool:
+        """Whether this batch of an idempotent producer is in the log."""
+        try:
+            return header.producer_id >= 0 and self.log.producers.check(header) is not None
+        except RunnelError:
+            return False  # whatever is wrong with it, it is not there
 
     def committed(self, end: Offset, leader_epoch: Epoch, timeout_s: float) -> "asyncio.Future[None] | None":
         """None if everything below `end` is committed, else a future that says when, or why not.

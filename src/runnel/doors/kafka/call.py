@@ -42,15 +42,15 @@ class Call:
     connection: Following  # ends with it, too
 
     def partition(self, topic: str, number: int) -> Partition | RunnelError:
-        """The partition, or the error that says why not."""
+        """The partition's copy here, or the error that says why there is none."""
         try:
-            return self.broker.partitions.find(topic, number)
+            return self.broker.partitions.find_readable(topic, number)
         except RunnelError as error:
             return error
 
     def partition_by_id(self, topic_id: TopicId, number: int) -> Partition | RunnelError:
         try:
-            return self.broker.partitions.find_by_id(topic_id, number)
+            return self.broker.partitions.find_readable_by_id(topic_id, number)
         except RunnelError as error:
             return error
 

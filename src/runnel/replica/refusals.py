@@ -1,0 +1,68 @@
+"""Producers whose batch was refused for now: what they had sent behind it is refused alike.
+
+A producer that pipelines has sent the next batches before it hears of the refusal. When the reason is gone meanwhile,
+the next batch leaves a gap in the sequence. That is no loss, and must not be told as one: the producer would begin a
+new epoch, and send again under it what is in the log already. Where the log does not know the producer, nothing would
+even notice the gap.
+"""
+
+from typing import Final
+
+from runnel.model.errors import OutOfOrderSequence, RetriableError, RunnelError
+from runnel.record.batch import BatchHeader
+
+REFUSED_MAX: Final = 1_000  # producers remembered; beyond, the oldest is forgotten
+BEHIND_MAX: Final = 8  # batches that can be on their way behind one; clients allow five
+
+
+class _Refused:
+    __slots__ = ("behind", "epoch", "error", "sequence")
+
+    def __init__(self, header: BatchHeader, error: RetriableError) -> None:
+        self.epoch = header.producer_epoch
+        self.sequence = header.base_sequence
+        self.error = error
+        self.behind = BEHIND_MAX  # so many more may be refused for it: a producer that gave up must hear the truth
+
+
+class Refusals:
+    """Those of one partition."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, _Refused] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def note(self, header: BatchHeader, error: RetriableError) -> None:
+        """This batch will come again, before whatever follows it."""
+        known = self._waiting.get(header.producer_id)
+        if header.producer_id < 0 or (known is not None and error is known.error):
+            return
+        if known is None and len(self._waiting) >= REFUSED_MAX:
+            del self._waiting[next(iter(self._waiting))]
+        if known is None or known.epoch != header.producer_epoch or known.sequence == header.base_sequence:
+            self._waiting[header.producer_id] = _Refused(header, error)
+
+    def check(self, header: BatchHeader) -> None:
+        """Raise for a batch behind a refused one, of a producer that the log does not know."""
+        refused = self._waiting.get(header.producer_id)
+        if refused is not None and header.base_sequence != refused.sequence and self._is_behind(refused, header):
+            raise refused.error
+
+    def instead_of(self, gap: OutOfOrderSequence, header: BatchHeader) -> RunnelError:
+        """What a producer is told whose batch leaves a gap."""
+        refused = self._waiting.get(header.producer_id)
+        return refused.error if refused is not None and self._is_behind(refused, header) else gap
+
+    def appended(self, header: BatchHeader) -> None:
+        """A producer goes on in sequence."""
+        self._waiting.pop(header.producer_id, None)
+
+    def _is_behind(self, refused: _Refused, header: BatchHeader) -> bool:
+        refused.behind -= 1
+        if refused.behind < 0:
+            del self._waiting[header.producer_id]
+        return refused.behind >= 0 and refused.epoch == header.producer_epoch

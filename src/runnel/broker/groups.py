@@ -6,6 +6,7 @@ kept by the leader of that partition.
 
 import logging
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from typing import Any
 
 from crc32c import crc32c
@@ -37,7 +38,14 @@ from runnel.groups.values import (
     Sync,
     Synced,
 )
-from runnel.model.errors import CoordinatorNotAvailable, LeaderNotAvailable, NotCoordinator, NotLeader, RunnelError
+from runnel.model.errors import (
+    CoordinatorLoading,
+    CoordinatorNotAvailable,
+    LeaderNotAvailable,
+    NotCoordinator,
+    NotLeader,
+    RunnelError,
+)
 from runnel.model.ids import TopicId
 from runnel.model.limits import MIB
 from runnel.model.seams import Clock, Rng
@@ -179,7 +187,12 @@ class Groups:
         return result
 
     async def heartbeat(self, request: Heartbeat) -> None:
-        await self._ask(request.group_id, "heartbeat", request)
+        """Say that a member is alive. While its group is being read, that is taken for granted, as in Kafka.
+
+        Sessions begin anew when it has been read, and some clients (aiokafka) end at any other answer.
+        """
+        with suppress(CoordinatorLoading):
+            await self._ask(request.group_id, "heartbeat", request)
 
     async def leave(self, request: Leave) -> Left:
         result: Left = await self._ask(request.group_id, "leave", request)

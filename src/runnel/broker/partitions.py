@@ -61,11 +61,12 @@ class Partitions:
         self._image = change.after
         changed = [topic for topic in change.delta.topics.values() if topic is not None]
         begins = self._serves(change.after) and not self._serves(change.before)
-        affected = await self._apply(change.after.topics.values() if begins else changed)
-        affected += await self._open_all(changed)
+        # First: a smaller ISR must not meet the minimum of before, or more would be committed than its members hold.
         # A broker's dynamic settings are defaults of all its topics.
         for topic in change.after.topics.values() if change.delta.configs else changed:
             self._reconfigure(topic)
+        affected = await self._apply(change.after.topics.values() if begins else changed)
+        affected += await self._open_all(changed)
         for topic in changed:
             affected += await self._remove_moved(topic)
         for topic_id in [topic_id for topic_id, topic in change.delta.topics.items() if topic is None]:

@@ -1,0 +1,53 @@
+"""Which answers a coordinator gives while it reads its log."""
+
+import asyncio
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from runnel.broker.group_shard import Shard
+from runnel.broker.groups import TOPIC, Groups
+from runnel.broker.partitions import Partitions
+from runnel.cluster.image import Broker, Image, Partition, Topic
+from runnel.groups.values import FetchOffsets, GroupConfig, Heartbeat
+from runnel.model.errors import CoordinatorLoading
+from runnel.model.ids import BrokerId, Epoch, TopicId
+from runnel.model.topic_config import TopicConfig
+from runnel.shell.clock import SystemClock
+from runnel.testing.clock import SeededRng
+from runnel.testing.gated_disk import GatedDisk
+
+ME = BrokerId(1)
+ID = TopicId(UUID(int=3))
+PLACED = Partition(ME, Epoch(0), Epoch(0), (ME,), (ME,))
+IMAGE = Image("c", brokers={ME: Broker(ME, {})}, topics={ID: Topic(ID, TOPIC, (PLACED,))}, names={TOPIC: ID})
+
+
+def test_while_a_group_is_read_its_members_are_taken_to_be_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(shard: Shard) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def main() -> None:
+        disk = GatedDisk(str(tmp_path))
+        partitions = Partitions(ME, TopicConfig(), disk=disk, files_max=10, clock=SystemClock(), on_fatal=_fail)
+        groups = Groups(partitions, GroupConfig(), SystemClock(), SeededRng(1))
+        try:
+            await partitions.start(IMAGE)
+            groups.start(IMAGE)
+            await groups.heartbeat(Heartbeat("g", 1, "m"))
+            with pytest.raises(CoordinatorLoading):
+                await groups.fetch_offsets(FetchOffsets("g", ()))
+            groups.close()
+            await partitions.close()
+        finally:
+            disk.close()
+
+    monkeypatch.setattr(Shard, "load", never)
+    asyncio.run(main())
+
+
+def _fail(error: BaseException) -> None:
+    raise AssertionError(error)

@@ -152,7 +152,10 @@ class Truth:
         if leader.epoch != self.image.leader_epoch:
             return
         replicas, high = leader.replicas, leader.high
-        holders = sum(1 for broker in replicas if broker in self.excused or self._holds(broker, high))
+        # Whoever lost its copy after it had told what it holds, and is out of the ISR: the leader may not know it yet.
+        unheard = leader.maximal - {*self.image.isr, *self.image.elr}
+        excused = self.excused | unheard
+        holders = sum(1 for broker in replicas if broker in excused or self._holds(broker, high))
         if holders < min(self.minimum, len(replicas)):
             self.violated("MinInsync", f"{holders} of {replicas} hold {high}, {self.minimum} must")
 

@@ -138,9 +138,10 @@ class Simulation:
         self.loop.trace("heal")
         self.injector.heal()
         self.sending = False
-        for broker in self.brokers:
+        durable = self.injector.all_durable()
+        for broker in self.brokers if durable or "power" not in self.swarm.faults else ():  # see BESIDE_POWER
             if self._rng.chance(0.3) or self._has_failed_partitions(broker):
-                broker.die(power=self._rng.chance(0.5) and self.injector.all_durable())
+                broker.die(power=self._rng.chance(0.5) and durable)
         await self._in_time(self._healthy(), "get well", lambda: "; ".join(ailing(self.brokers, self.invariants)))
 
     def _has_failed_partitions(self, broker: SimBroker) -> bool:

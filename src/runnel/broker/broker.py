@@ -25,6 +25,7 @@ from runnel.broker.replication import Replication
 from runnel.broker.replication import Settings as ReplicationSettings
 from runnel.broker.routing import Routing
 from runnel.broker.throttle import Throttle
+from runnel.broker.watchdog import Watchdog
 from runnel.cluster.config_rules import ConfigChange
 from runnel.cluster.controller import Resource
 from runnel.cluster.image import Broker as BrokerImage
@@ -92,6 +93,7 @@ class Broker:
         self._leader_balance = LeaderBalance(
             metadata.rebalance_leaders, every_ms=config.leader_rebalance_ms, on_fatal=on_fatal
         )
+        self._watchdog = Watchdog(clock, on_fatal)
         self._on_fatal = on_fatal
         self._changes: deque[Change] = deque()
         self._follower: asyncio.Task[None] | None = None
@@ -102,6 +104,7 @@ class Broker:
     async def start(self) -> None:
         """Open everything that is placed here, and begin to follow the image."""
         self._seen = self.metadata.image
+        self._watchdog.start()
         self.metadata.subscribe(self._changed)
         await self.partitions.start(self._seen)
         self.groups.start(self._seen)
@@ -129,7 +132,9 @@ class Broker:
         await self._leader_balance.stop()
         if self._follower is not None:
             await asyncio.wait([self._follower])
-        return await self.partitions.close()
+        clean = await self.partitions.close()
+        await self._watchdog.stop()
+        return clean
 
     @property
     def image(self) -> Image:

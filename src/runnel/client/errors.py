@@ -125,6 +125,15 @@ MEANINGS: dict[int, Meaning] = {
     ErrorCode.INVALID_PRODUCER_EPOCH: Meaning(e.InvalidProducerEpoch, Remedy.NONE, "start the producer anew"),
     ErrorCode.INVALID_TXN_STATE: Meaning(e.InvalidTransactionState, Remedy.NONE, "start a new transaction"),
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: Meaning(e.InvalidProducerMapping, Remedy.NONE, "start the producer anew"),
+    ErrorCode.INVALID_TRANSACTION_TIMEOUT: Meaning(
+        e.InvalidTransactionTimeout, Remedy.NONE, "use a timeout up to the broker's transaction.max.timeout.ms"
+    ),
+    ErrorCode.CONCURRENT_TRANSACTIONS: Meaning(
+        e.ConcurrentTransactions, Remedy.RETRY, "wait until the transaction before it has ended"
+    ),
+    ErrorCode.TRANSACTION_COORDINATOR_FENCED: Meaning(
+        e.TransactionCoordinatorFenced, Remedy.NONE, "nothing: a newer coordinator has taken over"
+    ),
     ErrorCode.KAFKA_STORAGE_ERROR: Meaning(e.StorageFailed, _LEADER, "look at the broker's disk"),
     ErrorCode.UNKNOWN_PRODUCER_ID: Meaning(e.UnknownProducer, Remedy.NONE, "start the producer anew"),
     ErrorCode.NON_EMPTY_GROUP: Meaning(e.GroupNotEmpty, Remedy.NONE, "stop the group's members first"),
@@ -155,11 +164,15 @@ MEANINGS: dict[int, Meaning] = {
     ),
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: Meaning(e.GroupSubscribed, Remedy.NONE, "stop the group's members first"),
     ErrorCode.INVALID_RECORD: Meaning(e.InvalidRecord, Remedy.NONE, "correct the record (compacted topics need a key)"),
-    ErrorCode.UNSTABLE_OFFSET_COMMIT: Meaning(e.UnstableOffsets, Remedy.RETRY, _AGAIN),
+    ErrorCode.UNSTABLE_OFFSET_COMMIT: Meaning(e.UnstableOffsetCommit, Remedy.RETRY, _AGAIN),
     ErrorCode.THROTTLING_QUOTA_EXCEEDED: Meaning(e.RequestTimedOut, Remedy.RETRY, "try again later"),
     ErrorCode.PRODUCER_FENCED: Meaning(e.ProducerFenced, Remedy.NONE, "another producer took over: start anew"),
     ErrorCode.UNKNOWN_TOPIC_ID: Meaning(e.UnknownTopicId, _LEADER, "the topic was deleted or made anew: look it up"),
     ErrorCode.INCONSISTENT_TOPIC_ID: Meaning(e.InconsistentTopicId, _LEADER, _AGAIN),
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: Meaning(e.TransactionalIdNotFound, Remedy.NONE, "check the transactional id"),
+    ErrorCode.TRANSACTION_ABORTABLE: Meaning(
+        e.TransactionAbortable, Remedy.NONE, "abort the transaction, then begin another"
+    ),
     ErrorCode.FENCED_MEMBER_EPOCH: Meaning(e.FencedMemberEpoch, Remedy.NONE, _REJOIN),
     ErrorCode.UNRELEASED_INSTANCE_ID: Meaning(
         e.UnreleasedInstance, Remedy.NONE, "stop the other member that has this instance id"

@@ -183,7 +183,27 @@ class ProducerFenced(ClientError): ...
 class InvalidTransactionState(ClientError): ...
 
 
-class InvalidProducerMapping(ClientError): ...
+class InvalidProducerMapping(ClientError):
+    """The transactional id belongs to another producer id, or to none."""
+
+
+# --- transactions
+class ConcurrentTransactions(RetriableError):
+    """The transaction before this one is still being ended."""
+
+
+class TransactionAbortable(ClientError):
+    """The transaction can't go on, but its producer can: abort it, then begin another."""
+
+
+class TransactionCoordinatorFenced(ClientError):
+    """A newer coordinator of the transaction has spoken already; this one is not it any more."""
+
+
+class TransactionalIdNotFound(ClientError): ...
+
+
+class InvalidTransactionTimeout(ClientError): ...
 
 
 # --- reading
@@ -275,4 +295,5 @@ class InvalidRegularExpression(ClientError): ...
 class OffsetMetadataTooLarge(ClientError): ...
 
 
-class UnstableOffsets(RetriableError): ...
+class UnstableOffsetCommit(RetriableError):
+    """A transaction that is still open has an offset for this partition: it may be committed yet, or not."""

@@ -44,6 +44,12 @@ CODES: dict[type[e.RunnelError], ErrorCode] = {
     e.ProducerFenced: ErrorCode.PRODUCER_FENCED,
     e.InvalidTransactionState: ErrorCode.INVALID_TXN_STATE,
     e.InvalidProducerMapping: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    # transactions
+    e.ConcurrentTransactions: ErrorCode.CONCURRENT_TRANSACTIONS,
+    e.TransactionAbortable: ErrorCode.TRANSACTION_ABORTABLE,
+    e.TransactionCoordinatorFenced: ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+    e.TransactionalIdNotFound: ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+    e.InvalidTransactionTimeout: ErrorCode.INVALID_TRANSACTION_TIMEOUT,
     # reading
     e.OffsetOutOfRange: ErrorCode.OFFSET_OUT_OF_RANGE,
     e.FencedEpoch: ErrorCode.FENCED_LEADER_EPOCH,
@@ -73,7 +79,7 @@ CODES: dict[type[e.RunnelError], ErrorCode] = {
     e.UnsupportedAssignor: ErrorCode.UNSUPPORTED_ASSIGNOR,
     e.InvalidRegularExpression: ErrorCode.INVALID_REGULAR_EXPRESSION,
     e.OffsetMetadataTooLarge: ErrorCode.OFFSET_METADATA_TOO_LARGE,
-    e.UnstableOffsets: ErrorCode.UNSTABLE_OFFSET_COMMIT,
+    e.UnstableOffsetCommit: ErrorCode.UNSTABLE_OFFSET_COMMIT,
     # coordination
     e.NotController: ErrorCode.NOT_CONTROLLER,
     e.NoReassignmentInProgress: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,

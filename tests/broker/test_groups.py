@@ -2,13 +2,14 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
 
-from runnel.broker.group_shard import Shard
 from runnel.broker.groups import TOPIC, Groups
 from runnel.broker.partitions import Partitions
+from runnel.broker.shard import Shard
 from runnel.cluster.image import Broker, Image, Partition, Topic
 from runnel.groups.values import FetchOffsets, GroupConfig, Heartbeat
 from runnel.model.errors import CoordinatorLoading
@@ -27,7 +28,7 @@ IMAGE = Image("c", brokers={ME: Broker(ME, {})}, topics={ID: Topic(ID, TOPIC, (P
 def test_while_a_group_is_read_its_members_are_taken_to_be_alive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def never(shard: Shard) -> None:
+    async def never(shard: Shard[Any]) -> None:
         await asyncio.get_running_loop().create_future()
 
     async def main() -> None:

@@ -14,7 +14,7 @@ import msgspec
 
 from runnel.broker import followers, produce
 from runnel.broker.followers import FollowerSession
-from runnel.broker.group_shard import Shard
+from runnel.broker.shard import Shard
 from runnel.cluster import elections, isr_changes, membership
 from runnel.cluster.drafting import Draft, Rules
 from runnel.groups.classic import ClassicGroup
@@ -108,7 +108,7 @@ def _walk_unchecked(file: Any, position: int, end: int, *, check_crc: bool = Tru
     return _walk(file, position, end, check_crc=False)
 
 
-async def _append_unawaited(self: Shard, decided: Any) -> None:
+async def _append_unawaited(self: Shard[Any], decided: Any) -> None:
     with mock.patch.object(self.partition, "committed", _nothing):
         await _shard_append(self, decided)
 
@@ -116,7 +116,7 @@ async def _append_unawaited(self: Shard, decided: Any) -> None:
 _shard_append = Shard._append
 
 
-async def _keep_going(self: Shard, error: Any) -> None:
+async def _keep_going(self: Shard[Any], error: Any) -> None:
     self._steps.clear()
     self._fail_all(error)
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from crc32c import crc32c
 
-from runnel.broker.group_shard import Shard
 from runnel.broker.partitions import Partitions
+from runnel.broker.shard import Shard
 from runnel.cluster.image import Broker, Change, Image
 from runnel.cluster.topic_rules import NewTopic
 from runnel.groups.shard import GroupShard
@@ -37,6 +37,7 @@ from runnel.groups.values import (
     OffsetsFetched,
     Sync,
     Synced,
+    TopicView,
 )
 from runnel.model.errors import (
     CoordinatorLoading,
@@ -104,7 +105,7 @@ class Groups:
         self._config = config
         self._clock = clock
         self._rng = rng
-        self._shards: dict[int, Shard] = {}
+        self._shards: dict[int, Shard[TopicView]] = {}
         self._image: Image
         self._topics: ImageTopics
 
@@ -119,7 +120,7 @@ class Groups:
         for topic_id, topic in change.delta.topics.items():
             if topic is None:
                 for shard in self._shards.values():
-                    shard.topic_deleted(topic_id)
+                    shard.tell("topic_deleted", topic_id)
 
     def close(self) -> None:
         for shard in self._shards.values():
@@ -166,7 +167,7 @@ class Groups:
             raise CoordinatorNotAvailable(f"the coordinator of group {group_id!r} is not alive: try again")
         return broker
 
-    def _shard(self, group_id: str) -> Shard:
+    def _shard(self, group_id: str) -> Shard[TopicView]:
         topic = self._image.topic(TOPIC)
         shard = self._shards.get(shard_number(group_id, len(topic.partitions))) if topic else None
         if shard is None:

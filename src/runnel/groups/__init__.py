@@ -5,7 +5,7 @@ argument, and every verb returns a Step: records to append, and replies that may
 """
 
 from runnel.groups.shard import GroupShard
-from runnel.groups.step import Reply, Step
 from runnel.groups.values import GroupConfig, TopicView
+from runnel.model.step import Reply, Step
 
 __all__ = ["GroupConfig", "GroupShard", "Reply", "Step", "TopicView"]

@@ -14,7 +14,6 @@ from runnel.groups.consumer import ConsumerGroup, check_heartbeat
 from runnel.groups.migrate import downgraded, emptied_to_classic, emptied_to_consumer, upgraded
 from runnel.groups.records import ConsumerGroupRecord, decode
 from runnel.groups.regex import Patterns
-from runnel.groups.step import Step
 from runnel.groups.store import Store
 from runnel.groups.timers import Alarm, Timer, Timers
 from runnel.groups.turn import Turn
@@ -47,6 +46,7 @@ from runnel.model.errors import (
 )
 from runnel.model.ids import Millis, TopicId
 from runnel.model.seams import Rng
+from runnel.model.step import Step
 
 Group: TypeAlias = ClassicGroup | ConsumerGroup
 R = TypeVar("R")

@@ -20,8 +20,8 @@ from runnel.groups.records import (
     encode_key,
     encode_value,
 )
-from runnel.groups.step import Record
 from runnel.model.ids import PartitionKey
+from runnel.model.step import Record
 
 
 @dataclass(slots=True)

@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 
 from runnel.groups.regex import Patterns
-from runnel.groups.step import Reply
 from runnel.groups.store import Store
 from runnel.groups.timers import Timers
 from runnel.groups.values import GroupConfig, TopicView
 from runnel.model.ids import Millis
 from runnel.model.seams import Rng
+from runnel.model.step import Reply
 
 
 @dataclass(slots=True)

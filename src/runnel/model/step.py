@@ -1,4 +1,4 @@
-"""What a verb hands back: records to append, and replies to send once those records are durable."""
+"""What a verb of a state machine hands back: records to append, and what may happen once they are durable."""
 
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -13,7 +13,7 @@ class Reply:
     """The answer to one request. Every ticket that came in is answered exactly once."""
 
     ticket: object
-    result: object  # a value of groups.values, or the RunnelError that the request gets instead
+    result: object  # a value of the machine's, or the RunnelError that the request gets instead
 
     @property
     def error(self) -> RunnelError | None:
@@ -24,3 +24,4 @@ class Reply:
 class Step:
     records: list[Record] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
+    orders: list[object] = field(default_factory=list)  # what the shell is to do then; it tells the machine later

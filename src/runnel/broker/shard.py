@@ -1,7 +1,8 @@
-"""One partition of the groups' topic: its state machine, the log behind it, and those who wait for answers.
+"""One partition of a coordinator's topic: its state machine, the log behind it, and those who wait for answers.
 
 Rule 1: state in memory may run ahead of the log; an answer never does. It leaves when everything that the shard
         appended before it is committed, also the answer to a mere question.
+        So does what else follows from a decision: an order is carried out when the decision is committed.
 Rule 2: what is decided while an append is under way is appended together, as one batch.
 Rule 3: when an append fails, the state is thrown away and read from the log again.
 Rule 4: a shard belongs to one leader epoch of its partition. It begins when all that this leader found is committed,
@@ -12,15 +13,13 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
-from runnel.groups.shard import GroupShard
-from runnel.groups.step import Record, Step
-from runnel.groups.values import TopicView
 from runnel.model.errors import CoordinatorLoading, NotCoordinator, NotLeader, RunnelError
-from runnel.model.ids import Offset, TopicId
+from runnel.model.ids import Epoch, Millis, Offset
 from runnel.model.limits import MIB
 from runnel.model.seams import Clock
+from runnel.model.step import Record, Step
 from runnel.record import records
 from runnel.record.batch import read_header
 from runnel.replica.partition import Partition
@@ -30,21 +29,47 @@ COMMIT_TIMEOUT_S = 30.0
 READ_BYTES_MAX = 4 * MIB
 RETRY_S, RETRY_S_MAX = 0.1, 10.0  # pauses before a log that can't be read is read again
 
-logger = logging.getLogger("runnel.groups")
+logger = logging.getLogger("runnel.coordinator")
+V = TypeVar("V", contravariant=True)
 
 
-class Shard:
+class Machine(Protocol[V]):
+    """A pure state machine: what it knows comes from the log, what it sees of the cluster is a view.
+
+    Each verb takes (request, ticket, view, now_ms, wall_ms), and returns a Step.
+    """
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        """Take over one record of the log."""
+
+    def wake(self, view: V, now_ms: Millis, wall_ms: Millis) -> Step:
+        """Begin to serve: all of the log is read."""
+
+    def tick(self, now_ms: Millis, view: V, wall_ms: Millis) -> Step:
+        """Do what is due."""
+
+    def next_deadline_ms(self) -> Millis | None:
+        """When something is due next."""
+
+
+def _nothing(order: object) -> None:
+    raise AssertionError(f"a machine that gives no orders gave one: {order!r}")
+
+
+class Shard(Generic[V]):
     """Performs what the state machine of one partition decides."""
 
     def __init__(
-        self, partition: Partition, new_machine: Callable[[], GroupShard], topics: Callable[[], TopicView], clock: Clock
-    ) -> None:
+        self, partition: Partition, new_machine: Callable[[], Machine[V]], view: Callable[[], V], clock: Clock,
+        carry_out: Callable[[Any], None] = _nothing,
+    ) -> None:  # fmt: skip
         self.partition = partition
         self._epoch = partition.leader_epoch
         self._new_machine = new_machine
         self._machine = new_machine()
-        self._topics = topics
+        self._view = view
         self._clock = clock
+        self._carry_out = carry_out
         self.loaded = False
         self._closed = False
         self._steps: deque[Step] = deque()
@@ -56,6 +81,11 @@ class Shard:
     def belongs_to(self, partition: Partition | None) -> bool:
         """Whether this shard is that of a partition which is led here, in its present epoch."""
         return partition is self.partition and self._epoch == partition.leader_epoch
+
+    @property
+    def epoch(self) -> Epoch:
+        """The leader epoch of the partition in which this shard decides."""
+        return self._epoch
 
     @property
     def _is_led(self) -> bool:
@@ -84,7 +114,7 @@ class Shard:
             return
         self._machine = machine
         self.loaded = True
-        self._take(machine.wake(self._topics(), self._clock.monotonic_ms(), self._clock.wall_ms()))
+        self._take(machine.wake(self._view(), self._clock.monotonic_ms(), self._clock.wall_ms()))
 
     async def _settled(self) -> None:
         """Wait until all that is in the log now is committed: what is read must neither go away again nor come late.
@@ -95,7 +125,7 @@ class Shard:
         if waiting is not None:
             await waiting
 
-    async def _replayed(self) -> GroupShard:
+    async def _replayed(self) -> Machine[V]:
         machine = self._new_machine()
         offset = self.partition.log.start_offset
         while offset < self.partition.high_watermark:
@@ -129,22 +159,22 @@ class Shard:
         self._asked[ticket] = None
         ticket.add_done_callback(self._asked.pop)
         decide = getattr(self._machine, verb)
-        self._take(decide(request, ticket, self._topics(), self._clock.monotonic_ms(), self._clock.wall_ms()))
+        self._take(decide(request, ticket, self._view(), self._clock.monotonic_ms(), self._clock.wall_ms()))
         return await ticket
 
-    def topic_deleted(self, topic_id: TopicId) -> None:
-        """Forget the offsets of a topic that is gone."""
+    def tell(self, verb: str, news: Any) -> None:
+        """Let the state machine know something that nobody waits for; it says nothing to one that is not read yet."""
         if self.loaded:
-            now, wall = self._clock.monotonic_ms(), self._clock.wall_ms()
-            self._take(self._machine.topic_deleted(topic_id, self._topics(), now, wall))
+            decide = getattr(self._machine, verb)
+            self._take(decide(news, self._view(), self._clock.monotonic_ms(), self._clock.wall_ms()))
 
     # --- performing
 
     def _take(self, step: Step) -> None:
         self._arm()
         if not step.records and not self._steps and self._worker is None:
-            _send(step)
-        elif step.records or step.replies:
+            self._release(step)
+        elif step.records or step.replies or step.orders:
             self._steps.append(step)
             if self._worker is None:
                 self._worker = asyncio.get_running_loop().create_task(self._work())
@@ -163,9 +193,14 @@ class Shard:
                     await self._start_over(error)
                     continue
                 for step in steps:
-                    _send(step)
+                    self._release(step)
         finally:
             self._worker = None
+
+    def _release(self, step: Step) -> None:
+        _send(step)
+        for order in step.orders:
+            self._carry_out(order)
 
     def _next_steps(self) -> list[Step]:
         steps: list[Step] = []
@@ -216,7 +251,7 @@ class Shard:
     def _tick(self) -> None:
         if not self.loaded:
             return  # what the machine knows is being thrown away
-        self._take(self._machine.tick(self._clock.monotonic_ms(), self._topics(), self._clock.wall_ms()))
+        self._take(self._machine.tick(self._clock.monotonic_ms(), self._view(), self._clock.wall_ms()))
 
 
 def _send(step: Step) -> None:

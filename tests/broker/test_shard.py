@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from runnel.broker.group_shard import Shard
 from runnel.broker.groups import ImageTopics
+from runnel.broker.shard import Shard
 from runnel.cluster.image import Image, Partition, Topic
 from runnel.groups.shard import GroupShard
 from runnel.groups.values import CommitOffsets, FetchOffsets, GroupConfig, OffsetToCommit
@@ -34,7 +34,7 @@ class Rig:
     def __init__(self, disk: GatedDisk) -> None:
         self.disk = disk
         self.replica: Replica
-        self.shard: Shard
+        self.shard: Shard[Any]
 
     async def open(self) -> None:
         self.replica = await Replica.open(

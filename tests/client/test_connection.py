@@ -1,10 +1,12 @@
 """One connection: what it does when the other side is slow, gone, or no broker at all."""
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import pytest
+import uvloop
 
 from runnel.client.connection import Connection, connect
 from runnel.client.errors import BrokerUnreachable, NotKafka
@@ -95,8 +97,6 @@ def test_nobody_listens(unused_port: int) -> None:
 
 @pytest.fixture
 def unused_port() -> int:
-    import socket
-
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -138,6 +138,34 @@ def test_a_broker_that_never_answers_is_left() -> None:
             await connect(host, port, timeout_ms=50)
 
     to_peer(peer, work)
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_what_was_given_up_does_not_arrive_later(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """The system holds what the broker has no room for; it must not deliver that once nobody waits for the answer."""
+
+    async def work(host: str, port: int) -> None:
+        _, connection = await asyncio.get_running_loop().create_connection(lambda: Connection("x:1", None), host, port)
+        topics = [m.MetadataRequest.MetadataRequestTopic(name="x" * 200) for _ in range(1_000)]
+        asked = connection.begin(Api.METADATA, m.MetadataRequest(topics=topics), m.MetadataResponse, version=1)
+        assert connection._transport is not None
+        while connection._transport.get_write_buffer_size():
+            await asyncio.sleep(0.01)
+        with pytest.raises(RequestTimedOut):
+            await asked.finish(50)
+        await asyncio.sleep(0.05)  # the close is up to the loop
+
+    with socket.socket() as server, asyncio.Runner(loop_factory=new_loop) as runner:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        runner.run(work(*server.getsockname()))
+        peer, _ = server.accept()
+        arrived = 0
+        with peer, suppress(ConnectionResetError):
+            while piece := peer.recv(1 << 16):
+                arrived += len(piece)
+        assert arrived < 100_000  # of 200,000
 
 
 def test_a_broker_that_hangs_up() -> None:

@@ -1,6 +1,7 @@
 """One TCP connection to one broker: frames, correlation, negotiated versions.
 
-Rule 1: answers are matched by correlation id; a connection whose answer is overdue is closed, never reused.
+Rule 1: answers are matched by correlation id; a connection whose answer is overdue is closed, never reused, and what
+        the system has not delivered on it yet is withdrawn.
 Rule 2: a frame's memory belongs to whoever got the answer; it is not used again.
 Rule 3: every wait has a deadline.
 """
@@ -8,6 +9,7 @@ Rule 3: every wait has a deadline.
 import asyncio
 import os
 import socket
+import struct
 from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
@@ -24,6 +26,7 @@ R = TypeVar("R")
 
 SCRATCH_BYTES = 64 * KIB  # one read of the socket; a larger frame gets memory of its own
 WRITE_BUFFER_BYTES = 1024 * KIB  # unsent bytes at which `ask` begins to wait
+AT_ONCE = struct.pack("ii", 1, 0)  # SO_LINGER: a socket that is closed forgets what it has not delivered
 CLIENT_NAME = "runnel"
 
 
@@ -188,10 +191,18 @@ class Connection(asyncio.BufferedProtocol):
         self._end(BrokerUnreachable(f"broker {self.address} closed the connection{why}; see whether it still runs"))
 
     def abort(self, reason: Exception) -> None:
-        """Close at once; whoever waits gets the reason."""
+        """Close at once; whoever waits gets the reason.
+
+        The system would go on resending what was not delivered, for minutes, also after the close: a commit of offsets
+        that was given up and repeated would arrive once more, behind later ones.
+        """
         self._end(reason)
-        if self._transport is not None:
-            self._transport.abort()
+        if self._transport is None:
+            return
+        line: socket.socket | None = None if self.closed else self._transport.get_extra_info("socket")
+        if line is not None:  # in a simulation there is none
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
+        self._transport.abort()
 
     def close(self) -> None:
         """Close after what was written has left."""

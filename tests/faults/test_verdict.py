@@ -3,13 +3,14 @@
 import struct
 from pathlib import Path
 
+import pytest
 from crc32c import crc32c
 from tests.faults.copies import differences
 from tests.faults.journal import Journal, history_of
 from tests.faults.nemesis import Injury
-from tests.faults.verdict import DUPLICATED, LOST, REORDERED, UNSEEN, Verdict, judge
+from tests.faults.verdict import DUPLICATED, GROUPS, LOST, REORDERED, UNSEEN, Verdict, judge
 
-from runnel.testing.history import History, Poll, Send, Status
+from runnel.testing.history import History, Looked, Poll, Send, Status
 
 KILL = "kill a broker"
 
@@ -92,6 +93,37 @@ def test_notes_of_a_client_come_back_as_its_history(tmp_path: Path) -> None:
     assert len(history.polls) == 2
     assert [commit.status for commit in history.commits] == [Status.OK, Status.INFO]
     assert history.looks[0].offsets == {"t-0": 1}
+
+
+@pytest.mark.parametrize(
+    ("took_s", "once", "anomalies"),
+    [
+        (0.02, False, 1),  # no client is so quick to repeat it
+        (4.0, False, 0),
+        (4.0, True, 1),
+    ],
+)
+def test_a_commit_that_may_have_been_repeated_may_come_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, took_s: float, once: bool, anomalies: int
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    journal = Journal(tmp_path / "a.jsonl")
+    for now, offset, ended in ((1.0, 1, 1.01), (2.0, 2, 2.0 + took_s), (7.0, 3, 7.01)):
+        name = journal.commit("g", {"t-0": offset})
+        now = ended
+        journal.committed(name, once=once)
+    journal.close()
+
+    def seen(offset: int) -> int:
+        """What is wrong with an observer who then reads this offset."""
+        history = history_of([tmp_path / "a.jsonl"])
+        history.looks.append(Looked("g", {"t-0": offset}, begun=8.0, ended=8.1))
+        return judged(history).count(GROUPS)
+
+    assert seen(3) == 0
+    assert seen(2) == anomalies
+    assert seen(1) == 1  # nothing excuses that
 
 
 def batch(base: int, epoch: int, body: bytes) -> bytes:

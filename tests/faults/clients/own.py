@@ -26,6 +26,7 @@ QUICK = ClusterSettings(
 )  # fmt: skip
 DELIVERY_MS = 600_000
 LOOK_S = 2.0
+ONE_TRY_MS = 1  # of a commit: what is not repeated can be judged more strictly
 
 
 class Own:
@@ -117,11 +118,11 @@ class Own:
         named = {key(*place): offset for place, offset in offsets.items()}
         name = self.journal.commit(self.task.group, named, seat.member_id, seat.id)
         try:
-            await consumer.commit(offsets)
+            await consumer.commit(offsets, timeout_ms=ONE_TRY_MS)
         except RunnelError as error:
             self.journal.trouble("own-member", f"commit: {error}")
         else:
-            self.journal.committed(name)
+            self.journal.committed(name, once=True)
 
     async def look(self) -> None:
         """Read the groups' offsets again and again."""

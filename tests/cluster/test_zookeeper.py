@@ -53,6 +53,39 @@ def test_silence_ends_the_session_before_the_server_would(own: real.ZooKeeper) -
         run(scene)
 
 
+def test_a_loop_that_comes_late_is_not_taken_for_a_session_that_ended(
+    zookeeper: real.ZooKeeper, tmp_path: Path
+) -> None:
+    async def scene() -> None:
+        store = await ZooKeeper.open(zookeeper.address, str(tmp_path), session_ms=1_500)
+        await store.multi([Create("/mine", b"", ephemeral=True)])
+        lost = asyncio.ensure_future(store.session_lost())
+        await asyncio.sleep(0)
+        for _ in range(3):
+            time.sleep(2.0)  # noqa: ASYNC251  (the loop is held, longer than the session)
+            assert await store.get("/mine") == Node(b"", 0, store.session)
+        assert not lost.done()
+        lost.cancel()
+        await store.close()
+
+    run(scene)
+
+
+def test_a_loop_that_comes_late_finds_that_nothing_was_proved_meanwhile(own: real.ZooKeeper) -> None:
+    async def scene() -> None:
+        store = await ZooKeeper.open(own.address, session_ms=1_500)
+        own.pause()
+        time.sleep(1.3)  # noqa: ASYNC251
+        began = time.monotonic()
+        await store.session_lost()
+        assert time.monotonic() - began < 0.3
+        own.resume()
+        await store.close()
+
+    with own:
+        run(scene)
+
+
 def test_a_call_under_way_ends_with_the_session(own: real.ZooKeeper) -> None:
     async def scene() -> None:
         store = await ZooKeeper.open(own.address, session_ms=1_000)

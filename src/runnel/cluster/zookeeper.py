@@ -1,10 +1,12 @@
 """The store of a cluster: ZooKeeper, through kazoo. The only module that knows kazoo.
 
-Rule 1: kazoo's threads stop here. What they call does nothing but hop to the loop; all state belongs to the loop.
+Rule 1: threads stop here. What kazoo's threads call does nothing but hop to the loop. All state belongs to the loop,
+        except for the moment of the last proof, which belongs to the thread that proves.
 Rule 2: a session counts as alive only while that is proved. A `sync` goes to ZooKeeper's leader every sixth of the
         session's time; the session is given up when two thirds of it have passed since the last answered one was
         sent. kazoo itself says that a session is over only once it is connected again, and it notices a silent
-        server only when two thirds of the time have passed.
+        server only when two thirds of the time have passed. The proving has a thread of its own: a loop that comes
+        late finds what was proved meanwhile, and is not taken for a session that ended.
 Rule 3: a broken connection makes the outcome of a multi unknown. A read is simply done again.
 Rule 4: kazoo would begin a new session after the end of one. Here the store is over then, and the client is stopped.
 Rule 5: a watch of ZooKeeper tells once. It is set again before anyone is told, so that nothing falls in between.
@@ -18,6 +20,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from time import monotonic  # noqa: TID251  (kazoo counts as shell; the loop's own time stands still while it is held)
 from typing import Any, Final, Self, TypeAlias
 
 from kazoo import exceptions as kz
@@ -67,7 +70,8 @@ class ZooKeeper:
         self._over: str | None = None  # why this store can't be used any more
         self._waiting: set[asyncio.Future[Any]] = set()
         self._watches: set[_Watch] = set()
-        self._beat: asyncio.Task[None] | None = None
+        self._proved = -math.inf  # when the last `sync` was sent that was answered
+        self._ended = self._client.handler.event_object()  # as `_over`, for the thread that proves
         self._deadline: asyncio.TimerHandle | None = None
         self._stopped: asyncio.Future[None] | None = None
 
@@ -92,10 +96,11 @@ class ZooKeeper:
                 f"no ZooKeeper answered at {self._hosts} within {CONNECT_S:.0f} s: {advice}"
             ) from None
         await self._make_chroot()
-        sent = self._loop.time()
+        sent = monotonic()
         await self.sync()
-        self._prove(sent)
-        self._beat = self._loop.create_task(self._keep_proving())
+        self._proved = sent
+        self._look_at_proof()
+        self._client.handler.spawn(self._keep_proving)
 
     async def _make_chroot(self) -> None:
         parts = self._chroot.split("/")[1:]
@@ -210,26 +215,14 @@ class ZooKeeper:
         assert self._stopped is not None
         await asyncio.shield(self._stopped)
 
-    async def _keep_proving(self) -> None:
-        """Rule 2."""
-        beat_s = self._session_s * BEAT_SHARE
-        while self._over is None:
-            sent = self._loop.time()
-            try:
-                await self._result(lambda: self._client.sync_async(self._path("/")))
-            except kz.KazooException:
-                await asyncio.sleep(beat_s / 100)  # the next one waits in kazoo until it is connected
-            else:
-                self._prove(sent)
-                await asyncio.sleep(sent + beat_s - self._loop.time())
-
-    def _prove(self, when: float) -> None:
-        """The session lived at this moment of the loop's clock, or later."""
-        if self._deadline is not None:
-            self._deadline.cancel()
+    def _look_at_proof(self) -> None:
+        """Rule 2: whether the session lives, as far as is proved; then when to look again."""
         silence_s = self._session_s * PROOF_SHARE
-        why = f"ZooKeeper gave no sign of life for {silence_s:.1f} s: the session can't be proved to live"
-        self._deadline = self._loop.call_at(when + silence_s, self._lose, why)
+        left_s = self._proved + silence_s - monotonic()
+        if left_s > 0:
+            self._deadline = self._loop.call_later(left_s, self._look_at_proof)
+        else:
+            self._lose(f"ZooKeeper gave no sign of life for {silence_s:.1f} s: the session can't be proved to live")
 
     def _has_connected(self, session: int) -> None:
         logger.info("connected to ZooKeeper, session %x", session)
@@ -248,9 +241,9 @@ class ZooKeeper:
         if self._stopped is not None:
             return
         self._stopped = self._loop.create_future()
-        for handle in (self._beat, self._deadline):
-            if handle is not None:
-                handle.cancel()
+        self._ended.set()
+        if self._deadline is not None:
+            self._deadline.cancel()
         for future in tuple(self._waiting):
             if not future.done():
                 future.set_exception(kz.ConnectionLoss())
@@ -258,7 +251,19 @@ class ZooKeeper:
             watch.told.set()
         self._client.handler.spawn(self._stop_client)
 
-    # --- what kazoo's threads call
+    # --- what threads do
+
+    def _keep_proving(self) -> None:
+        """Rule 2."""
+        while not self._ended.is_set():
+            sent, beat_s = monotonic(), self._session_s * BEAT_SHARE
+            try:
+                self._client.sync_async(self._path("/")).get()
+            except kz.KazooException:
+                self._ended.wait(beat_s / 100)  # the next one waits in kazoo until it is connected
+            else:
+                self._proved = sent
+                self._ended.wait(max(0.0, sent + beat_s - monotonic()))
 
     def _stop_client(self) -> None:
         try:

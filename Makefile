@@ -81,9 +81,8 @@ simulate: setup ## the whole broker under faults, in virtual time, on all cores 
 simulate-core: setup ## the rules of replication alone, in a model, on all cores (SEEDS=N)
 	@$(BIN)/runnel simulate --core --seeds $(SEEDS) --jobs $$(nproc)
 
-mutants: setup-dev ## rules switched off: the simulation must notice each
-	$(BIN)/python tests/simulation/mutants.py
-	$(BIN)/python tests/simulation/core_mutants.py
+mutants: setup-dev ## rules switched off, one by one, on all cores: each must be noticed
+	@$(BIN)/python -m tests.simulation
 
 bench: setup-dev ## Runnel beside its peers and the disk's limit (BENCH=full: all of it, an hour)
 	$(BIN)/python -m bench $(if $(filter full,$(BENCH)),--full)

@@ -1,20 +1,21 @@
 """Rules of replication, each switched off on purpose: a simulation of the cores that does not notice proves nothing.
 
-python tests/simulation/core_mutants.py [SEEDS [NAME...]]     prints the table: rule, the seed that saw it, what it saw
+python -m tests.simulation.core_mutants [SEEDS [NAME...]]     prints the table: rule, the seed that saw it, what it saw
 """
 
 import sys
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
-from typing import Any, NamedTuple
-from unittest import mock
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from msgspec.structs import replace
+from tests.simulation.hunting import Mutant, Pack, main
 
-from runnel.cluster import elections, isr_changes
+from runnel.broker import followers
+from runnel.cluster import elections, isr_changes, nodes
 from runnel.cluster.drafting import Draft, Living
 from runnel.cluster.image import NO_LEADER, BrokerState
+from runnel.cluster.nodes import Fence
+from runnel.cluster.store import Check, Create, Op, Set
 from runnel.log.epochs import Epochs
 from runnel.log.producers import Producers
 from runnel.model.ids import NO_EPOCH, Offset
@@ -26,56 +27,11 @@ from runnel.testing.core import replica
 from runnel.testing.core.controller import BASE, ModelController
 from runnel.testing.core.log import ModelLog
 from runnel.testing.core.replica import Replica
-from runnel.testing.core.rules import ALL, Rules
+from runnel.testing.core.rules import Rules
 from runnel.testing.core.simulation import run
 from runnel.testing.core.swarm import TopicSwarm
 
 SEEDS_MAX = 2_000
-COVERED_SEEDS = 20  # for a rule that another one covers for
-
-
-class Mutant(NamedTuple):
-    name: str
-    rule: str  # what is switched off
-    patches: tuple[tuple[Any, str, Any], ...] = ()
-    rules: Rules = ALL
-    faults: tuple[str, ...] = ()  # those that bring it to light; none: whatever the seed draws
-    given: Mapping[str, Any] = {}  # of the swarm: what brings it to light, where chance alone would seldom do
-    alone: str = ""  # another rule covers for it here: the test that shows it by itself
-
-    @contextmanager
-    def active(self) -> Iterator[None]:
-        started = [mock.patch.object(target, name, new) for target, name, new in self.patches]
-        for patch in started:
-            patch.start()
-        try:
-            yield
-        finally:
-            for patch in started:
-                patch.stop()
-
-
-class Death(NamedTuple):
-    seed: int
-    seen: str
-
-
-def hunt(mutant: Mutant, seeds: range) -> Death | None:
-    """The first seed that sees the mutant, and what it sees; a seed that sees something without it does not count."""
-    for seed in seeds:
-        with mutant.active():
-            seen = _attempt(seed, mutant)
-        if seen is not None and run(seed, faults=mutant.faults, **mutant.given).violation is None:
-            return Death(seed, seen)
-    return None
-
-
-def _attempt(seed: int, mutant: Mutant) -> str | None:
-    """What was violated, or how the broken code broke the run itself."""
-    try:
-        return run(seed, faults=mutant.faults, rules=mutant.rules, **mutant.given).violation
-    except Exception as error:  # noqa: BLE001  (a mutant may fail in any way)
-        return f"crashed: {error!r}"
 
 
 # --- what a leader counts: replica.progress
@@ -308,7 +264,25 @@ def _think_admitting_first(self: ModelController, image: Any) -> None:
 
 _think = ModelController._think
 
-UNSYNCED = TopicSwarm(replicas=3, minimum=1, syncs=False, unclean=False)
+
+# --- what the store checks: cluster.nodes
+
+
+def _ops_of_anybody(self: Fence, touched: Sequence[str]) -> list[Op]:
+    return [op for op in _fence_ops(self, touched) if not isinstance(op, Check)]
+
+
+_fence_ops = Fence.ops
+
+
+def _put_over_anything(path: str, value: bytes, version: int) -> Op:
+    return Create(path, value) if version == 0 else Set(path, value, -1)
+
+
+def _without(*names: str) -> Mapping[str, Any]:
+    """The model's own rules that are off."""
+    return {"rules": Rules(**dict.fromkeys(names, False))}
+
 
 MUTANTS = [
     Mutant("no_maximal", "the maximal ISR counts: stored and proposed", ((Progress, "_united", _maximal_is_stored),)),
@@ -325,9 +299,9 @@ MUTANTS = [
         "older_life",
         "an earlier life says nothing",
         ((Progress, "fetched", _fetched_by_any_life),),
-        Rules(earlier_life=False),
         ("bounce", "slow-disk"),
-        {
+        switches=_without("earlier_life"),
+        given={
             "topics": (TopicSwarm(3, 1, False, False),),
             "reach_ms": 40.0,
             "far": 0.3,
@@ -337,7 +311,7 @@ MUTANTS = [
     ),
     Mutant("proposal_forgotten", "a proposal counts until the image decides", ((Progress, "see", _see_forgetting),)),
     Mutant(
-        "withdraw_unsure", "a refusal counts only if no try can still be stored", rules=Rules(withdraw_if_sure=False)
+        "withdraw_unsure", "a refusal counts only if no try can still be stored", switches=_without("withdraw_if_sure")
     ),
     Mutant(
         "hw_trunc",
@@ -356,7 +330,7 @@ MUTANTS = [
     Mutant(
         "answer_epoch",
         "an answer counts in its leader epoch only",
-        ((replica, "decide", _decide_whoever_leads),),
+        ((following, "decide", _decide_whoever_leads),),
         alone="tests/replica/test_following.py::test_an_answer_of_another_leader_epoch_is_dropped",
     ),
     Mutant(
@@ -376,11 +350,11 @@ MUTANTS = [
     Mutant(
         "fetch_epoch",
         "a leader answers in its epoch only",
-        ((replica, "check_epoch", _agreed),),
+        ((followers, "check_epoch", _agreed),),
         alone="tests/broker/test_followers.py::test_what_is_not_checked_is_not_held",
     ),
-    Mutant("diverged_held", "who left the leader's log holds nothing", rules=Rules(diverged_first=False)),
-    Mutant("unsynced_held", "a follower asks at what it holds durably", rules=Rules(held_is_synced=False)),
+    Mutant("diverged_held", "who left the leader's log holds nothing", switches=_without("diverged_first")),
+    Mutant("unsynced_held", "a follower asks at what it holds durably", switches=_without("held_is_synced")),
     Mutant("no_sync", "what is held was synced", ((ModelLog, "held_offset", property(_held_is_written)),)),
     Mutant(
         "follower_hw_above_end",
@@ -394,16 +368,16 @@ MUTANTS = [
         faults=("kill", "power-all", "isolate"),
         given={"topics": (TopicSwarm(3, 1, True, True),)},
     ),
-    Mutant("hw_is_end", "a new leader begins with the high watermark it knew", rules=Rules(high_kept=False)),
+    Mutant("hw_is_end", "a new leader begins with the high watermark it knew", switches=_without("high_kept")),
     Mutant("epochs_stale", "epochs are cut with the log", ((Epochs, "truncate", _truncate_log_alone),)),
     Mutant("dedupe_stale", "producers are cut with the log", ((ModelLog, "truncate", _truncate_log_not_producers),)),
     Mutant("no_dedupe", "a batch that comes twice is stored once", ((Producers, "check", _check_nothing),)),
-    Mutant("read_leo", "readers stop at the high watermark", rules=Rules(read_to_high=False)),
-    Mutant("ack1", "acks=all is answered at the high watermark", rules=Rules(ack_at_high=False)),
+    Mutant("read_leo", "readers stop at the high watermark", switches=_without("read_to_high")),
+    Mutant("ack1", "acks=all is answered at the high watermark", switches=_without("ack_at_high")),
     Mutant(
         "early_duplicate",
         "a duplicate is answered when its original is committed",
-        rules=Rules(duplicate_at_high=False),
+        switches=_without("duplicate_at_high"),
     ),
     Mutant("unclean", "only who has everything is elected", ((Draft, "settle", _settle_unclean),)),
     Mutant("elr_ignored", "who leaves below the minimum is remembered", ((Draft, "elr", ()),)),
@@ -418,7 +392,7 @@ MUTANTS = [
     Mutant(
         "damage_untold",
         "a lost copy is told before it counts again",
-        rules=Rules(damage_told=False),
+        switches=_without("damage_told"),
         faults=("damage", "stop"),
     ),
     Mutant("lost_kept", "whose copy is lost leaves ISR and ELR", ((Draft, "lose", _lose_nothing),)),
@@ -448,38 +422,36 @@ MUTANTS = [
     Mutant(
         "admit_first", "who comes back has lost its leaderships", ((ModelController, "_think", _think_admitting_first),)
     ),
-    Mutant("role_before_admission", "who is not admitted has no role", rules=Rules(role_by_life=False)),
-    Mutant("image_version", "a decision on an old image is refused", rules=Rules(image_version=False)),
+    Mutant("role_before_admission", "who is not admitted has no role", switches=_without("role_by_life")),
     Mutant(
-        "controller_epoch",
-        "an earlier controller writes nothing",
-        rules=Rules(controller_epoch=False),
-        alone="tests/cluster/test_nodes.py::test_a_fence_checks_the_controller_and_keeps_the_last_changes",
+        "image_version",
+        "a decision on an old image is refused",
+        faults=("bounce", "power", "new-disk", "kill"),
+        given={"late_writes": 0.5, "session_ms": 600.0},
+        switches=_without("image_version"),
     ),
     Mutant(
         "no_fence",
         "an earlier controller, or an old image, writes nothing",
-        rules=Rules(controller_epoch=False, image_version=False),
+        faults=("kill-controller", "pause", "bounce", "new-disk"),
+        given={"late_writes": 0.5, "session_ms": 200.0},
+        switches=_without("controller_epoch", "image_version"),
+    ),
+    Mutant(
+        "controller_epoch",
+        "an earlier controller writes nothing",
+        ((Fence, "ops", _ops_of_anybody),),
+        alone="tests/cluster/test_nodes.py::test_a_fence_checks_the_controller_and_keeps_the_last_changes",
+    ),
+    Mutant(
+        "node_version",
+        "a topic is changed by who has read it",
+        ((nodes, "_put", _put_over_anything),),
+        alone="tests/cluster/test_nodes.py::test_the_operations_of_a_delta",
     ),
 ]
 
-
-def fate(name: str, seeds: int) -> Death | None:
-    mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
-    return hunt(mutant, range(min(seeds, COVERED_SEEDS) if mutant.alone else seeds))
-
-
-def main(seeds: int, names: list[str], jobs: int = 1) -> int:
-    chosen = [mutant for mutant in MUTANTS if not names or mutant.name in names]
-    survivors = 0
-    with ProcessPoolExecutor(jobs) as pool:
-        deaths = pool.map(fate, [mutant.name for mutant in chosen], [seeds] * len(chosen))
-        for mutant, death in zip(chosen, deaths, strict=True):
-            survivors += death is None and not mutant.alone
-            told = f"seed {death.seed:<4} {death.seen[:100]}" if death is not None else mutant.alone or "SURVIVED"
-            print(f"{mutant.name:26} {mutant.rule:64} {told}", flush=True)
-    return survivors
-
+PACK = Pack("core", run, MUTANTS, SEEDS_MAX)
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else SEEDS_MAX, sys.argv[2:]))
+    sys.exit(main([PACK], sys.argv[1:]))

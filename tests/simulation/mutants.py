@@ -1,16 +1,15 @@
 """Rules of Runnel, each switched off on purpose: a simulation that does not notice proves nothing about the rule.
 
-python tests/simulation/mutants.py [SEEDS [NAME...]]     prints the table: rule, the seed that saw it, what it saw
+python -m tests.simulation.mutants [SEEDS [NAME...]]     prints the table: rule, the seed that saw it, what it saw
 """
 
 import asyncio
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 import msgspec
+from tests.simulation.hunting import Mutant, Pack, main
 
 from runnel.broker import followers, produce
 from runnel.broker.followers import FollowerSession
@@ -30,52 +29,9 @@ from runnel.net.inbox import Inbox
 from runnel.replica.commits import Commits
 from runnel.replica.partition import Partition
 from runnel.replica.progress import Progress
-from runnel.testing.simulation import Outcome, run
+from runnel.testing.simulation import run
 
 SEEDS_MAX = 150
-
-
-class Mutant(NamedTuple):
-    name: str
-    rule: str  # what is switched off
-    patches: list[tuple[Any, str, Any]]
-    faults: tuple[str, ...] = ()  # those that bring it to light soonest; none: whatever the seed draws
-    flush_mode: FlushMode | None = None  # the one that does
-
-    @contextmanager
-    def active(self) -> Iterator[None]:
-        started = [mock.patch.object(target, name, new) for target, name, new in self.patches]
-        for patch in started:
-            patch.start()
-        try:
-            yield
-        finally:
-            for patch in started:
-                patch.stop()
-
-
-class Death(NamedTuple):
-    seed: int
-    seen: str
-
-
-def hunt(mutant: Mutant, seeds: range) -> Death | None:
-    """The first seed that sees the mutant, and what it sees; a seed that sees something without it does not count."""
-    for seed in seeds:
-        with mutant.active():
-            outcome = attempt(seed, mutant)
-        seen = [outcome] if isinstance(outcome, str) else outcome.violations
-        if seen and not run(seed, faults=mutant.faults, flush_mode=mutant.flush_mode).violations:
-            return Death(seed, seen[0])
-    return None
-
-
-def attempt(seed: int, mutant: Mutant) -> Outcome | str:
-    """The outcome, or how the broken code broke the run itself."""
-    try:
-        return run(seed, faults=mutant.faults, flush_mode=mutant.flush_mode)
-    except Exception as error:  # noqa: BLE001  (a mutant may fail in any way)
-        return f"crashed: {error!r}"
 
 
 # --- the mutants
@@ -245,146 +201,139 @@ MUTANTS = [
     Mutant(
         "ack-written",
         "acks=all is answered when the high watermark has passed",
-        [(Partition, "committed", _nothing)],
+        ((Partition, "committed", _nothing),),
         ("power-at", "power"),
     ),
-    Mutant("hold-written", "a replica holds what is synced", [(Writer, "held_offset", property(_held_is_written))]),
-    Mutant("read-end", "nobody reads above the high watermark", [(Partition, "readable_until", _readable_to_the_end)]),
-    Mutant("no-sync", "what is held was synced", [(writer, "sync", _nothing)]),
+    Mutant("hold-written", "a replica holds what is synced", ((Writer, "held_offset", property(_held_is_written)),)),
+    Mutant("read-end", "nobody reads above the high watermark", ((Partition, "readable_until", _readable_to_the_end),)),
+    Mutant("no-sync", "what is held was synced", ((writer, "sync", _nothing),)),
     Mutant(
-        "seal-unsynced", "a segment that was rolled is synced before it counts", [(writer, "_seal", _seal_unsynced)]
+        "seal-unsynced", "a segment that was rolled is synced before it counts", ((writer, "_seal", _seal_unsynced),)
     ),
-    Mutant("no-sync-dir", "what is created is durable once its folder is synced", [(checkpoint, "sync_dir", _nothing)]),
+    Mutant(
+        "no-sync-dir", "what is created is durable once its folder is synced", ((checkpoint, "sync_dir", _nothing),)
+    ),
     Mutant(
         "checkpoint-unsynced",
         "a checkpoint is synced before it takes its name",
-        [(checkpoint, "replace", _sloppy_replace)],
+        ((checkpoint, "replace", _sloppy_replace),),
     ),
-    Mutant("cut-too-much", "recovery keeps every good batch", [(recovery._Recovery, "_scan", _scan_nothing)]),
+    Mutant("cut-too-much", "recovery keeps every good batch", ((recovery._Recovery, "_scan", _scan_nothing),)),
     Mutant(
         "trust-torn-tail",
         "recovery checks the checksums of the tail",
-        [(recovery, "walk", _walk_unchecked)],
+        ((recovery, "walk", _walk_unchecked),),
         ("power-at",),
     ),
     Mutant(
         "no-rollback",
         "a write that failed leaves no producer state",
-        [(Producers, "rollback", _nothing)],
+        ((Producers, "rollback", _nothing),),
         ("disk-full",),
     ),
-    Mutant("no-dedup", "a batch that comes twice is stored once", [(Producers, "check", _no_dedup)]),
-    Mutant("no-replay", "producers are a function of the log", [(Producers, "replay", _nothing)]),
+    Mutant("no-dedup", "a batch that comes twice is stored once", ((Producers, "check", _no_dedup),)),
+    Mutant("no-replay", "producers are a function of the log", ((Producers, "replay", _nothing),)),
     Mutant(
         "no-snapshot",
         "producers are found again below the recovery point",
-        [(recovery, "load_producers", _forget_producers)],
+        ((recovery, "load_producers", _forget_producers),),
         ("cut", "stop"),
     ),
     Mutant(
         "early-duplicate",
         "a duplicate is answered when its original is committed",
-        [(produce, "_finish", _finish_duplicate_at_once)],
+        ((produce, "_finish", _finish_duplicate_at_once),),
         ("disk-slow", "reset", "power"),
     ),
     Mutant(
-        "early-offsets", "answers of groups wait for their log", [(Shard, "_append", _append_unawaited)], ("power-at",)
+        "early-offsets", "answers of groups wait for their log", ((Shard, "_append", _append_unawaited),), ("power-at",)
     ),
     Mutant(
         "keep-state",
         "a group's state that could not be kept is thrown away",
-        [(Shard, "_start_over", _keep_going)],
+        ((Shard, "_start_over", _keep_going),),
         ("disk-full", "kill"),
     ),
     Mutant(
         "anybody",
         "who lost its seat can't commit",
-        [(ClassicGroup, "_speaker", _anybody)],
+        ((ClassicGroup, "_speaker", _anybody),),
         ("pause", "client-kill", "cut"),
     ),
     Mutant(
         "local-shrink",
         "a shrink of the ISR counts once it is stored",
-        [(Progress, "_united", _proposed_counts_at_once)],
+        ((Progress, "_united", _proposed_counts_at_once),),
     ),
-    Mutant("no-maximal", "who was proposed for the ISR counts at once", [(Progress, "_united", _stored_alone_counts)]),
+    Mutant("no-maximal", "who was proposed for the ISR counts at once", ((Progress, "_united", _stored_alone_counts),)),
     Mutant(
         "below-minimum",
         "nothing is committed below min.insync.replicas (KIP-966)",
-        [(Progress, "enough", property(_yes))],
+        ((Progress, "enough", property(_yes)),),
     ),
     Mutant(
-        "unclean", "who leads was in sync", [(Rules, "of", classmethod(_unclean_rules))], ("kill", "pause", "isolate")
+        "unclean", "who leads was in sync", ((Rules, "of", classmethod(_unclean_rules)),), ("kill", "pause", "isolate")
     ),
-    Mutant("same-epoch", "every leader has an epoch of its own", [(Draft, "result", _same_leader_epoch)]),
+    Mutant("same-epoch", "every leader has an epoch of its own", ((Draft, "result", _same_leader_epoch),)),
     Mutant(
-        "keep-place", "who crashed leaves the ISR until it has caught up", [(elections, "_may_keep", _yes)], ("power",)
+        "keep-place", "who crashed leaves the ISR until it has caught up", ((elections, "_may_keep", _yes),), ("power",)
     ),
     Mutant(
         "always-clean",
         "whether a life ended well is told by what it left behind",
-        [(membership, "_registration", _clean_registration)],
+        ((membership, "_registration", _clean_registration),),
         ("power",),
-        FlushMode.OS,
+        {"flush_mode": FlushMode.OS},
     ),
     Mutant(
         "no-cas",
         "a leader changes the partition that it looked at, in its own epoch",
-        [(isr_changes, "_checked", _whatever_the_partition_epoch)],
+        ((isr_changes, "_checked", _whatever_the_partition_epoch),),
     ),
     Mutant(
-        "any-epoch", "a follower and its leader are in the same epoch (KIP-320)", [(followers, "check_epoch", _nothing)]
+        "any-epoch",
+        "a follower and its leader are in the same epoch (KIP-320)",
+        ((followers, "check_epoch", _nothing),),
     ),
-    Mutant("no-divergence", "a follower's log is the leader's", [(followers, "divergence_of", _nothing)]),
+    Mutant("no-divergence", "a follower's log is the leader's", ((followers, "divergence_of", _nothing),)),
     Mutant(
         "cut-to-high",
         "a log is cut where leader epochs part (KIP-101)",
-        [(Partition, "_follow", _follow_from_high_watermark)],
+        ((Partition, "_follow", _follow_from_high_watermark),),
     ),
-    Mutant("ask-unsynced", "a follower asks beyond what it holds, never further", [(Partition, "_is_held", True)]),
-    Mutant("stale-producers", "producers are cut with their log", [(Trimmer, "_cut_at", _cut_and_remember_producers)]),
+    Mutant("ask-unsynced", "a follower asks beyond what it holds, never further", ((Partition, "_is_held", True),)),
+    Mutant("stale-producers", "producers are cut with their log", ((Trimmer, "_cut_at", _cut_and_remember_producers),)),
     Mutant(
         "cross-epochs",
         "an acknowledgement belongs to the epoch in which was appended",
-        [(Partition, "_must_lead", _nothing), (Commits, "fail", _nothing)],
+        ((Partition, "_must_lead", _nothing), (Commits, "fail", _nothing)),
     ),
     Mutant(
         "unsettled",
         "a new leader tells no end before it knows it",
-        [(Partition, "settled", True)],
+        ((Partition, "settled", True),),
         ("kill-all", "stop", "elect"),
     ),
     Mutant(
         "old-shard",
         "groups are kept in the epoch in which they were read",
-        [(Shard, "_is_led", True), (Shard, "belongs_to", _yes)],
+        ((Shard, "_is_led", True), (Shard, "belongs_to", _yes)),
     ),
-    Mutant("shard-half-read", "groups are read when all of their log is committed", [(Shard, "_settled", _done)]),
+    Mutant("shard-half-read", "groups are read when all of their log is committed", ((Shard, "_settled", _done),)),
     Mutant(
         "told-twice",
         "a follower is told of a partition once in an answer",
-        [(FollowerSession, "next_news", _told_again)],
+        ((FollowerSession, "next_news", _told_again),),
     ),
-    Mutant("false-rot", "a file that was exchanged is not a rotten one", [(Reader, "_stands", _yes)]),
+    Mutant("false-rot", "a file that was exchanged is not a rotten one", ((Reader, "_stands", _yes),)),
     Mutant(
         "buffer-reused",
         "a receive buffer is used again when its requests are answered",
-        [(buffers, "_unseen", _always_unseen), (Inbox, "_retire", _retire_at_once)],
+        ((buffers, "_unseen", _always_unseen), (Inbox, "_retire", _retire_at_once)),
     ),
 ]
 
-
-def main(seeds: int, names: list[str]) -> int:
-    survivors = 0
-    for mutant in MUTANTS:
-        if names and mutant.name not in names:
-            continue
-        death = hunt(mutant, range(seeds))
-        survivors += death is None
-        fate = "SURVIVED" if death is None else f"seed {death.seed:<4} {death.seen[:90]}"
-        print(f"{mutant.name:20} {mutant.rule:64} {fate}", flush=True)
-    return survivors
-
+PACK = Pack("brokers", run, MUTANTS, SEEDS_MAX)
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else SEEDS_MAX, sys.argv[2:]))
+    sys.exit(main([PACK], sys.argv[1:]))

@@ -1,14 +1,13 @@
 """The pure cores under simulation: a sample for every change. `make simulate-core SEEDS=N` runs more."""
 
-import importlib.util
 import os
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
-from types import ModuleType
 
 import pytest
+from tests.simulation.core_mutants import MUTANTS
+from tests.simulation.hunting import hunt
 
 from runnel.testing.core.rules import Rules
 from runnel.testing.core.simulation import Outcome, run
@@ -30,18 +29,6 @@ QUICK_MUTANTS = [
     "unclean",
     "unsynced_held",
 ]
-
-
-def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-mutants = _load("core_mutants")
 
 
 @pytest.mark.timeout(1_200)  # a minute on two idle cores; other work may take most of them
@@ -72,8 +59,8 @@ def test_a_seed_is_replayed_exactly_whatever_the_hashes_are() -> None:
 
 @pytest.mark.parametrize("name", QUICK_MUTANTS)
 def test_a_rule_that_is_switched_off_is_missed(name: str) -> None:
-    mutant = next(mutant for mutant in mutants.MUTANTS if mutant.name == name)
-    assert mutants.hunt(mutant, range(60)) is not None
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
+    assert hunt(mutant, run, range(60)) is not None
 
 
 def test_a_run_tells_what_happened() -> None:

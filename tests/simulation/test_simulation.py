@@ -1,13 +1,12 @@
 """The whole broker under simulation: a sample for every change. `runnel simulate --seeds N` runs more."""
 
-import importlib.util
 import os
 import subprocess
 import sys
-from pathlib import Path
-from types import ModuleType
 
 import pytest
+from tests.simulation.hunting import hunt
+from tests.simulation.mutants import MUTANTS
 
 from runnel.testing.simulation import run
 
@@ -16,18 +15,6 @@ QUICK_MUTANTS = [
     "hold-written", "read-end", "no-rollback", "no-sync-dir", "cut-too-much", "no-dedup", "local-shrink", "no-maximal",
     "below-minimum", "unclean", "same-epoch", "always-clean",
 ]  # fmt: skip
-
-
-def _mutants() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("mutants", Path(__file__).with_name("mutants.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-mutants = _mutants()
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -56,5 +43,5 @@ def test_other_seeds_are_other_runs() -> None:
 
 @pytest.mark.parametrize("name", QUICK_MUTANTS)
 def test_a_rule_that_is_switched_off_is_missed(name: str) -> None:
-    mutant = next(mutant for mutant in mutants.MUTANTS if mutant.name == name)
-    assert mutants.hunt(mutant, range(20)) is not None
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
+    assert hunt(mutant, run, range(20)) is not None

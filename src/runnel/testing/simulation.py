@@ -11,10 +11,11 @@ import asyncio
 import gc
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from runnel.client.cluster import Cluster
 from runnel.client.positions import bounds
@@ -56,12 +57,12 @@ class Simulation:
     """Everything of one seed. Use `run`."""
 
     def __init__(
-        self, loop: SimLoop, seed: int, faults: Sequence[str] = (), flush_mode: FlushMode | None = None
+        self, loop: SimLoop, seed: int, faults: Sequence[str], flush_mode: FlushMode | None, given: Mapping[str, Any]
     ) -> None:
         self.loop = loop
         self.seed = seed
         rng = SeededRng(f"{seed}/swarm")
-        drawn = Swarm.draw(rng)
+        drawn = replace(Swarm.draw(rng), **given)
         topic = replace(drawn.topic, flush_mode=flush_mode or drawn.topic.flush_mode)
         self.swarm = swarm = replace(drawn, faults=tuple(faults) or drawn.faults, topic=topic)
         self.history = History()
@@ -245,12 +246,12 @@ class Simulation:
 
 def run(
     seed: int, *, faults: Sequence[str] = (), flush_mode: FlushMode | None = None,
-    tracer: Callable[[str], None] | None = None,
+    tracer: Callable[[str], None] | None = None, **given: Any,
 ) -> Outcome:  # fmt: skip
-    """One seed, from beginning to end; with the faults and the flush mode that it draws, or with these."""
+    """One seed, from beginning to end. What is given of the faults, the flush mode and the swarm is not drawn."""
     with _quiet(), SimLoop(seed) as loop:
         loop.tracer = tracer
-        simulation = Simulation(loop, seed, faults, flush_mode)
+        simulation = Simulation(loop, seed, faults, flush_mode, given)
         try:
             loop.run_until_complete(simulation.run())
         except Deadlock as error:

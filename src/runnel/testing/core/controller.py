@@ -144,7 +144,7 @@ class ModelController:
         broker, store = self._broker, self._broker.world.store
         assert self._epoch is not None
         args = broker.life, self._turn, version, self._epoch, pieces, request
-        broker.scheduler.after(store.delay_ms(), self._at_store, *args)
+        broker.scheduler.after(store.write_delay_ms(), self._at_store, *args)
         broker.after(UNSURE_MS, self._written, self._turn, False, -1, [], request)
 
     def _at_store(
@@ -154,7 +154,7 @@ class ModelController:
         broker, store = self._broker, self._broker.world.store
         if broker.id in store.cut:
             return
-        done = store.write(broker.id, life, version, epoch, pieces[0])
+        done = store.write(version, epoch, pieces[0])
         index = len(store.images) - 1
         args = turn, done, index, pieces[1:], request
         broker.scheduler.after(store.delay_ms(), broker.deliver, life, self._heard, args)

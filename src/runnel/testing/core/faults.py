@@ -66,6 +66,7 @@ class Injector:
         self.active = False
         world = self._world
         world.network.heal()
+        world.store.heal()
         for broker in world.brokers.values():
             broker.slow = 1.0
             broker.go_on()

@@ -75,7 +75,10 @@ class Simulation:
         self.network = Network(scheduler, reach_ms=swarm.reach_ms, far=swarm.far, lose=swarm.lose, double=swarm.double)
         self.topic_ids = [TopicId(UUID(int=number + 1)) for number in range(len(swarm.topics))]
         image = self._first_image()
-        self.store = ModelStore(scheduler, image, rules, session_ms=swarm.session_ms, late_ms=swarm.late_ms)
+        self.store = ModelStore(
+            scheduler, image, rules,
+            session_ms=swarm.session_ms, late_ms=swarm.late_ms, late_writes=swarm.late_writes,
+        )  # fmt: skip
         self.store.changed = self._changed
         self.truths = [
             Truth(f"t{number}", self.store.partition(number), minimum=topic.minimum, unclean=topic.unclean)

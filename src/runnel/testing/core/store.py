@@ -1,8 +1,11 @@
 """The metadata store as the model has it: one image after the other, sessions, and writers who may be late.
 
-Rule 1: a write is done if the image it was decided on is the present one, and, for a controller, if its epoch is.
+Rule 1: a write is done if the image it was decided on is the present one, and, for a controller, if its epoch is; and
+        if every node that it changes is the one that was read.
 Rule 2: brokers see images late, each in its order; they may miss some, never go back.
 Rule 3: a session that is not heard of for its time ends, and the registration and the controller's place with it.
+Rule 4: a write may come long after it was sent, and after those that were sent later; the end of its sender's session
+        does not stop it. ZooKeeper would be kinder: safety is not to rest on that.
 """
 
 from collections.abc import Callable
@@ -24,11 +27,14 @@ from runnel.testing.core.scheduler import Scheduler
 class ModelStore:
     """What is stored, and who is connected."""
 
-    def __init__(self, scheduler: Scheduler, image: Image, rules: Rules, *, session_ms: float, late_ms: float) -> None:
+    def __init__(
+        self, scheduler: Scheduler, image: Image, rules: Rules, *, session_ms: float, late_ms: float, late_writes: float
+    ) -> None:
         self._scheduler = scheduler
         self._rules = rules
         self._session_ms = session_ms
         self._late_ms = late_ms
+        self._late_writes = late_writes  # how many of a controller's writes
         self.images = [image]
         self._topic_ids = list(image.topics)
         self.cut: set[int] = set()
@@ -47,6 +53,15 @@ class ModelStore:
 
     def delay_ms(self) -> float:
         return self._scheduler.uniform(0.1, 3)
+
+    def write_delay_ms(self) -> float:
+        if self._late_writes and self._scheduler.chance(self._late_writes):
+            return self._scheduler.uniform(1, 2 * self._session_ms)
+        return self.delay_ms()
+
+    def heal(self) -> None:
+        """From now on writes come in time."""
+        self._late_writes = 0.0
 
     def lateness_ms(self) -> float:
         return self._scheduler.uniform(0.1, self._late_ms)
@@ -122,15 +137,13 @@ class ModelStore:
         self._apply(Delta(controller=Controller(BrokerId(process.id), epoch)))
         return epoch
 
-    def write(self, writer: int, life: int, version: int, epoch: int, delta: Delta) -> bool:
+    def write(self, version: int, epoch: int, delta: Delta) -> bool:
         """A controller's change."""
-        if self.sessions.get(writer) != life:
-            return False
         if self._rules.image_version and version != self.image.version:
             return False
         if self._rules.controller_epoch and epoch != self.image.controller.epoch:
             return False
-        if not all(self._follows(broker) for broker in delta.brokers.values() if broker is not None):
+        if not self._is_read(delta):
             return False
         for admitted in delta.brokers.values():
             if admitted is not None and admitted.serving:
@@ -138,10 +151,13 @@ class ModelStore:
         self._apply(delta)
         return True
 
-    def _follows(self, broker: Broker) -> bool:
-        """Whether this is the next version of the registration that is there."""
-        present = self.image.brokers.get(broker.id)
-        return present is not None and (present.epoch, present.version + 1) == (broker.epoch, broker.version)
+    def _is_read(self, delta: Delta) -> bool:
+        """Whether these are the next versions of the nodes that are there."""
+        topics, brokers = self.image.topics, self.image.brokers
+        return all(broker is None or _follows(brokers.get(key), broker) for key, broker in delta.brokers.items()) and (
+            not self._rules.node_version
+            or all(topic is None or topics[key].version + 1 == topic.version for key, topic in delta.topics.items())
+        )
 
     def _apply(self, delta: Delta) -> None:
         self._put(self.image.apply(delta))
@@ -150,3 +166,7 @@ class ModelStore:
         before = self.image
         self.images.append(image)
         self.changed(before, image)
+
+
+def _follows(present: Broker | None, broker: Broker) -> bool:
+    return present is not None and (present.epoch, present.version + 1) == (broker.epoch, broker.version)

@@ -61,6 +61,7 @@ class Swarm:
     session_ms: float
     zombie_ms: float  # for how long a broker may not know that its session is over
     late_ms: float  # how late images may be
+    late_writes: float  # how many of a controller's writes reach the store long after they were sent
     skip_images: float  # how often a broker goes to the newest image at once
     lag_ms: int
     pause_ms: float  # between a follower's questions, when there is nothing new
@@ -99,6 +100,7 @@ class Swarm:
             session_ms=rng.choice((200.0, 600.0, 1_500.0)),
             zombie_ms=rng.choice((5.0, 200.0, 800.0)),
             late_ms=rng.choice((2.0, 30.0, 300.0)),
+            late_writes=rng.choice((0.0, 0.0, 0.05, 0.3)),
             skip_images=rng.choice((0.0, 0.5, 1.0)),
             lag_ms=rng.choice((100, 400, 1_000)),
             pause_ms=rng.choice((5.0, 30.0, 150.0)),

@@ -1,0 +1,8 @@
+"""`make mutants`: switch off every rule, one by one, and see whether anything notices."""
+
+import sys
+
+from tests.simulation import core_mutants, mutants
+from tests.simulation.hunting import main
+
+sys.exit(main([mutants.PACK, core_mutants.PACK], sys.argv[1:]))

@@ -1,0 +1,167 @@
+"""How rules that are switched off are hunted: a simulation that does not notice proves nothing about the rule.
+
+Rule 1: a seed counts only if it is clean with the rule on.
+Rule 2: a rule that others cover for is no prey of a simulation. It has a test that shows it alone, and that test has to
+        fail without the rule.
+Rule 3: whoever survives is a failure.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeAlias
+from unittest import mock
+
+Patch: TypeAlias = tuple[Any, str, Any]  # of what, its name, and what it is without the rule
+ROOT = Path(__file__).parents[2]
+
+
+class Outcome(Protocol):
+    """What came of a run."""
+
+    @property
+    def violations(self) -> list[str]: ...
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A rule that can be switched off, and where its absence shows."""
+
+    name: str
+    rule: str
+    patches: tuple[Patch, ...] = ()
+    faults: tuple[str, ...] = ()  # those that bring it to light; none: whatever the seed draws
+    given: Mapping[str, Any] = field(default_factory=dict)  # of the swarm, where chance alone would seldom do
+    alone: str = ""  # another rule covers for it: the test that shows it by itself
+    switches: Mapping[str, Any] = field(default_factory=dict)  # of the run, with the rule off
+
+    @contextmanager
+    def switched_off(self) -> Iterator[None]:
+        started = [mock.patch.object(target, name, new) for target, name, new in self.patches]
+        for patch in started:
+            patch.start()
+        try:
+            yield
+        finally:
+            for patch in started:
+                patch.stop()
+
+
+Run: TypeAlias = Callable[..., Outcome]
+
+
+class Death(NamedTuple):
+    """What noticed that a rule is off."""
+
+    seed: int | None  # None: a test did
+    seen: str
+
+    def __str__(self) -> str:
+        return f"{'test' if self.seed is None else self.seed:<5} {self.seen[:100]}"
+
+
+def hunt(mutant: Mutant, run: Run, seeds: range) -> Death | None:
+    """The first seed that sees the mutant, and what it sees; or the test that does."""
+    if mutant.alone:
+        return _fails_alone(mutant)
+    for seed in seeds:
+        with mutant.switched_off():
+            seen = _attempt(mutant, run, seed)
+        if seen is not None and not run(seed, faults=mutant.faults, **mutant.given).violations:
+            return Death(seed, seen)
+    return None
+
+
+def _attempt(mutant: Mutant, run: Run, seed: int) -> str | None:
+    """What was violated, or how the broken code broke the run itself."""
+    try:
+        found = run(seed, faults=mutant.faults, **mutant.given, **mutant.switches).violations
+    except Exception as error:  # noqa: BLE001  (a mutant may fail in any way)
+        return f"crashed: {error!r}"
+    return found[0] if found else None
+
+
+def _fails_alone(mutant: Mutant) -> Death | None:
+    """Rule 2: the test fails with the rule off, and passes with it on."""
+    with mutant.switched_off():
+        without = _pytest(mutant.alone)
+    return Death(None, mutant.alone) if without == 1 and _pytest(mutant.alone) == 0 else None
+
+
+def _pytest(test: str) -> int:
+    """In a fork of this process, where the rule is on or off as it is here."""
+    child = os.fork()
+    if child == 0:
+        import pytest
+
+        quiet = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(quiet, 1)
+        os.dup2(quiet, 2)
+        os.chdir(ROOT)
+        os._exit(int(pytest.main(["-x", "-p", "no:cacheprovider", test])))
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+# --- many at once
+
+
+class Pack(NamedTuple):
+    """The mutants of one kind of simulation."""
+
+    name: str
+    run: Run
+    mutants: Sequence[Mutant]
+    seeds_max: int
+
+
+class Prey(NamedTuple):
+    pack: Pack
+    mutant: Mutant
+    seeds: int
+
+
+_PREY: list[Prey] = []  # forked processes find it here: functions can't be sent to them
+
+
+def _fate(number: int) -> Death | None:
+    pack, mutant, seeds = _PREY[number]
+    return hunt(mutant, pack.run, range(seeds))
+
+
+def main(packs: Sequence[Pack], arguments: Sequence[str]) -> int:
+    """[SEEDS [NAME...]]: hunt on all cores, tell each fate when it is known, and return how many survived."""
+    seeds, names = int(arguments[0]) if arguments else None, arguments[1:]
+    known = {mutant.name for pack in packs for mutant in pack.mutants}
+    if unknown := sorted({*names} - known):
+        sys.exit(f"there is no mutant {unknown[0]!r}: there are {', '.join(sorted(known))}")
+    _PREY[:] = [
+        Prey(pack, mutant, seeds or pack.seeds_max)
+        for pack in packs
+        for mutant in pack.mutants
+        if not names or mutant.name in names
+    ]
+    survivors = _hunt_all()
+    print(f"{len(_PREY) - len(survivors)} of {len(_PREY)} were noticed", end="")
+    print(f", not noticed: {', '.join(survivors)}" if survivors else "")
+    return len(survivors)
+
+
+def _hunt_all() -> list[str]:
+    begun, done, survivors = time.monotonic(), 0, []
+    with ProcessPoolExecutor(os.cpu_count(), get_context("fork")) as pool:
+        hunts: dict[Future[Death | None], Prey] = {pool.submit(_fate, n): prey for n, prey in enumerate(_PREY)}
+        for hunt_done in as_completed(hunts):
+            (pack, mutant, seeds), death = hunts[hunt_done], hunt_done.result()
+            done += 1
+            if death is None:
+                survivors.append(mutant.name)
+            told = death or f"SURVIVED {f'its test {mutant.alone}' if mutant.alone else f'{seeds} seeds'}"
+            print(f"{pack.name:8} {mutant.name:26} {mutant.rule:64} {told}", flush=True)
+            print(f"{done} of {len(_PREY)} hunted in {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
+    return survivors

@@ -7,7 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from runnel.broker.groups import TOPIC, Groups
+from runnel.broker.groups import Groups
+from runnel.broker.internal import GROUPS
 from runnel.broker.partitions import Partitions
 from runnel.broker.shard import Shard
 from runnel.cluster.image import Broker, Image, Partition, Topic
@@ -22,7 +23,7 @@ from runnel.testing.gated_disk import GatedDisk
 ME = BrokerId(1)
 ID = TopicId(UUID(int=3))
 PLACED = Partition(ME, Epoch(0), Epoch(0), (ME,), (ME,))
-IMAGE = Image("c", brokers={ME: Broker(ME, {})}, topics={ID: Topic(ID, TOPIC, (PLACED,))}, names={TOPIC: ID})
+IMAGE = Image("c", brokers={ME: Broker(ME, {})}, topics={ID: Topic(ID, GROUPS, (PLACED,))}, names={GROUPS: ID})
 
 
 def test_while_a_group_is_read_its_members_are_taken_to_be_alive(

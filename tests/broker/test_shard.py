@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from runnel.broker.groups import ImageTopics
+from runnel.broker.internal import ImageTopics
 from runnel.broker.shard import Shard
 from runnel.cluster.image import Image, Partition, Topic
 from runnel.groups.shard import GroupShard

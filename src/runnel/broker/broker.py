@@ -14,9 +14,9 @@ from runnel.broker.damage import Damages
 from runnel.broker.fetch import Fetching
 from runnel.broker.followers import Followers
 from runnel.broker.forwarding import Forwarding
-from runnel.broker.groups import TOPIC as GROUPS_TOPIC
-from runnel.broker.groups import Groups, groups_topic
+from runnel.broker.groups import Groups
 from runnel.broker.housekeeping import Housekeeping, LeaderBalance
+from runnel.broker.internal import GROUPS, INTERNAL, internal_topic
 from runnel.broker.isr import InSync
 from runnel.broker.partitions import Partitions
 from runnel.broker.peers import Peers
@@ -189,7 +189,7 @@ class Broker:
 
     async def _try_again(self) -> None:
         self._place(await self.partitions.try_again())
-        self.groups.open_shards()
+        self.groups.shards.open()
 
     def _followed(self, task: "asyncio.Task[None]") -> None:
         self._follower = None
@@ -239,7 +239,7 @@ class Broker:
             raise InvalidTopicName(problem)
 
     def is_internal(self, name: str) -> bool:
-        return name == GROUPS_TOPIC
+        return name in INTERNAL
 
     def partition_key(self, topic: str | TopicId, number: int) -> PartitionKey:
         """The partition's lasting name, if there is such a partition."""
@@ -329,14 +329,19 @@ class Broker:
 
     async def find_coordinator(self, group_id: str) -> BrokerImage:
         """The broker that keeps a group; the first to ask makes the topic that groups live in."""
-        if GROUPS_TOPIC not in self.image.names:
-            if self.forwarding.is_ours:
-                topic = groups_topic(self._newest(), self.config.group_partitions)
-                _report_failures([topic], await self.metadata.create_topics([topic]))
-            else:
-                await self.forwarding.find_coordinator(group_id)  # the controller makes it
-            await self._until(lambda image: GROUPS_TOPIC in image.names)
-        return self.groups.coordinator_of(group_id)
+        await self._make_internal(GROUPS, self.config.group_partitions, group_id)
+        return self.groups.shards.leader_of(group_id)
+
+    async def _make_internal(self, name: str, partitions: int, key: str) -> None:
+        """Have a coordinators' topic made, if it is not there."""
+        if name in self.image.names:
+            return
+        if self.forwarding.is_ours:
+            topic = internal_topic(name, self._newest(), partitions)
+            _report_failures([topic], await self.metadata.create_topics([topic]))
+        else:
+            await self.forwarding.find_coordinator(key)  # the controller makes it
+        await self._until(lambda image: name in image.names)
 
     async def new_producer_id(self) -> ProducerId:
         """A number that no other producer has had or will have."""

@@ -15,7 +15,7 @@ from runnel.groups.migrate import downgraded, emptied_to_classic, emptied_to_con
 from runnel.groups.records import ConsumerGroupRecord, decode
 from runnel.groups.regex import Patterns
 from runnel.groups.store import Store
-from runnel.groups.timers import Alarm, Timer, Timers
+from runnel.groups.timers import Alarm, Timer
 from runnel.groups.turn import Turn
 from runnel.groups.values import (
     NO_GENERATION,
@@ -47,6 +47,7 @@ from runnel.model.errors import (
 from runnel.model.ids import Millis, TopicId
 from runnel.model.seams import Rng
 from runnel.model.step import Step
+from runnel.model.timers import Timers
 
 Group: TypeAlias = ClassicGroup | ConsumerGroup
 R = TypeVar("R")
@@ -57,7 +58,7 @@ class GroupShard:
         self._config = config
         self._rng = rng
         self._store = Store()
-        self._timers = Timers()
+        self._timers = Timers[Timer]()
         self._patterns = Patterns()
         self._groups: dict[str, Group] = {}
 

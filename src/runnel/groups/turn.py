@@ -4,18 +4,19 @@ from dataclasses import dataclass, field
 
 from runnel.groups.regex import Patterns
 from runnel.groups.store import Store
-from runnel.groups.timers import Timers
+from runnel.groups.timers import Timer
 from runnel.groups.values import GroupConfig, TopicView
 from runnel.model.ids import Millis
 from runnel.model.seams import Rng
 from runnel.model.step import Reply
+from runnel.model.timers import Timers
 
 
 @dataclass(slots=True)
 class Turn:
     config: GroupConfig
     store: Store
-    timers: Timers
+    timers: Timers[Timer]
     rng: Rng
     patterns: Patterns
     topics: TopicView

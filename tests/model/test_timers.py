@@ -3,8 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runnel.groups.timers import Alarm, Timer, Timers
+from runnel.groups.timers import Alarm, Timer
 from runnel.model.ids import Millis
+from runnel.model.timers import Timers
 
 NAMES = [Timer(Alarm.SESSION, "g", member) for member in "abc"]
 moves = st.tuples(st.sampled_from(NAMES), st.none() | st.integers(0, 50))
@@ -13,7 +14,7 @@ moves = st.tuples(st.sampled_from(NAMES), st.none() | st.integers(0, 50))
 @given(st.lists(st.one_of(moves, st.integers(0, 50)), max_size=60))
 @settings(max_examples=200, deadline=None)
 def test_like_a_dictionary(story: list[tuple[Timer, int | None] | int]) -> None:
-    timers, model = Timers(), dict[Timer, int]()
+    timers, model = Timers[Timer](), dict[Timer, int]()
     for event in story:
         match event:
             case int(now):
@@ -33,7 +34,7 @@ def test_like_a_dictionary(story: list[tuple[Timer, int | None] | int]) -> None:
 
 
 def test_moving_a_deadline_on_does_not_grow_the_heap() -> None:
-    timers = Timers()
+    timers = Timers[Timer]()
     for now in range(1_000):
         timers.set(NAMES[0], now + 10)
     assert len(timers._heap) == 1

@@ -1,0 +1,56 @@
+"""The topics that coordinators keep their state in, how they are made, and how coordinators see all others.
+
+Nobody but the broker itself writes to them, changes them or deletes them.
+"""
+
+from collections.abc import Collection
+from typing import Final
+
+from runnel.cluster.image import Image
+from runnel.cluster.topic_rules import NewTopic
+from runnel.model.ids import TopicId
+from runnel.model.limits import MIB
+
+GROUPS: Final = "__consumer_offsets"
+TRANSACTIONS: Final = "__transaction_state"
+INTERNAL: Final = frozenset((GROUPS, TRANSACTIONS))
+
+CONFIG: Final = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(64 * MIB),  # small, so that compaction begins early and a start reads little
+    "max.message.bytes": str(64 * MIB),  # one decision about a group of thousands is one record
+}
+REPLICAS_SAFE: Final = 3  # with so many, one may be missing and two still must have what was committed
+
+
+def internal_topic(name: str, image: Image, partitions: int) -> NewTopic:
+    """A topic for a coordinator's state, for a cluster with as many brokers as this one."""
+    replicas = min(REPLICAS_SAFE, max(1, sum(broker.serving for broker in image.brokers.values())))
+    safety = {"min.insync.replicas": str(REPLICAS_SAFE - 1)} if replicas == REPLICAS_SAFE else {}
+    return NewTopic(name, partitions, replicas, config={**CONFIG, **safety})
+
+
+class ImageTopics:
+    """The topics of an image, as coordinators like to see them."""
+
+    def __init__(self, image: Image) -> None:
+        self._image = image
+
+    @property
+    def version(self) -> int:
+        return self._image.version
+
+    def names(self) -> Collection[str]:
+        """Without internal topics: a pattern that matches everything does not mean them."""
+        return self._image.names.keys() - INTERNAL
+
+    def id_of(self, name: str) -> TopicId | None:
+        return self._image.names.get(name)
+
+    def name_of(self, topic_id: TopicId) -> str | None:
+        topic = self._image.topics.get(topic_id)
+        return None if topic is None else topic.name
+
+    def partition_count(self, topic_id: TopicId) -> int:
+        topic = self._image.topics.get(topic_id)
+        return 0 if topic is None else len(topic.partitions)

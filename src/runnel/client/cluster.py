@@ -58,10 +58,12 @@ class Leader(NamedTuple):
 class Patience:
     """The pauses of one call that is tried again: they grow until its time is up."""
 
-    def __init__(self, settings: ClusterSettings, rng: Rng | None, timeout_ms: int) -> None:
+    def __init__(
+        self, settings: ClusterSettings, rng: Rng | None, timeout_ms: int, pause_ms: int | None = None
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._end = self._loop.time() + timeout_ms / 1000
-        self._pause_ms = settings.backoff_ms_min
+        self._pause_ms = pause_ms or settings.backoff_ms_min
         self._pause_ms_max = settings.backoff_ms_max
         self._rng = rng
 
@@ -322,7 +324,7 @@ class Cluster:
     async def _find_coordinator(self, key: str, kind: int) -> BrokerAddress:
         request = m.FindCoordinatorRequest(key=key, key_type=kind, coordinator_keys=[key])
         node, answer = await self._ask_first(Api.FIND_COORDINATOR, request, m.FindCoordinatorResponse)
-        action = f"find the coordinator of group {key!r}"
+        action = f"find the coordinator of {'group' if kind == GROUP else 'transactional id'} {key!r}"
         found = answer.coordinators[0] if answer.coordinators else answer
         check(found.error_code, action=action, broker=str(node), message=found.error_message)
         if found.node_id < 0:
@@ -342,13 +344,15 @@ class Cluster:
         message: str | None = None,
         topics: Iterable[str] = (),
         group: str | None = None,
+        transactional_id: str | None = None,
     ) -> NoReturn:
         """Raise what a code means, after noting what it says about our knowledge."""
         remedy = remedy_of(code)
         if Remedy.REFRESH in remedy:
             self._stale.update(topics)
-        if Remedy.FIND in remedy and group is not None:
-            self.forget_coordinator(group)
+        if Remedy.FIND in remedy:
+            self._coordinators.pop((group or "", GROUP), None)
+            self._coordinators.pop((transactional_id or "", TRANSACTION), None)
         raise error_of(code, action=action, broker=str(broker), message=message)
 
     def doubt(self) -> None:
@@ -356,9 +360,11 @@ class Cluster:
         self._stale.update(self._topics)
         self._coordinators.clear()
 
-    async def persist(self, attempt: Callable[[], Awaitable[T]], *, timeout_ms: int | None = None) -> T:
-        """Make the attempt until it succeeds, fails for good, or time is up."""
-        patience = Patience(self.settings, self.rng, timeout_ms or self.settings.retry_timeout_ms)
+    async def persist(
+        self, attempt: Callable[[], Awaitable[T]], *, timeout_ms: int | None = None, pause_ms: int | None = None
+    ) -> T:
+        """Make the attempt until it succeeds, fails for good, or time is up; `pause_ms` is the first pause."""
+        patience = Patience(self.settings, self.rng, timeout_ms or self.settings.retry_timeout_ms, pause_ms)
         while True:
             try:
                 return await attempt()

@@ -42,6 +42,7 @@ class Connection(asyncio.BufferedProtocol):
         self.address = address
         self.client_id = client_id
         self.versions: dict[int, VersionRange] = {}
+        self.features: dict[str, int] = {}  # what the whole cluster has switched on, and at which level
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._pending: dict[int, asyncio.Future[memoryview]] = {}
@@ -101,6 +102,7 @@ class Connection(asyncio.BufferedProtocol):
             frame = await asked.frame(timeout_ms)
         answer = asked.decoded(frame)
         self.versions = {k.api_key: VersionRange(k.min_version, k.max_version) for k in answer.api_keys}
+        self.features = {f.name: f.max_version_level for f in answer.finalized_features}
 
     def _next_id(self) -> int:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF

@@ -5,6 +5,9 @@
     async for message in consumer: ...
 
 `poll_batches` hands out batches as they came, for those who count, copy or store; `poll` decodes them.
+
+Messages of transactions are read when they are committed, unless FetchSettings.isolation says READ_UNCOMMITTED: then
+they are read as they come, those of transactions that will be aborted too. Markers of transactions are never read.
 """
 
 import asyncio
@@ -15,6 +18,7 @@ from typing import NamedTuple
 from runnel.client.cluster import Cluster
 from runnel.client.fetcher import Fetched, Fetcher, FetchSettings
 from runnel.client.metadata import TopicPartition
+from runnel.client.offsets import READ_COMMITTED
 from runnel.client.positions import Position, resolve
 from runnel.model.errors import InvalidRecord
 from runnel.record import records
@@ -51,13 +55,17 @@ class Consumer:
     async def close(self) -> None:
         await self.fetcher.close()
 
+    @property
+    def isolation(self) -> int:
+        return self.fetcher.settings.isolation
+
     # --- what to read
     async def assign(self, wanted: Mapping[TopicPartition, Position | int], *, group: str | None = None) -> None:
         """Read these partitions and no others. `group` gives STORED positions their meaning."""
         offsets = {where: at for where, at in wanted.items() if isinstance(at, int)}
         words = {where: at for where, at in wanted.items() if not isinstance(at, int)}
         if words:
-            offsets |= await resolve(self.cluster, words, group=group)
+            offsets |= await resolve(self.cluster, words, group=group, isolation=self.isolation)
         self._drop()
         self.positions = offsets
         self.fetcher.assign({})
@@ -66,7 +74,7 @@ class Consumer:
     async def seek(self, where: TopicPartition, position: Position | int) -> None:
         """Go on reading one partition somewhere else."""
         if not isinstance(position, int):
-            position = (await resolve(self.cluster, {where: position}))[where]
+            position = (await resolve(self.cluster, {where: position}, isolation=self.isolation))[where]
         self._messages = deque(x for x in self._messages if (x.topic, x.partition) != where)
         self._batches = deque(b for b in self._batches if b.where != where)
         if self._behind is not None and self._behind[0] == where:
@@ -99,7 +107,7 @@ class Consumer:
     def _open(self, batch: Fetched) -> None:
         """Decode one batch; records below the position, control records and aborted ones are passed over."""
         header = batch.header
-        if not header.control and not batch.aborted:
+        if not batch.hidden:
             topic, partition = batch.where
             try:
                 found = records.decode(batch.data)
@@ -125,7 +133,7 @@ class Consumer:
         taken = await self.fetcher.take(timeout_ms)
         for batch in taken:
             self.positions[batch.where] = batch.header.last_offset + 1
-        return taken
+        return [batch for batch in taken if not batch.hidden]
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         while True:
@@ -137,4 +145,5 @@ class Consumer:
         reading = self.fetcher.readings.get(where)
         if reading is None or reading.high_watermark < 0:
             return None
-        return max(0, reading.high_watermark - self.positions[where])
+        end = reading.last_stable if self.isolation == READ_COMMITTED else reading.high_watermark
+        return max(0, end - self.positions[where])

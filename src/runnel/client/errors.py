@@ -34,6 +34,10 @@ class BufferFull(e.RetriableError):
     """The producer holds as many unsent bytes as it may, and nothing left in time."""
 
 
+class OutcomeUnknown(e.RetriableError):
+    """A commit was asked for, and the answer did not come: it may have been carried out. Ask again."""
+
+
 class Closed(e.ClientError):
     """The client was closed before this was done."""
 

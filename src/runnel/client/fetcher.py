@@ -2,19 +2,21 @@
 
 Rule 1: a partition's batches are handed out in the order of their offsets, each exactly once, from the position on.
 Rule 2: what was fetched for an earlier position (before a seek) is dropped: positions carry a version.
-Rule 3: no more than `buffer_bytes_max` bytes wait to be taken, plus one answer of each broker.
+Rule 3: reading what is committed, batches of transactions that the answer calls aborted are marked as such, up to the
+        marker that ends them. An answer names all that reach into it, so nothing is carried over from one to the next.
+Rule 4: no more than `buffer_bytes_max` bytes wait to be taken, plus one answer of each broker.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from runnel.client.cluster import Cluster, Node
 from runnel.client.errors import BrokerUnreachable, Closed, Remedy, error_of, remedy_of
 from runnel.client.metadata import TopicPartition
-from runnel.client.offsets import EARLIEST, LATEST, READ_UNCOMMITTED, list_offsets
+from runnel.client.offsets import EARLIEST, LATEST, READ_COMMITTED, list_offsets
 from runnel.model.errors import CorruptBatch, LeaderNotAvailable, RequestTimedOut, RetriableError, RunnelError
 from runnel.model.limits import MIB
 from runnel.record import batch as record_batch
@@ -35,7 +37,7 @@ class FetchSettings:
     bytes_max: int = 16 * MIB  # of one answer
     partition_bytes_max: int = 1 * MIB
     buffer_bytes_max: int = 32 * MIB
-    isolation: int = READ_UNCOMMITTED
+    isolation: int = READ_COMMITTED  # only what was committed, and only up to the first transaction that is open
     reset: str = "earliest"  # where to go when an offset is not there any more: earliest, latest, none
     request_timeout_ms: int = 30_000
 
@@ -49,6 +51,11 @@ class Fetched(NamedTuple):
     position: int  # records below were not asked for
     aborted: bool  # belongs to a transaction that was aborted (read committed only)
 
+    @property
+    def hidden(self) -> bool:
+        """Not for users: it only takes up offsets."""
+        return self.aborted or self.header.control
+
 
 @dataclass(slots=True, eq=False)
 class Reading:
@@ -60,8 +67,8 @@ class Reading:
     paused: bool = False
     not_before: float = 0.0
     high_watermark: int = -1  # -1: not known yet
+    last_stable: int = -1
     log_start: int = -1
-    aborted: set[int] = field(default_factory=set)  # producers whose open transaction will have been aborted
 
 
 class Fetcher:
@@ -300,13 +307,15 @@ class Fetcher:
                 self._fail(error_of(code, action=f"fetch {reading.where} at {reading.fetch_offset}", broker=broker))
             return
         reading.high_watermark, reading.log_start = data.high_watermark, data.log_start_offset
+        reading.last_stable = data.last_stable_offset
         if data.records:
             self._keep(reading, data, broker)
 
     def _keep(self, reading: Reading, data: m.FetchResponse.PartitionData, broker: str) -> None:
         """Put the batches of one partition into the buffer and move on behind them."""
         records = memoryview(data.records or b"")
-        aborted = sorted((a.first_offset, a.producer_id) for a in data.aborted_transactions or [])
+        aborted = deque(sorted((a.first_offset, a.producer_id) for a in data.aborted_transactions or []))
+        aborting: set[int] = set()  # producers whose transaction here ends with an abort
         for at, header in record_batch.headers(records):
             if not record_batch.intact(records, header, at):
                 raise CorruptBatch(
@@ -316,10 +325,10 @@ class Fetcher:
             if header.last_offset < reading.fetch_offset:
                 continue
             while aborted and aborted[0][0] <= header.last_offset:
-                reading.aborted.add(aborted.pop(0)[1])
-            dropped = header.transactional and header.producer_id in reading.aborted
+                aborting.add(aborted.popleft()[1])
+            dropped = header.transactional and header.producer_id in aborting
             if header.control:
-                reading.aborted.discard(header.producer_id)
+                aborting.discard(header.producer_id)
             content = records[at : at + header.size]
             batch = Fetched(reading.where, header, content, reading.fetch_offset, dropped)
             self._buffer.append((reading, reading.version, batch))
@@ -335,6 +344,6 @@ class Fetcher:
             self._hold([reading])
             return
         target = EARLIEST if self.settings.reset == "earliest" else LATEST
-        found = await list_offsets(self.cluster, {reading.where: target})
+        found = await list_offsets(self.cluster, {reading.where: target}, isolation=self.settings.isolation)
         if self.readings.get(reading.where) is reading:
             self.seek(reading.where, found[reading.where].offset)

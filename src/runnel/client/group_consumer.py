@@ -17,9 +17,10 @@ from runnel.client.consumer import Consumer, Message
 from runnel.client.fetcher import FetchSettings
 from runnel.client.membership import GroupSettings, Membership
 from runnel.client.metadata import TopicPartition
-from runnel.client.offsets import Committed, commit, fetch_committed
+from runnel.client.offsets import Committed, Generation, commit, fetch_committed
 from runnel.client.positions import START, Position
-from runnel.model.errors import RetriableError, RunnelError, UnknownMember
+from runnel.client.transaction_calls import Seat
+from runnel.model.errors import InvalidConfig, RetriableError, RunnelError, UnknownMember, UnstableOffsetCommit
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +92,26 @@ class GroupConsumer:
         self.assignment = []
         self.assignment = await self.membership.join()
         self.rebalances += 1
-        stored = await fetch_committed(self.cluster, self.group, self.assignment)
-        self._committed = {where: committed.offset for where, committed in stored.items()}
+        await self.rewind()
+        self._schedule_commit()
+
+    async def rewind(self) -> None:
+        """Go on where the group left off: all that was polled since its last commit is polled again."""
+        self._committed = await self._stored()
         wanted: dict[TopicPartition, Position | int] = {
             where: self._committed.get(where, self.settings.begin) for where in self.assignment
         }
         await self.consumer.assign(wanted)
-        self._schedule_commit()
+
+    async def _stored(self) -> dict[TopicPartition, int]:
+        """What is committed, once no transaction is open that may change it: its end or its timeout is waited for."""
+        while True:
+            try:
+                stored = await fetch_committed(self.cluster, self.group, self.assignment)
+                return {where: committed.offset for where, committed in stored.items()}
+            except UnstableOffsetCommit:
+                if not self.membership.joined:
+                    raise
 
     async def _commit_before_rejoin(self) -> None:
         """What can't be committed any more is read again by whoever gets the partition: at least once."""
@@ -107,6 +121,25 @@ class GroupConsumer:
             self._committed = {}
 
     # --- committing
+    @property
+    def seat(self) -> Seat:
+        """Who this member is, for a transaction that commits its offsets (`Producer.send_offsets`)."""
+        if self.settings.commit_ms is not None:
+            raise InvalidConfig(
+                f"this member of group {self.group!r} commits by itself every {self.settings.commit_ms} ms, also what "
+                "a transaction may still abort: make it with commit_ms=None"
+            )
+        return Seat(self.group, self._generation())
+
+    def _generation(self) -> Generation:
+        """The generation this member is in. Sent without one, a commit would be an administrator's."""
+        if self.membership.generation.id < 0:
+            raise UnknownMember(
+                f"this consumer has no seat in group {self.group!r} (any more): poll, to join it (again);"
+                " what was read since the last commit is read again by whoever has the partition then"
+            )
+        return self.membership.generation
+
     def _schedule_commit(self) -> None:
         if self.settings.commit_ms is not None:
             self._commit_due = self._loop.time() + self.settings.commit_ms / 1000
@@ -124,18 +157,12 @@ class GroupConsumer:
         self, offsets: Mapping[TopicPartition, int] | None = None, *, timeout_ms: int | None = None
     ) -> None:
         """Store offsets for the group: of all that was polled so far, or these (each: the next one to read)."""
-        if self.membership.generation.id < 0:
-            # Sent as it is, the commit would be an administrator's, which a group without members accepts.
-            raise UnknownMember(
-                f"this consumer has no seat in group {self.group!r} (any more): poll, to join it (again);"
-                " what was read since the last commit is read again by whoever has the partition then"
-            )
+        generation = self._generation()
         wanted = dict(self.positions if offsets is None else offsets)
         changed = {where: at for where, at in wanted.items() if self._committed.get(where) != at}
         if not changed:
             return
         values = {where: Committed(at) for where, at in changed.items()}
-        generation = self.membership.generation
         await commit(self.cluster, self.group, values, generation=generation, timeout_ms=timeout_ms)
         self._committed |= changed
 

@@ -4,6 +4,7 @@ Rule 1: a batch gets its sequence number when it is first sent, and keeps it whe
 Rule 2: after a failure nothing new is sent until all in flight was answered; then the failed go first, in order.
 Rule 3: when a numbered batch is given up, the numbers behind it would have a gap: the epoch is raised, and numbering
         starts at 0. (Sequence state on the broker is kept by partition, so an epoch can be raised for one alone.)
+        Not in a transaction: there the epoch is the coordinator's, and whoever gave a batch up gives all of it up.
 Rule 4: a batch that may have been appended is never sent under another number. Before the epoch is raised, each such
         batch is sent once more as it was: it is taken, known as a duplicate, or refused as out of order, and only
         then certainly absent.
@@ -63,6 +64,8 @@ class Batch:
     identity: Identity = Identity()
     sequence: int = -1
     encoded: Buffer | None = None
+    transactional: bool = False
+    attempts: int = 0
     doubtful: bool = False  # it was sent with its number, and nobody knows whether it was appended
 
     def add(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int, size: int) -> int:
@@ -81,6 +84,7 @@ class Batch:
                 producer_id=self.identity.producer_id,
                 producer_epoch=self.identity.epoch,
                 base_sequence=self.sequence,
+                transactional=self.transactional,
             )
             self.records = []
         return self.encoded
@@ -89,8 +93,12 @@ class Batch:
         """Give the batch a number; one that was encoded already gets it in its header."""
         self.identity, self.sequence = identity, sequence
         if self.encoded is not None:
-            header = record_batch.read_header(self.encoded)._replace(
-                producer_id=identity.producer_id, producer_epoch=identity.epoch, base_sequence=sequence
+            header = record_batch.read_header(self.encoded)
+            header = header._replace(
+                producer_id=identity.producer_id,
+                producer_epoch=identity.epoch,
+                base_sequence=sequence,
+                attributes=header.attributes | record_batch.TRANSACTIONAL * self.transactional,
             )
             self.encoded = record_batch.assemble(header, bytes(self.encoded[record_batch.HEADER_BYTES :]))
 
@@ -110,8 +118,9 @@ def record_bytes(key: bytes | None, value: bytes | None, headers: Headers) -> in
 class Line:
     """All batches of one partition that are not settled yet."""
 
-    def __init__(self, where: TopicPartition, in_flight_max: int) -> None:
+    def __init__(self, where: TopicPartition, in_flight_max: int, *, transactional: bool = False) -> None:
         self.where = where
+        self.transactional = transactional
         self.in_flight_max = in_flight_max
         self.identity = Identity()
         self.waiting: deque[Batch] = deque()
@@ -133,7 +142,7 @@ class Line:
 
     def new_batch(self, done: asyncio.Future[Appended], now: float, deadline: float) -> Batch:
         self._serial += 1
-        batch = Batch(self.where, done, self._serial, now, deadline)
+        batch = Batch(self.where, done, self._serial, now, deadline, transactional=self.transactional)
         self.waiting.append(batch)
         return batch
 
@@ -167,6 +176,7 @@ class Line:
             batch.restamp(self.identity, self._next_sequence)
             self._next_sequence = (self._next_sequence + batch.count) % SEQUENCE_BOUND
         batch.doubtful = batch.numbered
+        batch.attempts += 1
         self.in_flight.append(batch)
         return batch
 
@@ -205,7 +215,7 @@ class Line:
         if batch in self.in_flight:
             self.in_flight.remove(batch)
         if isinstance(result, RunnelError):
-            self._gap = self._gap or batch.numbered
+            self._gap = self._gap or (batch.numbered and not self.transactional)
             if not batch.done.done():
                 batch.done.set_exception(result)
                 batch.done.exception()  # whoever awaits gets it; `flush` reports it in any case

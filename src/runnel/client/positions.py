@@ -51,7 +51,7 @@ async def resolve(
     """The offset each position means now. Relative ones stay within what the partition holds."""
     limits = await bounds(cluster, list(wanted), isolation=isolation)
     times = {where: p.number for where, p in wanted.items() if p.anchor is From.TIME}
-    at_times = await list_offsets(cluster, times) if times else {}
+    at_times = await list_offsets(cluster, times, isolation=isolation) if times else {}
     stored_at = [where for where, p in wanted.items() if p.anchor is From.STORED]
     stored = await fetch_committed(cluster, group, stored_at) if group is not None and stored_at else {}
     return {

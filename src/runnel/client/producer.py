@@ -5,24 +5,36 @@
 
 `send` waits only for room (backpressure) and, the first time, for the topic's metadata; the delivery it returns is
 awaited by whoever needs the offset. Order within a partition is kept, through retries too.
+
+With a transactional id, what is sent belongs to transactions, each of which is committed as a whole or not at all:
+
+    async with Producer(cluster, ProducerSettings(transactional_id="billing-1")) as producer:
+        async with producer.transaction():  # an exception aborts it
+            await producer.send("invoices", b"...")
+            await producer.send_offsets(consumer.positions, consumer.seat)
 """
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from runnel.client.cluster import Cluster
 from runnel.client.errors import BufferFull, Closed
 from runnel.client.line import Appended, Batch, record_bytes
 from runnel.client.metadata import Topic, TopicPartition
+from runnel.client.offsets import Committed
 from runnel.client.partitioner import partitioner
 from runnel.client.sender import ACKS_ALL, ProducerSettings, Sender, check_settings
-from runnel.model.errors import InvalidPartitions, RunnelError
+from runnel.client.transaction import State
+from runnel.client.transaction_calls import Seat
+from runnel.client.transactions import Transactions
+from runnel.model.errors import InvalidConfig, InvalidPartitions, RetriableError, RunnelError
 from runnel.model.seams import Buffer
 from runnel.record import batch as record_batch
 from runnel.record.records import Headers
 
-__all__ = ["ACKS_ALL", "Delivered", "Delivery", "Producer", "ProducerSettings"]
+__all__ = ["ACKS_ALL", "Delivered", "Delivery", "Producer", "ProducerSettings", "Seat"]
 
 FIRST_BOUND = 2**16  # enough to spread over any number of partitions
 
@@ -74,7 +86,10 @@ class Producer:
         self.failed = 0
         first = cluster.rng.below(FIRST_BOUND) if cluster.rng is not None else 0
         self._partitioner = partitioner(self.settings.partitioner, first)
-        self._sender = Sender(cluster, self.settings, urgent=self._urgent, on_settled=self._on_settled)
+        self._transactions = self._made_transactions()
+        self._sender = Sender(
+            cluster, self.settings, urgent=self._urgent, on_settled=self._on_settled, transactions=self._transactions
+        )
         self._unsettled_bytes = 0
         self._waiters: list[asyncio.Future[None]] = []
         self._flushing = 0
@@ -83,7 +98,21 @@ class Producer:
         self._settled = asyncio.Event()
         self._closed = False
 
+    def _made_transactions(self) -> Transactions | None:
+        settings = self.settings
+        if settings.transactional_id is None:
+            return None
+        return Transactions(
+            self.cluster,
+            settings.transactional_id,
+            timeout_ms=settings.transaction_timeout_ms,
+            block_ms=settings.block_timeout_ms,
+            wake=lambda: self._sender.wake(),
+        )
+
     async def __aenter__(self) -> "Producer":
+        if self._transactions is not None:
+            await self._transactions.identify()
         return self
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
@@ -105,6 +134,7 @@ class Producer:
         if self._closed or self._unsettled_bytes + size > self.settings.buffer_bytes_max:
             await self._room(size)
         known = self.cluster.known_topic(topic) or await self._topic(topic)
+        self._raise_unless_open()
         where = self._place(known, key, partition)
         when = self.cluster.clock.wall_ms() if timestamp_ms is None else timestamp_ms
         batch = self._batch_for(where, size)
@@ -116,6 +146,7 @@ class Producer:
         if self._closed or self._unsettled_bytes + header.size > self.settings.buffer_bytes_max:
             await self._room(header.size)
         known = self.cluster.known_topic(topic) or await self._topic(topic)
+        self._raise_unless_open()
         batch = self._sender.new_batch(self._sender.line(self._place(known, None, partition)))
         batch.encoded, batch.size_bytes, batch.count, batch.closed = encoded, header.size, header.count, True
         self._unsettled_bytes += header.size
@@ -175,6 +206,11 @@ class Producer:
         if self._closed or self._sender.crash is not None:
             raise Closed("this producer was closed: make a new one") from self._sender.crash
 
+    def _raise_unless_open(self) -> None:
+        """After the waits: what waited may have outlived its transaction."""
+        if self._transactions is not None:
+            self._transactions.now.check_open()
+
     # --- waiting for all
     def _urgent(self) -> bool:
         """Don't wait for company while someone waits for a flush or for room."""
@@ -195,6 +231,15 @@ class Producer:
 
     async def flush(self) -> None:
         """Send everything now and wait for the answers; raises the first failure since the last flush."""
+        await self._drain()
+        if self._transactions is not None and self._transactions.doom is not None:
+            self._transactions.now.check_open()
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+    async def _drain(self) -> None:
+        """Wait until everything is answered or given up."""
         self._flushing += 1
         try:
             while not self._sender.idle:
@@ -203,14 +248,81 @@ class Producer:
                 await self._settled.wait()
         finally:
             self._flushing -= 1
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
 
-    async def close(self, *, flush: bool = True) -> None:
-        """Flush, then stop. Without `flush`, what was not answered yet is given up."""
+    # --- transactions
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        """A transaction: committed at the end of the block, or aborted if an exception leaves it or the commit fails.
+
+        After OutcomeUnknown neither is known to have happened: `commit` tells.
+        """
+        await self.begin()
         try:
-            if flush and not self._closed:
+            yield
+            if self._transactional().now.state is not State.READY:  # it may have been ended in the block
+                await self.commit()
+        except BaseException:
+            await self._abort_if_open()
+            raise
+
+    async def begin(self) -> None:
+        """Begin a transaction; all that is sent belongs to it until it is committed or aborted."""
+        transactions = self._transactional()
+        self._raise_if_closed()
+        await transactions.begin()
+        self._failure = None
+
+    async def commit(self) -> None:
+        """Flush, then commit: all messages and offsets of the transaction become visible, or none.
+
+        TransactionAbortable: none will, abort it. ProducerFenced: this producer is done for. OutcomeUnknown: ask again.
+        """
+        transactions = self._transactional()
+        if transactions.now.state is State.OPEN:
+            transactions.now.check_open()
+            await self._drain()
+        await transactions.commit()
+
+    async def abort(self) -> None:
+        """Give up all that was sent in the transaction: nobody who reads committed messages will see any of it."""
+        transactions = self._transactional()
+        transactions.now.aborting()
+        if not self._sender.idle:
+            transactions.now.give_up()
+        await self._drain()
+        await transactions.abort()
+        self._failure = None
+
+    async def _abort_if_open(self) -> None:
+        """An abort that can't be carried out now is made up for by the next `begin`, or by the coordinator in time."""
+        transactions = self._transactional()
+        if transactions.now.state is State.OPEN:
+            try:
+                await self.abort()
+            except RetriableError:
+                return
+
+    async def send_offsets(self, offsets: Mapping[TopicPartition, int | Committed], seat: Seat) -> None:
+        """Commit offsets of a group (each: the next one to read) with the transaction, and only with it.
+
+        The seat is a GroupConsumer's: if another member has its partitions meanwhile, the transaction can't commit.
+        """
+        await self._transactional().send_offsets(offsets, seat)
+
+    def _transactional(self) -> Transactions:
+        if self._transactions is None:
+            raise InvalidConfig(
+                "this producer has no transactional id: make one with ProducerSettings.transactional_id"
+            )
+        return self._transactions
+
+    # --- the end
+    async def close(self, *, flush: bool = True) -> None:
+        """Flush, then stop; an open transaction is aborted. Without `flush`, what was not answered is given up."""
+        try:
+            if self._transactions is not None and not self._closed:
+                await self._abort_if_open()
+            elif flush and not self._closed:
                 await self.flush()
         finally:
             self._closed = True

@@ -4,6 +4,7 @@ Rule 1: a broker has at most `in_flight_max` requests of ours to answer; a reque
 Rule 2: a batch is settled exactly once: appended, refused for good, or given up at its deadline.
 Rule 3: requests to a broker leave in the order they were made: numbered batches must not overtake each other.
 Rule 4: nothing waits for ever: what has no leader is looked up again after a pause, until the deadline.
+Rule 5: when a transaction is doomed, all of it that is not answered yet is given up.
 """
 
 import asyncio
@@ -14,10 +15,12 @@ from typing import Any, TypeAlias
 
 from runnel.client.cluster import Cluster
 from runnel.client.connection import Asked
-from runnel.client.errors import BrokerUnreachable, Closed, Remedy, check, error_of, remedy_of
-from runnel.client.line import Appended, Batch, Identity, Line
+from runnel.client.errors import BrokerUnreachable, Closed, Remedy, error_of, remedy_of
+from runnel.client.identity import Admission, Anonymous, Idempotence
+from runnel.client.line import Appended, Batch, Line
 from runnel.client.metadata import TopicPartition
-from runnel.model.errors import InvalidConfig, RequestTimedOut, RetriableError, RunnelError
+from runnel.client.transactions import CONCURRENT_PAUSE_MS, Transactions
+from runnel.model.errors import ConcurrentTransactions, InvalidConfig, RequestTimedOut, RetriableError, RunnelError
 from runnel.model.limits import KIB, MIB
 from runnel.record.compression import Compression
 from runnel.wire.kafka import messages as m
@@ -34,6 +37,8 @@ ANSWER_GRACE_MS = 5_000  # so that the broker's own word (timed out, not enough 
 class ProducerSettings:
     acks: int = ACKS_ALL  # 0: none, 1: the leader's, -1: all in-sync replicas'
     idempotent: bool = True  # needs acks all
+    transactional_id: str | None = None  # what is sent belongs to transactions; one producer at a time has the id
+    transaction_timeout_ms: int = 60_000  # a transaction that is open for longer is aborted
     linger_ms: int = 5
     batch_bytes: int = 256 * KIB
     compression: Compression = Compression.NONE
@@ -52,6 +57,8 @@ def check_settings(settings: ProducerSettings) -> None:
         raise InvalidConfig(f"acks can't be {settings.acks}: allowed are 0, 1 and -1 (all)")
     if settings.idempotent and settings.acks != ACKS_ALL:
         raise InvalidConfig(f"an idempotent producer needs acks -1 (all), not {settings.acks}: change one of the two")
+    if settings.transactional_id is not None and not (settings.idempotent and settings.transactional_id):
+        raise InvalidConfig("a producer with a transactional id needs an id that is not empty, and to be idempotent")
     if settings.in_flight_max < 1 or (settings.idempotent and settings.in_flight_max > 5):
         raise InvalidConfig(f"in_flight_max can't be {settings.in_flight_max}: allowed is 1 to 5")
 
@@ -66,6 +73,7 @@ class Sender:
         *,
         urgent: Callable[[], bool],
         on_settled: Callable[[Batch, Appended | RunnelError], None],
+        transactions: Transactions | None = None,
     ) -> None:
         self.cluster = cluster
         self.settings = settings
@@ -79,15 +87,21 @@ class Sender:
         self._writing: set[int] = set()  # brokers whose outbox is being emptied
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
+        self._admission: Admission = transactions or (self._idempotence() if settings.idempotent else Anonymous())
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._looking_up: set[str] = set()
         self._pump: asyncio.Task[None] | None = None
+
+    def _idempotence(self) -> Admission:
+        return Idempotence(self.cluster, self._lines, wake=self.wake, refuse=self._fail_topic)
 
     # --- for the producer
     def line(self, where: TopicPartition) -> Line:
         line = self._lines.get(where)
         if line is None:
-            line = self._lines[where] = Line(where, self.settings.in_flight_max)
+            line = self._lines[where] = Line(
+                where, self.settings.in_flight_max, transactional=self._admission.transactional_id is not None
+            )
         return line
 
     def new_batch(self, line: Line) -> Batch:
@@ -137,10 +151,11 @@ class Sender:
                 continue
 
     def _expire(self) -> None:
-        now = self._loop.time()
+        doom = self._admission.doom
+        now = self._loop.time() if doom is None else float("inf")
         for line in self._active.values():
             for batch in line.expired(now):
-                self._settle(line, batch, self._late(batch))
+                self._settle(line, batch, doom or self._late(batch))
 
     def _late(self, batch: Batch) -> RequestTimedOut:
         return RequestTimedOut(
@@ -173,9 +188,7 @@ class Sender:
         leader = self._leader(line.where)
         if leader is None:
             self._look_up(line.where.topic)
-        elif self.settings.idempotent and (line.identity.producer_id < 0 or line.worn_out):
-            self._identify(line)
-        else:
+        elif self._admission.admits(line, self._spawn):
             ready.setdefault(leader, []).append(line)
 
     def _send_request(self, broker: int, lines: list[Line], linger_s: float) -> list[Line]:
@@ -211,7 +224,7 @@ class Sender:
             self.crash = self.crash or task.exception()
             self.abandon()
 
-    # --- what it takes to send: leaders and an identity
+    # --- what it takes to send: leaders
     def _look_up(self, topic: str) -> None:
         if topic not in self._looking_up:
             self._looking_up.add(topic)
@@ -249,30 +262,6 @@ class Sender:
                 for batch in line.expired(float("inf")):
                     self._settle(line, batch, error)
 
-    def _identify(self, line: Line) -> None:
-        """One producer id serves all partitions, until one of them wears out its epochs."""
-        fresh = next((other.identity for other in self._lines.values() if other.identity.epoch == 0), None)
-        if fresh is not None and not line.worn_out:
-            line.adopt(fresh)
-            self._wake.set()
-        elif "" not in self._looking_up:
-            self._looking_up.add("")
-            self._spawn(self._init_identity(line))
-
-    async def _init_identity(self, line: Line) -> None:
-        request = m.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-        try:
-            answer = await self.cluster.ask_any(Api.INIT_PRODUCER_ID, request, m.InitProducerIdResponse)
-            check(answer.error_code, action="get a producer id", broker=str(self.cluster))
-            line.adopt(Identity(answer.producer_id, answer.producer_epoch))
-        except RetriableError:
-            line.not_before = self._loop.time() + self.cluster.settings.backoff_ms_max / 1000
-        except RunnelError as error:
-            self._fail_topic(line.where.topic, error)
-        finally:
-            self._looking_up.discard("")
-            self._wake.set()
-
     # --- one request
     async def _write(self, broker: int) -> None:
         """Send the requests to one broker in their order; when one can't be sent, those behind it are not either."""
@@ -295,7 +284,9 @@ class Sender:
         await connection.room(self.settings.request_timeout_ms)
         topics = [self.cluster.known_topic(batch.where.topic) for _, batch in batches]
         by_id = all(topic is not None and topic.has_id for topic in topics)
-        version = connection.version_of(Api.PRODUCE, version_max=None if by_id else PRODUCE_BY_ID - 1)
+        bounds = [None if by_id else PRODUCE_BY_ID - 1, self._admission.produce_version_max]
+        version_max = min((bound for bound in bounds if bound is not None), default=None)
+        version = connection.version_of(Api.PRODUCE, version_max=version_max)
         request = self._request(batches)
         if self.settings.acks == 0:
             connection.tell(Api.PRODUCE, request, version=version)
@@ -346,7 +337,10 @@ class Sender:
                 )
             )
         return m.ProduceRequest(
-            acks=self.settings.acks, timeout_ms=self.settings.request_timeout_ms, topic_data=list(topics.values())
+            transactional_id=self._admission.transactional_id,
+            acks=self.settings.acks,
+            timeout_ms=self.settings.request_timeout_ms,
+            topic_data=list(topics.values()),
         )
 
     def _settle_all(self, batches: Request, answer: m.ProduceResponse, broker: str) -> None:
@@ -385,12 +379,22 @@ class Sender:
 
     def _again(self, batches: Iterable[tuple[Line, Batch]], error: RunnelError, *, absent: bool = False) -> None:
         now = self._loop.time()
+        doom = self._admission.doom
         for line, batch in batches:
-            if batch.deadline <= now:
-                self._settle(line, batch, error)
+            if batch.deadline <= now or doom is not None:
+                self._settle(line, batch, doom or error)
             else:
-                line.retry(batch, now + self.cluster.settings.backoff_ms_min / 1000, absent=absent)
+                line.retry(batch, now + self._pause_ms(batch, error) / 1000, absent=absent)
+
+    def _pause_ms(self, batch: Batch, error: RunnelError) -> int:
+        """The transaction before this one is mostly ended very soon."""
+        settings = self.cluster.settings
+        if isinstance(error, ConcurrentTransactions):
+            return min(CONCURRENT_PAUSE_MS << min(batch.attempts - 1, 8), settings.backoff_ms_max)
+        return settings.backoff_ms_min
 
     def _settle(self, line: Line, batch: Batch, result: Appended | RunnelError) -> None:
+        if isinstance(result, RunnelError):
+            self._admission.fail(result)
         line.settle(batch, result)
         self._on_settled(batch, result)

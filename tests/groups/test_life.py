@@ -3,6 +3,7 @@
 After every step:
 - no partition is held by two members, and what a live client reads is what the group says it holds;
 - the committed offsets are those that were acknowledged, and no zombie commits;
+- offsets in transactions show when their transaction is committed, are unstable until then, and never show otherwise;
 - a replay of the log gives the same shard;
 - whatever can time out has a deadline;
 - every ticket is answered once.
@@ -32,10 +33,12 @@ from runnel.groups.subscription import (
 )
 from runnel.groups.timers import Alarm, Timer
 from runnel.groups.values import (
+    CommitInTransaction,
     CommitOffsets,
     ConsumerAlive,
     ConsumerHeartbeat,
     Done,
+    EndTransaction,
     FetchOffsets,
     GroupState,
     Heartbeat,
@@ -262,6 +265,29 @@ class Modern(Client):
         self.world.tell("consumer_heartbeat", ConsumerHeartbeat("g", self.member_id, epoch, instance_id=self.instance))
 
 
+class Producer:
+    """A transactional producer: what it holds, each with its place among all that was ever held."""
+
+    def __init__(self, producer_id: int, bumps: bool) -> None:
+        self.producer_id = producer_id
+        self.bumps = bumps  # its epoch goes up at each end (KIP-890)
+        self.epoch = 0
+        self.holds: dict[PartitionKey, tuple[int, int]] = {}  # place and offset
+        self.last_end: EndTransaction | None = None
+
+    def end(self, commit: bool) -> EndTransaction:
+        self.epoch += self.bumps
+        self.last_end = EndTransaction(
+            producer_id=self.producer_id, producer_epoch=self.epoch, commit=commit, coordinator_epoch=0,
+            bumped=self.bumps,
+        )  # fmt: skip
+        return self.last_end
+
+    def forget(self, key: PartitionKey, before: int) -> None:
+        if key in self.holds and self.holds[key][0] < before:
+            del self.holds[key]
+
+
 class World(RuleBasedStateMachine):
     modern = True  # both kinds of members
 
@@ -279,6 +305,8 @@ class World(RuleBasedStateMachine):
         self.asked = 0
         self.lossy = False
         self.committed: dict[PartitionKey, int] = {}
+        self.producers = [Producer(0, bumps=True), Producer(1, bumps=True), Producer(2, bumps=False)]
+        self.held = 0
 
     @initialize(cooperative=st.booleans())
     def begin(self, cooperative: bool) -> None:
@@ -369,18 +397,75 @@ class World(RuleBasedStateMachine):
         request = CommitOffsets(
             "g", client.member_id, client.generation, (OffsetToCommit(key, Offset(offset)),), client.instance
         )
-        now = Millis(self.now)
         speaks = self.may_commit(client, key)
-        step = self.shard.commit_offsets(request, -1, self.topics, now, now)
-        (reply,) = step.replies
-        self.log += step.records
+        (reply,) = self.put("commit_offsets", request).replies
         accepted = isinstance(reply.result, OffsetsCommitted) and reply.result.errors == (None,)
         assert speaks or not accepted, "a zombie committed"
         if accepted:
-            self.committed[key] = offset
+            self.settle(key, offset, place=self.held + 1)
 
-    def may_commit(self, client: Client, key: PartitionKey | None = None) -> bool:
-        """Whether the group knows this member in its generation or epoch, or in an earlier one with this partition."""
+    def settle(self, key: PartitionKey, offset: int, place: int) -> None:
+        """An offset counts from now on; what was held before it never will."""
+        self.committed[key] = offset
+        for producer in self.producers:
+            producer.forget(key, place)
+
+    # --- transactions
+    @rule(
+        number=st.integers(0, 10), partition=st.integers(0, 3), producer=st.integers(0, 2), outside=st.booleans()
+    )  # fmt: skip
+    def hold(self, number: int, partition: int, producer: int, outside: bool) -> None:
+        clients = self.clients + self.dead
+        if not clients:
+            return
+        client, key = clients[number % len(clients)], sorted(self.topics.all())[partition]
+        holder, offset = self.producers[producer], 1_000 + self.held
+        member_id, generation, instance = ("", -1, None) if outside else (
+            client.member_id, client.generation, client.instance
+        )  # fmt: skip
+        request = CommitInTransaction(
+            "g", member_id, generation, (OffsetToCommit(key, Offset(offset)),), instance,
+            producer_id=holder.producer_id, producer_epoch=holder.epoch, coordinator_epoch=0,
+        )  # fmt: skip
+        outside = request.from_outside
+        speaks = outside or self.may_commit(client, key, held=True)
+        (reply,) = self.put("commit_in_transaction", request).replies
+        accepted = isinstance(reply.result, OffsetsCommitted) and reply.result.errors == (None,)
+        assert speaks or not accepted, "a zombie's offsets were held"
+        assert accepted or not outside, "a producer that names no member was refused"
+        if accepted:
+            self.held += 1
+            holder.holds[key] = (self.held, offset)
+
+    @rule(producer=st.integers(0, 2), commit=st.booleans())
+    def end(self, producer: int, commit: bool) -> None:
+        holder = self.producers[producer]
+        (reply,) = self.put("end_transaction", holder.end(commit)).replies
+        assert reply.result == Done()
+        held, holder.holds = holder.holds, {}
+        if commit:
+            for key, (place, offset) in held.items():
+                self.settle(key, offset, place)
+
+    @rule(producer=st.integers(0, 1))
+    def end_again(self, producer: int) -> None:
+        """The last end comes once more, late: into the next transaction, perhaps."""
+        if (last := self.producers[producer].last_end) is not None:
+            step = self.put("end_transaction", last)
+            assert not step.records
+            assert step.replies[0].result == Done()
+
+    def put(self, verb: str, request: object) -> Step:
+        now = Millis(self.now)
+        step: Step = getattr(self.shard, verb)(request, -1, self.topics, now, now)
+        self.log += step.records
+        return step
+
+    def may_commit(self, client: Client, key: PartitionKey | None = None, held: bool = False) -> bool:
+        """Whether the group knows this member in its generation or epoch, or in an earlier one with this partition.
+
+        What is held for a transaction may be so while the group rebalances.
+        """
         group = self.shard._groups.get("g")
         if isinstance(group, ConsumerGroup):
             member = group.members.get(client.member_id)
@@ -389,7 +474,7 @@ class World(RuleBasedStateMachine):
                 known = known or member.current.since(key) <= client.generation <= member.current.epoch
             return known or (not group.members and client.generation < 0)
         if isinstance(group, ClassicGroup):
-            completing = group.state is GroupState.COMPLETING_REBALANCE
+            completing = group.state is GroupState.COMPLETING_REBALANCE and not held
             known = client.member_id in group.roster.members and group.generation == client.generation
             return (known and not completing) or (group.empty and client.generation < 0)
         return client.generation < 0
@@ -440,11 +525,16 @@ class World(RuleBasedStateMachine):
 
     @invariant()
     def what_was_acknowledged_is_there(self) -> None:
-        now = Millis(self.now)
-        step = self.shard.fetch_offsets(FetchOffsets("g"), -1, self.topics, now, now)
-        (reply,) = step.replies
+        (reply,) = self.put("fetch_offsets", FetchOffsets("g")).replies
         assert isinstance(reply.result, OffsetsFetched)
         assert {each.partition: each.offset for each in reply.result.offsets} == self.committed
+
+    @invariant()
+    def what_may_still_change_is_unstable(self) -> None:
+        (reply,) = self.put("fetch_offsets", FetchOffsets("g", require_stable=True)).replies
+        assert isinstance(reply.result, OffsetsFetched)
+        unstable = {each.partition for each in reply.result.offsets if each.error is not None}
+        assert unstable == {key for producer in self.producers for key in producer.holds}
 
     @invariant()
     def a_replay_gives_the_same(self) -> None:
@@ -452,6 +542,7 @@ class World(RuleBasedStateMachine):
         again = self.load()
         self.rng = rng
         assert again._store.groups == self.shard._store.groups
+        assert again._store._holders == self.shard._store._holders
         group, other = self.shard._groups.get("g"), again._groups.get("g")
         if isinstance(group, ConsumerGroup):
             assert isinstance(other, ConsumerGroup)
@@ -512,7 +603,8 @@ TestClassic = ClassicWorld.TestCase
 TestClassic.settings = settings(max_examples=15, stateful_step_count=30, deadline=None)
 
 WEIGHTS = {
-    "come": 6, "act": 40, "go_on": 14, "die": 2, "leave": 2, "commit": 12, "pass_time": 6, "grow": 1, "crash": 3
+    "come": 6, "act": 40, "go_on": 14, "die": 2, "leave": 2, "commit": 12, "pass_time": 6, "grow": 1, "crash": 3,
+    "hold": 12, "end": 5, "end_again": 1,
 }  # fmt: skip
 
 
@@ -530,6 +622,14 @@ def test_a_long_life(seed: int, kind: type[World]) -> None:
         "die": lambda: {"number": draw(6)},
         "leave": lambda: {"number": draw(6)},
         "commit": lambda: {"number": draw(11), "partition": draw(4)},
+        "hold": lambda: {
+            "number": draw(11),
+            "partition": draw(4),
+            "producer": draw(3),
+            "outside": chance.random() < 0.3,
+        },
+        "end": lambda: {"producer": draw(3), "commit": chance.random() < 0.6},
+        "end_again": lambda: {"producer": draw(2)},
         "pass_time": lambda: {"span": chance.choice([100, 3_000, 9_000, 30_000])},
     }
     draw = chance.randrange
@@ -538,6 +638,7 @@ def test_a_long_life(seed: int, kind: type[World]) -> None:
         world.nobody_holds_what_another_holds()
         world.no_two_read_the_same()
         world.what_was_acknowledged_is_there()
+        world.what_may_still_change_is_unstable()
         world.a_replay_gives_the_same()
         world.whatever_can_time_out_has_a_deadline()
     world.teardown()

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel.groups.records import (
+    AnyKey,
     ClassicGroupRecord,
     ClassicMemberRecord,
     ClassicTerms,
@@ -19,6 +20,9 @@ from runnel.groups.records import (
     MemberState,
     OffsetKey,
     OffsetRecord,
+    PendingKey,
+    PendingOffset,
+    PendingRecord,
     TargetRecord,
     Value,
     decode,
@@ -33,7 +37,7 @@ from runnel.model.ids import PartitionKey, TopicId
 ID = uuid.UUID(int=7)
 TOPIC = TopicId(ID)
 CLASSIC = ClassicTerms(1, (("range", b""),))
-VALUES: list[tuple[Key | OffsetKey, Value]] = [
+VALUES: list[tuple[AnyKey, Value]] = [
     (Key(Kind.GROUP, "g"), ClassicGroupRecord("consumer", 3, "range", "m", True, 1_000)),
     (Key(Kind.GROUP, "g"), ConsumerGroupRecord(5, 4, "uniform", 2**48 - 1, 1_000)),
     (Key(Kind.MEMBER, "g", "m"), ClassicMemberRecord(None, "c", "h", 1, 2, (("range", b"\x00\xff"),), b"\x01")),
@@ -42,11 +46,12 @@ VALUES: list[tuple[Key | OffsetKey, Value]] = [
     (Key(Kind.TARGET, "g", "m"), TargetRecord(((ID, (0, 1)),))),
     (Key(Kind.CURRENT, "g", "m"), CurrentRecord(-2, 3, MemberState.UNREVOKED, ((3, ((ID, (0,)),)),), ())),
     (OffsetKey("g", PartitionKey(TOPIC, 2)), OffsetRecord(2**62, -1, "mémo", 1_000, None)),
+    (PendingKey("g", 2**62), PendingRecord(3, 4, (PendingOffset(ID, 2, 1, 2**62, -1, "mémo"),))),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("key", "value"), VALUES)
-def test_a_record_comes_back(key: Key | OffsetKey, value: Value) -> None:
+def test_a_record_comes_back(key: AnyKey, value: Value) -> None:
     assert decode(encode_key(key), encode_value(value)) == (key, value)
     assert decode(encode_key(key), None) == (key, None)
 
@@ -57,6 +62,8 @@ def test_the_bytes_are_those_of_the_page() -> None:
     assert msgspec.msgpack.decode(encode_value(VALUES[1][1])) == [2, 5, 4, "uniform", 2**48 - 1, 1_000]
     assert msgspec.msgpack.decode(encode_value(VALUES[5][1])) == [1, [[ID.bytes, [0, 1]]]]
     assert msgspec.msgpack.decode(encode_value(VALUES[7][1])) == [1, 2**62, -1, "mémo", 1_000, None]
+    assert msgspec.msgpack.decode(encode_key(VALUES[8][0])) == [6, "g", 2**62]
+    assert msgspec.msgpack.decode(encode_value(VALUES[8][1])) == [1, 3, 4, [[ID.bytes, 2, 1, 2**62, -1, "mémo"]]]
 
 
 def test_a_field_at_the_end_is_skipped_and_a_missing_one_has_its_default() -> None:
@@ -79,6 +86,7 @@ def test_an_unreadable_value_stops_the_load(value: bytes) -> None:
 
 @pytest.mark.parametrize("key", [b"", b"\xc1", msgspec.msgpack.encode([]), msgspec.msgpack.encode([5, "g", "x", 1]),
                                  msgspec.msgpack.encode([5, "g", b"short", 1]), msgspec.msgpack.encode([1]),
+                                 msgspec.msgpack.encode([6, "g", "x"]), msgspec.msgpack.encode([6, "g"]),
                                  msgspec.msgpack.encode(7)])  # fmt: skip
 def test_an_unreadable_key_stops_the_load(key: bytes) -> None:
     with pytest.raises(Fatal, match="can't be read"):

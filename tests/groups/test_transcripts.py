@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 
 from runnel.groups import GroupConfig, GroupShard, Step
-from runnel.groups.records import OffsetKey, decode
+from runnel.groups.records import OffsetKey, PendingKey, PendingRecord, decode
 from runnel.groups.subscription import Subscription, read_assignment, write_assignment, write_subscription
 from runnel.groups.values import (
+    CommitInTransaction,
     CommitOffsets,
     ConsumerAlive,
     ConsumerHeartbeat,
@@ -26,6 +27,8 @@ from runnel.groups.values import (
     DescribedConsumerGroup,
     DescribedGroup,
     Done,
+    EndTransaction,
+    FetchedOffset,
     FetchOffsets,
     Heartbeat,
     Join,
@@ -144,7 +147,8 @@ class Stage:
                     self.topics.make(name, int(value))
             case "drop":
                 gone = self.topics.remove(words[0])
-                self.take(self.shard.topic_deleted(gone, self.topics, Millis(self.now), self.wall))
+                if "unseen" not in words:
+                    self.take(self.shard.topic_deleted(gone, self.topics, Millis(self.now), self.wall))
             case "crash":
                 self._shard = None
                 self.tickets.clear()
@@ -250,10 +254,27 @@ class Stage:
             group, member_id, generation, offsets, instance, None if retention is None else int(retention)
         )
 
+    def ask_hold(self, actor: Actor, flags: set[str], given: dict[str, str]) -> CommitInTransaction:
+        """As `commit`, in the transaction of a producer: pid=7/0 is its id and epoch."""
+        producer_id, _, epoch = given.pop("pid", "7/0").partition("/")
+        coordinator = int(given.pop("coordinator", 1))
+        commit = self.ask_commit(actor, flags, given)
+        return CommitInTransaction(
+            commit.group_id, commit.member_id, commit.generation, commit.offsets, commit.instance_id,
+            producer_id=int(producer_id), producer_epoch=int(epoch), coordinator_epoch=coordinator,
+        )  # fmt: skip
+
+    def ask_end(self, actor: Actor, flags: set[str], given: dict[str, str]) -> EndTransaction:
+        producer_id, _, epoch = given.get("pid", "7/0").partition("/")
+        return EndTransaction(
+            producer_id=int(producer_id), producer_epoch=int(epoch), commit="commit" in flags,
+            coordinator_epoch=int(given.get("coordinator", 1)), bumped="bumped" in flags,
+        )  # fmt: skip
+
     def ask_fetch(self, actor: Actor, flags: set[str], given: dict[str, str]) -> FetchOffsets:
         wanted = self.partitions(given["of"]) if "of" in given else None
         if "as" not in given:
-            return FetchOffsets(given.get("group", "g"), wanted)
+            return FetchOffsets(given.get("group", "g"), wanted, require_stable="stable" in flags)
         return FetchOffsets("g", wanted, self.actors[given["as"]].member_id, int(given["epoch"]))
 
     def ask_delete_offsets(self, actor: Actor, flags: set[str], given: dict[str, str]) -> DeleteOffsets:
@@ -321,8 +342,7 @@ class Stage:
                 return " ".join("ok" if error is None else type(error).__name__ for error in errors)
             case OffsetsFetched(offsets=found):
                 return " ".join(
-                    f"{self.listed((each.partition,))}={each.offset}{each.metadata and ':' + each.metadata}"
-                    for each in found
+                    f"{self.listed((each.partition,))}={shown_offset(each)}" for each in found
                 ) or "nothing"  # fmt: skip
         return self.shown_group(result)
 
@@ -358,6 +378,10 @@ class Stage:
         name, sign = record[0], "-" if value is None else "+"
         if isinstance(name, OffsetKey):
             return f"{sign}offset {self.listed((name.partition,))}"
+        if isinstance(name, PendingKey):
+            held = record[1].offsets if isinstance(record[1], PendingRecord) else ()
+            shown = [f"{self.listed((each.partition,))}={each.offset}" for each in held]
+            return " ".join([f"{sign}pending {name.producer_id}", *shown])
         return f"{sign}{name.kind.name.lower()} {short(name.member_id)}".rstrip()
 
 
@@ -365,9 +389,15 @@ VERBS = {
     "beat": "heartbeat",
     "hb": "consumer_heartbeat",
     "commit": "commit_offsets",
+    "hold": "commit_in_transaction",
+    "end": "end_transaction",
     "fetch": "fetch_offsets",
     "delete": "delete_group",
 }
+
+
+def shown_offset(each: FetchedOffset) -> str:
+    return type(each.error).__name__ if each.error else f"{each.offset}{each.metadata and ':' + each.metadata}"
 
 
 def pair(word: str) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from runnel.groups.subscription import CONSUMER, Subscription
 from runnel.groups.timers import Alarm
 from runnel.groups.turn import Turn
 from runnel.groups.values import (
+    CommitInTransaction,
     CommitOffsets,
     DescribedGroup,
     Done,
@@ -253,16 +254,28 @@ class ClassicGroup(Rebalance):
         """Raise unless this request may commit. A commit also shows that its member is alive."""
         if request.generation < 0 and self.state is GroupState.EMPTY:
             return
-        if request.generation < 0 and not request.member_id and request.instance_id is None:
+        if request.from_outside:
             raise UnknownMember(f"group {self.group_id!r} has members: stop them before committing from outside")
         member = self._speaker(request.member_id, request.instance_id, request.generation)
         if self.state is GroupState.COMPLETING_REBALANCE:  # its partitions may be another's by now (KAFKA-8421)
             raise RebalanceInProgress(f"group {self.group_id!r} rebalances: sync before committing")
         self._heard(member, turn)
 
+    def check_transaction(self, request: CommitInTransaction) -> None:
+        """Raise unless this request may hold offsets for a transaction (KIP-447).
+
+        A producer that names no member is fenced by its transactional id alone. A rebalance does not stand in the way:
+        whoever gets the partitions waits for the end of the transaction.
+        """
+        if request.from_outside or (request.generation < 0 and self.state is GroupState.EMPTY):
+            return
+        self._speaker(request.member_id, request.instance_id, request.generation)
+
     def check_partition(self, request: CommitOffsets, partition: PartitionKey) -> RunnelError | None:
         """Whoever may commit may commit everything: what its members have, the broker does not know."""
         return None
+
+    check_transaction_partition = check_partition
 
     def check_fetch(self, request: FetchOffsets) -> None:
         """Anybody may read the offsets of a classic group."""

@@ -17,6 +17,7 @@ from runnel.groups.timers import Alarm, Timer
 from runnel.groups.turn import Turn
 from runnel.groups.values import (
     LEAVE_STATIC,
+    CommitInTransaction,
     CommitOffsets,
     ConsumerAlive,
     ConsumerHeartbeat,
@@ -170,13 +171,29 @@ class ConsumerGroup(ClassicSeats):
             return None
         return _stale(member, request.generation)
 
+    def check_transaction(self, request: CommitInTransaction) -> None:
+        """As a classic group does; producers know generations alone, so that a stale epoch is an illegal one."""
+        if request.from_outside or (request.generation < 0 and not self.members):
+            return
+        member = self._find(request.member_id, request.instance_id)
+        if member.is_classic or not 0 < request.generation <= member.current.epoch:
+            self._check_generation(member, request.generation)
+
+    def check_transaction_partition(self, request: CommitOffsets, partition: PartitionKey) -> RunnelError | None:
+        problem = self.check_partition(request, partition)
+        return IllegalGeneration(str(problem)) if isinstance(problem, StaleMemberEpoch) else problem
+
     def check_fetch(self, request: FetchOffsets) -> None:
         if request.member_id is not None or request.member_epoch >= 0:
             self._check_epoch(self._find(request.member_id or "", None), request.member_epoch)
 
+    def _check_generation(self, member: Consumer, generation: int) -> None:
+        if generation != member.current.epoch:
+            raise IllegalGeneration(f"generation {generation} is over, now is {member.current.epoch}: join again")
+
     def _check_epoch(self, member: Consumer, epoch: int) -> None:
-        if epoch != member.current.epoch and member.is_classic:
-            raise IllegalGeneration(f"generation {epoch} is over, now is {member.current.epoch}: join again")
+        if member.is_classic:
+            self._check_generation(member, epoch)
         if epoch != member.current.epoch:
             raise _stale(member, epoch)
 

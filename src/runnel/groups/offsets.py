@@ -2,15 +2,32 @@
 
 Rule 1: offsets are keyed by topic id: a topic that is created again begins without any.
 Rule 2: whether a request may commit is the group's decision; this module only keeps what it was given.
+Rule 3: what is pending in a transaction gives way to what came later, and goes when the offset is deleted; it keeps
+        an older offset of the same partition from expiring.
 """
 
 from collections.abc import Callable
 
+from runnel.groups import pending
 from runnel.groups.records import OffsetKey, OffsetRecord
 from runnel.groups.store import Stored
 from runnel.groups.turn import Turn
-from runnel.groups.values import CommitOffsets, DeleteOffsets, FetchedOffset, OffsetToCommit
-from runnel.model.errors import GroupSubscribed, OffsetMetadataTooLarge, RunnelError, UnknownTopic, UnknownTopicId
+from runnel.groups.values import (
+    CommitInTransaction,
+    CommitOffsets,
+    DeleteOffsets,
+    FetchedOffset,
+    FetchOffsets,
+    OffsetToCommit,
+)
+from runnel.model.errors import (
+    GroupSubscribed,
+    OffsetMetadataTooLarge,
+    RunnelError,
+    UnknownTopic,
+    UnknownTopicId,
+    UnstableOffsetCommit,
+)
 from runnel.model.ids import NO_EPOCH, NO_OFFSET, Epoch, Offset, PartitionKey, TopicId
 
 Check = Callable[[CommitOffsets, PartitionKey], RunnelError | None]
@@ -18,7 +35,23 @@ Check = Callable[[CommitOffsets, PartitionKey], RunnelError | None]
 
 def commit(request: CommitOffsets, check: Check, turn: Turn) -> tuple[RunnelError | None, ...]:
     """Keep what can be kept; `check` is what the group says of a single partition."""
-    return tuple(_commit_one(request, each, check, turn) for each in request.offsets)
+    problems = tuple(_commit_one(request, each, check, turn) for each in request.offsets)
+    stored = turn.store.groups.get(request.group_id)
+    if stored and stored.pending:
+        kept = {each.partition for each in _sound(request, problems)}
+        pending.forget(request.group_id, lambda each: each.partition in kept, turn)
+    return problems
+
+
+def _sound(request: CommitOffsets, problems: tuple[RunnelError | None, ...]) -> list[OffsetToCommit]:
+    return [each for each, problem in zip(request.offsets, problems, strict=True) if problem is None]
+
+
+def hold(request: CommitInTransaction, check: Check, turn: Turn) -> tuple[RunnelError | None, ...]:
+    """Keep what can be kept until the transaction ends."""
+    problems = tuple(_problem(each, turn) or check(request, each.partition) for each in request.offsets)
+    pending.hold(request, _sound(request, problems), turn)
+    return problems
 
 
 def _commit_one(request: CommitOffsets, each: OffsetToCommit, check: Check, turn: Turn) -> RunnelError | None:
@@ -42,14 +75,20 @@ def _problem(each: OffsetToCommit, turn: Turn) -> RunnelError | None:
     return None
 
 
-def fetch(stored: Stored | None, partitions: tuple[PartitionKey, ...] | None) -> tuple[FetchedOffset, ...]:
+def fetch(request: FetchOffsets, turn: Turn) -> tuple[FetchedOffset, ...]:
     """All offsets, or those asked for; -1 where there is none."""
-    offsets = stored.offsets if stored else {}
-    wanted = partitions if partitions is not None else tuple(offsets)
-    return tuple(_fetched(partition, offsets.get(partition)) for partition in wanted)
+    stored = turn.store.groups.get(request.group_id) or Stored()
+    unstable = pending.partitions(stored) if request.require_stable else frozenset()
+    wanted = request.partitions
+    if wanted is None:
+        wanted = (*stored.offsets, *sorted(unstable - stored.offsets.keys()))
+    return tuple(_fetched(each, stored.offsets.get(each), each in unstable) for each in wanted)
 
 
-def _fetched(partition: PartitionKey, record: OffsetRecord | None) -> FetchedOffset:
+def _fetched(partition: PartitionKey, record: OffsetRecord | None, unstable: bool) -> FetchedOffset:
+    if unstable:
+        error = UnstableOffsetCommit(f"a transaction that holds an offset of {partition} has not ended: try again")
+        return FetchedOffset(partition, NO_OFFSET, NO_EPOCH, "", error)
     if record is None:
         return FetchedOffset(partition, NO_OFFSET, NO_EPOCH, "")
     return FetchedOffset(partition, Offset(record.offset), Epoch(record.leader_epoch), record.metadata)
@@ -66,6 +105,7 @@ def _delete_one(
     if name is not None and subscribes(name):
         return GroupSubscribed(f"group {group_id!r} still subscribes to {name!r}: stop its members first")
     turn.store.drop(OffsetKey(group_id, partition))
+    pending.forget(group_id, lambda each: each.partition == partition, turn)
     return None
 
 
@@ -73,12 +113,16 @@ def drop_topic(topic_id: TopicId, turn: Turn) -> None:
     for group_id, stored in list(turn.store.groups.items()):
         for partition in [each for each in stored.offsets if each.topic_id == topic_id]:
             turn.store.drop(OffsetKey(group_id, partition))
+        pending.forget(group_id, lambda each: each.topic_id == topic_id, turn)
 
 
 def drop_expired(group_id: str, unused_since_ms: Callable[[int, str | None], int | None], turn: Turn) -> None:
     """Forget what was not needed for so long; `unused_since_ms` is the group's word on a commit time and a topic."""
-    stored = turn.store.groups.get(group_id)
-    for partition, record in list(stored.offsets.items()) if stored else ():
+    stored = turn.store.groups.get(group_id) or Stored()
+    awaited = pending.partitions(stored)
+    for partition, record in list(stored.offsets.items()):
+        if partition in awaited:
+            continue
         since_ms = unused_since_ms(record.committed_ms, turn.topics.name_of(partition.topic_id))
         if since_ms is not None and turn.wall_ms >= _end_ms(record, since_ms, turn.config.offsets_retention_ms):
             turn.store.drop(OffsetKey(group_id, partition))

@@ -26,6 +26,7 @@ class Kind(IntEnum):
     TARGET = 3
     CURRENT = 4
     OFFSET = 5
+    PENDING = 6
 
 
 class MemberState(IntEnum):
@@ -47,6 +48,16 @@ class Key(NamedTuple):
 class OffsetKey(NamedTuple):
     group_id: str
     partition: PartitionKey
+
+
+class PendingKey(NamedTuple):
+    """What a group's offsets will be if a producer's transaction is committed."""
+
+    group_id: str
+    producer_id: int
+
+
+AnyKey: TypeAlias = Key | OffsetKey | PendingKey
 
 
 class ClassicGroupRecord(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -115,9 +126,28 @@ class OffsetRecord(msgspec.Struct, frozen=True, array_like=True, tag=1):
     expires_ms: int | None = None  # wall time; only if an old client asked for its own retention
 
 
+class PendingOffset(msgspec.Struct, frozen=True, array_like=True):
+    topic_id: UUID
+    number: int
+    order: int  # which of the group's pending offsets came later, also those of other producers
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+    @property
+    def partition(self) -> PartitionKey:
+        return PartitionKey(TopicId(self.topic_id), self.number)
+
+
+class PendingRecord(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    epoch: int  # of the producer
+    coordinator_epoch: int  # of the transaction's coordinator, when it let the offsets in
+    offsets: tuple[PendingOffset, ...]
+
+
 GroupRecord: TypeAlias = ClassicGroupRecord | ConsumerGroupRecord
 MemberRecord: TypeAlias = ClassicMemberRecord | ConsumerMemberRecord
-Value: TypeAlias = GroupRecord | MemberRecord | TargetRecord | CurrentRecord | OffsetRecord
+Value: TypeAlias = GroupRecord | MemberRecord | TargetRecord | CurrentRecord | OffsetRecord | PendingRecord
 
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 _values: dict[Kind, msgspec.msgpack.Decoder[Value]] = {
@@ -126,12 +156,15 @@ _values: dict[Kind, msgspec.msgpack.Decoder[Value]] = {
     Kind.TARGET: msgspec.msgpack.Decoder(TargetRecord),
     Kind.CURRENT: msgspec.msgpack.Decoder(CurrentRecord),
     Kind.OFFSET: msgspec.msgpack.Decoder(OffsetRecord),
+    Kind.PENDING: msgspec.msgpack.Decoder(PendingRecord),
 }
 
 
-def encode_key(key: Key | OffsetKey) -> bytes:
+def encode_key(key: AnyKey) -> bytes:
     if isinstance(key, OffsetKey):
         return _encoder.encode((Kind.OFFSET, key.group_id, key.partition.topic_id.bytes, key.partition.number))
+    if isinstance(key, PendingKey):
+        return _encoder.encode((Kind.PENDING, key.group_id, key.producer_id))
     return _encoder.encode((key.kind, key.group_id, key.member_id))
 
 
@@ -139,7 +172,7 @@ def encode_value(value: Value) -> bytes:
     return _encoder.encode(value)
 
 
-def decode(key: bytes, value: bytes | None) -> tuple[Key | OffsetKey, Value | None] | None:
+def decode(key: bytes, value: bytes | None) -> tuple[AnyKey, Value | None] | None:
     """One record as it was written; None if its kind is unknown: a newer broker wrote it and can do without us."""
     try:
         parts = msgspec.msgpack.decode(key)
@@ -153,7 +186,12 @@ def decode(key: bytes, value: bytes | None) -> tuple[Key | OffsetKey, Value | No
         ) from None
 
 
-def _key(kind: Kind, parts: list[object]) -> Key | OffsetKey:
+def _key(kind: Kind, parts: list[object]) -> AnyKey:
+    if kind is Kind.PENDING:
+        _, group_id, producer_id = parts
+        if not isinstance(producer_id, int):
+            raise ValueError("a pending offset's key names its producer by a number")
+        return PendingKey(str(group_id), producer_id)
     if kind is not Kind.OFFSET:
         _, group_id, member_id = parts
         return Key(kind, str(group_id), str(member_id))

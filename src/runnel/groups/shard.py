@@ -8,7 +8,7 @@ Rule 3: if an append fails the caller throws the shard away and replays the log.
 from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
-from runnel.groups import offsets
+from runnel.groups import offsets, pending
 from runnel.groups.classic import ClassicGroup
 from runnel.groups.consumer import ConsumerGroup, check_heartbeat
 from runnel.groups.migrate import downgraded, emptied_to_classic, emptied_to_consumer, upgraded
@@ -19,10 +19,12 @@ from runnel.groups.timers import Alarm, Timer
 from runnel.groups.turn import Turn
 from runnel.groups.values import (
     NO_GENERATION,
+    CommitInTransaction,
     CommitOffsets,
     ConsumerHeartbeat,
     DeleteOffsets,
     Done,
+    EndTransaction,
     FetchOffsets,
     GroupConfig,
     Heartbeat,
@@ -165,13 +167,39 @@ class GroupShard:
         return self._run(self._commit_offsets, request, ticket, self._turn(topics, now_ms, wall_ms))
 
     def _commit_offsets(self, request: CommitOffsets, ticket: object, turn: Turn) -> None:
+        group = self._committing(request)
+        group.check_commit(request, turn)
+        turn.reply(ticket, OffsetsCommitted(offsets.commit(request, group.check_partition, turn)))
+
+    def _committing(self, request: CommitOffsets) -> Group:
+        """The group that a request commits to; one from outside makes it."""
         group = self._groups.get(request.group_id)
         if group is None:
             if request.generation > NO_GENERATION:
                 raise IllegalGeneration(f"there is no group {request.group_id!r} (any more): join again")
             group = self._groups[request.group_id] = ClassicGroup(request.group_id)
-        group.check_commit(request, turn)
-        turn.reply(ticket, OffsetsCommitted(offsets.commit(request, group.check_partition, turn)))
+        return group
+
+    def commit_in_transaction(
+        self, request: CommitInTransaction, ticket: object, topics: TopicView, now_ms: Millis, wall_ms: Millis
+    ) -> Step:
+        return self._run(self._commit_in_transaction, request, ticket, self._turn(topics, now_ms, wall_ms))
+
+    def _commit_in_transaction(self, request: CommitInTransaction, ticket: object, turn: Turn) -> None:
+        pending.check_epoch(request, turn)
+        group = self._committing(request)
+        group.check_transaction(request)
+        turn.reply(ticket, OffsetsCommitted(offsets.hold(request, group.check_transaction_partition, turn)))
+
+    def end_transaction(
+        self, request: EndTransaction, ticket: object, topics: TopicView, now_ms: Millis, wall_ms: Millis
+    ) -> Step:
+        return self._run(self._end_transaction, request, ticket, self._turn(topics, now_ms, wall_ms))
+
+    def _end_transaction(self, request: EndTransaction, ticket: object, turn: Turn) -> None:
+        for group_id in pending.end(request, turn):
+            self._settle(group_id, turn)
+        turn.reply(ticket, Done())
 
     def fetch_offsets(
         self, request: FetchOffsets, ticket: object, topics: TopicView, now_ms: Millis, wall_ms: Millis
@@ -182,8 +210,7 @@ class GroupShard:
         group = self._groups.get(request.group_id)
         if group is not None:
             group.check_fetch(request)
-        found = offsets.fetch(self._store.groups.get(request.group_id), request.partitions)
-        turn.reply(ticket, OffsetsFetched(found))
+        turn.reply(ticket, OffsetsFetched(offsets.fetch(request, turn)))
 
     def delete_offsets(
         self, request: DeleteOffsets, ticket: object, topics: TopicView, now_ms: Millis, wall_ms: Millis
@@ -205,7 +232,7 @@ class GroupShard:
         for group_id, group in list(self._groups.items()):
             offsets.drop_expired(group_id, group.unused_since_ms, turn)
             stored = self._store.groups.get(group_id)
-            if group.idle and not (stored and stored.offsets):
+            if group.idle and not (stored and (stored.offsets or stored.pending)):
                 self._delete(group_id, turn)
         self._timers.set(Timer(Alarm.EXPIRE), turn.now_ms + self._config.offsets_check_interval_ms)
 

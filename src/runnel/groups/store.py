@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runnel.groups.records import (
+    AnyKey,
     CurrentRecord,
     GroupRecord,
     Key,
@@ -15,6 +16,8 @@ from runnel.groups.records import (
     MemberRecord,
     OffsetKey,
     OffsetRecord,
+    PendingKey,
+    PendingRecord,
     TargetRecord,
     Value,
     encode_key,
@@ -33,19 +36,20 @@ class Stored:
     targets: dict[str, TargetRecord] = field(default_factory=dict)
     currents: dict[str, CurrentRecord] = field(default_factory=dict)
     offsets: dict[PartitionKey, OffsetRecord] = field(default_factory=dict)
+    pending: dict[int, PendingRecord] = field(default_factory=dict)  # by producer
 
     @property
     def blank(self) -> bool:
-        return not (self.group or self.members or self.targets or self.currents or self.offsets)
+        return not (self.group or self.members or self.targets or self.currents or self.offsets or self.pending)
 
-    def get(self, key: Key | OffsetKey) -> Value | None:
+    def get(self, key: AnyKey) -> Value | None:
         if isinstance(key, Key) and key.kind is Kind.GROUP:
             return self.group
         part, name = self._place(key)
         found: Value | None = part.get(name)
         return found
 
-    def set(self, key: Key | OffsetKey, value: Any) -> None:  # the key's kind decides the value's
+    def set(self, key: AnyKey, value: Any) -> None:  # the key's kind decides the value's
         if isinstance(key, Key) and key.kind is Kind.GROUP:
             self.group = value
             return
@@ -55,9 +59,11 @@ class Stored:
         else:
             part[name] = value
 
-    def _place(self, key: Key | OffsetKey) -> tuple[dict[Any, Any], object]:
+    def _place(self, key: AnyKey) -> tuple[dict[Any, Any], object]:
         if isinstance(key, OffsetKey):
             return self.offsets, key.partition
+        if isinstance(key, PendingKey):
+            return self.pending, key.producer_id
         if key.kind is Kind.MEMBER:
             return self.members, key.member_id
         return (self.targets if key.kind is Kind.TARGET else self.currents), key.member_id
@@ -66,9 +72,10 @@ class Stored:
 class Store:
     def __init__(self) -> None:
         self.groups: dict[str, Stored] = {}
+        self._holders: dict[int, set[str]] = {}  # the groups of which a producer's transaction holds offsets
         self._records: list[Record] = []
 
-    def apply(self, key: Key | OffsetKey, value: Value | None) -> None:
+    def apply(self, key: AnyKey, value: Value | None) -> None:
         """Take over one change, from the log or on its way there."""
         stored = self.groups.get(key.group_id)
         if stored is None:
@@ -76,17 +83,34 @@ class Store:
                 return
             stored = self.groups[key.group_id] = Stored()
         stored.set(key, value)
+        if isinstance(key, PendingKey):
+            self._note(key, held=value is not None)
         if value is None and stored.blank:
             del self.groups[key.group_id]
 
-    def put(self, key: Key | OffsetKey, value: Value) -> None:
+    def _note(self, key: PendingKey, *, held: bool) -> None:
+        if held:
+            self._holders.setdefault(key.producer_id, set()).add(key.group_id)
+        elif groups := self._holders.get(key.producer_id):
+            groups.discard(key.group_id)
+            if not groups:
+                del self._holders[key.producer_id]
+
+    def pending_of(self, producer_id: int) -> list[tuple[str, PendingRecord]]:
+        """What a producer's transaction holds, by group."""
+        return [
+            (group_id, self.groups[group_id].pending[producer_id])
+            for group_id in sorted(self._holders.get(producer_id, ()))
+        ]
+
+    def put(self, key: AnyKey, value: Value) -> None:
         """Write, unless the log already says so."""
         stored = self.groups.get(key.group_id)
         if stored is None or stored.get(key) != value:
             self.apply(key, value)
             self._records.append((encode_key(key), encode_value(value)))
 
-    def drop(self, key: Key | OffsetKey) -> None:
+    def drop(self, key: AnyKey) -> None:
         """Write a tombstone, unless there is nothing to forget."""
         stored = self.groups.get(key.group_id)
         if stored is not None and stored.get(key) is not None:
@@ -94,7 +118,7 @@ class Store:
             self._records.append((encode_key(key), None))
 
     def drop_membership(self, group_id: str) -> None:
-        """Forget everything but the offsets."""
+        """Forget everything but the offsets, also those of open transactions."""
         stored = self.groups.get(group_id)
         if stored is None:
             return
@@ -111,6 +135,8 @@ class Store:
         stored = self.groups.get(group_id)
         for partition in list(stored.offsets if stored else ()):
             self.drop(OffsetKey(group_id, partition))
+        for producer_id in list(stored.pending if stored else ()):
+            self.drop(PendingKey(group_id, producer_id))
         self.drop_membership(group_id)
 
     def drain(self) -> list[Record]:

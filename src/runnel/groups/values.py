@@ -206,6 +206,29 @@ class CommitOffsets(msgspec.Struct, frozen=True):
     instance_id: str | None = None
     retention_ms: int | None = None  # OffsetCommit v2-v4 may ask for its own
 
+    @property
+    def from_outside(self) -> bool:
+        """Whether it names no member."""
+        return self.generation < 0 and not self.member_id and self.instance_id is None
+
+
+class CommitInTransaction(CommitOffsets, frozen=True, kw_only=True):
+    """Offsets that shall count if the producer's transaction is committed. It was let in by the coordinator."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int = -1  # at least that of the coordinator that let it in
+
+
+class EndTransaction(msgspec.Struct, frozen=True, kw_only=True):
+    """A transaction has ended: what a marker says to a partition."""
+
+    producer_id: int
+    producer_epoch: int
+    commit: bool
+    coordinator_epoch: int
+    bumped: bool  # KIP-890: the epoch is that of the producer's next transaction
+
 
 class OffsetsCommitted(msgspec.Struct, frozen=True):
     """One entry for each offset asked for, in order."""
@@ -220,6 +243,7 @@ class FetchOffsets(msgspec.Struct, frozen=True):
     partitions: tuple[PartitionKey, ...] | None = None  # None: all that there are
     member_id: str | None = None
     member_epoch: int = -1
+    require_stable: bool = False  # refuse where the outcome of a transaction could change the answer
 
 
 class FetchedOffset(msgspec.Struct, frozen=True):
@@ -227,6 +251,7 @@ class FetchedOffset(msgspec.Struct, frozen=True):
     offset: Offset  # -1: none
     leader_epoch: Epoch
     metadata: str
+    error: RunnelError | None = None
 
 
 class OffsetsFetched(msgspec.Struct, frozen=True):

@@ -196,6 +196,10 @@ class TransactionAbortable(ClientError):
     """The transaction can't go on, but its producer can: abort it, then begin another."""
 
 
+class OperationNotAttempted(RetriableError):
+    """Another part of the same request could not be done, so this one was not tried."""
+
+
 class TransactionCoordinatorFenced(ClientError):
     """A newer coordinator of the transaction has spoken already; this one is not it any more."""
 

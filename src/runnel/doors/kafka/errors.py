@@ -47,6 +47,7 @@ CODES: dict[type[e.RunnelError], ErrorCode] = {
     # transactions
     e.ConcurrentTransactions: ErrorCode.CONCURRENT_TRANSACTIONS,
     e.TransactionAbortable: ErrorCode.TRANSACTION_ABORTABLE,
+    e.OperationNotAttempted: ErrorCode.OPERATION_NOT_ATTEMPTED,
     e.TransactionCoordinatorFenced: ErrorCode.TRANSACTION_COORDINATOR_FENCED,
     e.TransactionalIdNotFound: ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
     e.InvalidTransactionTimeout: ErrorCode.INVALID_TRANSACTION_TIMEOUT,

@@ -186,6 +186,7 @@ class GroupShard:
         return self._run(self._commit_in_transaction, request, ticket, self._turn(topics, now_ms, wall_ms))
 
     def _commit_in_transaction(self, request: CommitInTransaction, ticket: object, turn: Turn) -> None:
+        _check_name(request.group_id)
         pending.check_epoch(request, turn)
         group = self._committing(request)
         group.check_transaction(request)

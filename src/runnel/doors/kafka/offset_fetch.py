@@ -1,8 +1,10 @@
-# OffsetFetch (key 9), v1-v10.  v2 null asks for all, v6 flexible, v8 many groups, v9 KIP-848, v10 topic ids
+# OffsetFetch (key 9), v1-v10.  v2 null asks for all, v6 flexible, v7 stable ones, v8 many groups, v9 KIP-848, v10 ids
 """OffsetFetch: how far groups have come."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+
+import msgspec
 
 from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.errors import code_of
@@ -38,11 +40,11 @@ class _Answer(NamedTuple):
 
 async def offset_fetch(request: m.OffsetFetchRequest, call: Call) -> m.OffsetFetchResponse:
     if call.version >= MANY_SINCE:
-        return Response(groups=[await _group(group, call) for group in request.groups])
+        return Response(groups=[await _group(group, request.require_stable, call) for group in request.groups])
     asked = (
         None if request.topics is None else [_Asked(t.name, NO_TOPIC_ID, t.partition_indexes) for t in request.topics]
     )
-    code, answers = await _offsets(FetchOffsets(request.group_id), asked, call)
+    code, answers = await _offsets(FetchOffsets(request.group_id, require_stable=request.require_stable), asked, call)
     if code and call.version < ALL_SINCE:
         answers = [_nothing(topic, n, code) for topic in asked or () for n in topic.numbers]
     return Response(
@@ -67,14 +69,16 @@ async def offset_fetch(request: m.OffsetFetchRequest, call: Call) -> m.OffsetFet
 
 
 async def _group(
-    group: m.OffsetFetchRequest.OffsetFetchRequestGroup, call: Call
+    group: m.OffsetFetchRequest.OffsetFetchRequestGroup, require_stable: bool, call: Call
 ) -> m.OffsetFetchResponse.OffsetFetchResponseGroup:
     asked = (
         None
         if group.topics is None
         else [_Asked(t.name, TopicId(t.topic_id), t.partition_indexes) for t in group.topics]
     )
-    question = FetchOffsets(group.group_id, member_id=group.member_id, member_epoch=group.member_epoch)
+    question = FetchOffsets(
+        group.group_id, member_id=group.member_id, member_epoch=group.member_epoch, require_stable=require_stable
+    )
     code, answers = await _offsets(question, asked, call)
     return Response.OffsetFetchResponseGroup(
         group_id=group.group_id,
@@ -103,9 +107,7 @@ async def _offsets(question: FetchOffsets, asked: list[_Asked] | None, call: Cal
     """The error of the whole group, and an answer for each partition asked for (or for all there are)."""
     keys, answers = _resolve(asked, call)
     by_key = {key: (topic, number) for topic, number, key in keys}
-    question = FetchOffsets(
-        question.group_id, None if asked is None else tuple(by_key), question.member_id, question.member_epoch
-    )
+    question = msgspec.structs.replace(question, partitions=None if asked is None else tuple(by_key))
     try:
         fetched = await call.broker.groups.fetch_offsets(question)
     except RunnelError as error:
@@ -138,7 +140,8 @@ def _resolve(asked: list[_Asked] | None, call: Call) -> tuple[list[tuple[_Asked,
 def _answer_of(name: str, offset: FetchedOffset, call: Call) -> _Answer:
     key = offset.partition
     topic_id = key.topic_id if call.version >= TOPIC_IDS_SINCE else NO_TOPIC_ID
-    return _Answer(name, topic_id, key.number, offset.offset, offset.leader_epoch, offset.metadata, 0)
+    code = code_of(offset.error)
+    return _Answer(name, topic_id, key.number, offset.offset, offset.leader_epoch, offset.metadata, code)
 
 
 def _nothing(topic: _Asked, number: int, code: int) -> _Answer:

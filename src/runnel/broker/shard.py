@@ -71,7 +71,7 @@ class Shard(Generic[V]):
         self._clock = clock
         self._carry_out = carry_out
         self.loaded = False
-        self._closed = False
+        self.closed = False
         self._steps: deque[Step] = deque()
         self._asked: dict[asyncio.Future[Any], None] = {}
         self._loader: asyncio.Task[None] | None = None
@@ -110,7 +110,7 @@ class Shard(Generic[V]):
                 logger.error("%s can't be read, trying again in %g s: %s", self.partition.name, pause_s, error)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_S_MAX)
-        if self._closed:
+        if self.closed:
             return
         self._machine = machine
         self.loaded = True
@@ -140,7 +140,7 @@ class Shard(Generic[V]):
         return machine
 
     def close(self) -> None:
-        self._closed = True
+        self.closed = True
         self.loaded = False
         if self._timer is not None:
             self._timer.cancel()
@@ -244,7 +244,7 @@ class Shard(Generic[V]):
             self._timer.cancel()
             self._timer = None
         deadline = self._machine.next_deadline_ms()
-        if deadline is not None and not self._closed:
+        if deadline is not None and not self.closed:
             delay_s = max(deadline - self._clock.monotonic_ms(), 0) / 1000
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
 

@@ -28,7 +28,7 @@ def fenced(transactional_id: str, producer: Identity, was: Transaction) -> Produ
     )
 
 
-def _still_verdict(transactional_id: str) -> ConcurrentTransactions:
+def still_ending(transactional_id: str) -> ConcurrentTransactions:
     return ConcurrentTransactions(f"a transaction of {transactional_id!r} is being ended: try again")
 
 

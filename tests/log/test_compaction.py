@@ -14,6 +14,7 @@ from runnel.model.seams import Buffer
 from runnel.model.topic_config import LONG_MAX, TopicConfig
 from runnel.record import batch, records
 from runnel.record.compression import Compression
+from runnel.record.control import marker_in
 from runnel.record.records import Record
 
 NOW = 10_000
@@ -117,7 +118,7 @@ def logs(draw: st.DrawFn) -> list[bytes]:
 def replayed(log: Iterable[bytes]) -> Producers:
     producers = Producers()
     for raw in log:
-        producers.replay(batch.read_header(raw), 0)
+        producers.replay(batch.read_header(raw), 0, marker_in(raw))
     return producers
 
 

@@ -107,6 +107,29 @@ def test_appends_during_a_sync_wait_and_are_written_with_one_call(tmp_path: Path
 
 
 @pytest.mark.parametrize("mode", ["commit", "interval", "os"])
+def test_what_is_to_be_removed_is_not_synced_first(mode: str) -> None:
+    async def work() -> None:
+        disk = SimDisk(SeededRng(1))
+        log = await Log.open(disk, FOLDER, config(mode, segment_bytes=500), clock=ManualClock())
+        for _ in range(6):
+            await put(log, made())
+        await log.idle()
+        late = [log.append(b := made(), batch.check_produced(b), leader_epoch=0) for _ in range(2)]  # they roll
+        disk.calls.clear()
+        await log.discard()
+        await log.discard()
+        outcomes = await asyncio.gather(*(one for one in late if not isinstance(one, Appended)), return_exceptions=True)
+        assert all(isinstance(outcome, Appended | StorageFailed) for outcome in outcomes)
+        assert [call for call, _ in disk.calls if call.startswith("sync")] == []
+        with pytest.raises(StorageFailed):
+            log.append(b := made(), batch.check_produced(b), leader_epoch=0)
+        await log.idle()
+        assert not log.busy
+
+    run(work)
+
+
+@pytest.mark.parametrize("mode", ["commit", "interval", "os"])
 def test_what_is_held_depends_on_the_flush_mode(disk: Disk, mode: str) -> None:
     async def work() -> None:
         moves: list[tuple[int, int]] = []

@@ -2,12 +2,16 @@
 
 import asyncio
 import errno
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
 
+from runnel.log.producers import Producer
 from runnel.model.errors import CorruptBatch, Fatal, StorageFailed
 from runnel.model.ids import Offset
 from runnel.model.seams import Buffer
 from runnel.record.batch import BatchHeader, headers, intact
+
+Admit: TypeAlias = Callable[[Producer | None], None]  # raises unless a batch of this producer may be appended now
 
 
 class Appended(NamedTuple):
@@ -22,16 +26,17 @@ class Appended(NamedTuple):
 class Waiting:
     """One append in line. A follower's batches carry their offsets; a leader's batch gets them when it is written."""
 
-    __slots__ = ("buffer", "future", "given", "header", "leader_epoch")
+    __slots__ = ("admit", "buffer", "future", "given", "header", "leader_epoch")
 
     def __init__(
         self, buffer: Buffer, header: BatchHeader, leader_epoch: int, given: list[BatchHeader] | None,
-        future: "asyncio.Future[Appended]",
+        admit: Admit | None, future: "asyncio.Future[Appended]",
     ) -> None:  # fmt: skip
         self.buffer = buffer
         self.header = header
         self.leader_epoch = leader_epoch
         self.given = given
+        self.admit = admit
         self.future = future
 
     def fail(self, error: BaseException) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from runnel.log.appending import Appended
+from runnel.log.aborted import AbortedReader
+from runnel.log.appending import Admit, Appended
 from runnel.log.cleaning import Cleaner
 from runnel.log.compaction import CompactionStats
 from runnel.log.damage import Damage
@@ -20,6 +21,7 @@ from runnel.log.reader import Reader
 from runnel.log.recovery import recover
 from runnel.log.state import State
 from runnel.log.timing import Timed, TimeReader
+from runnel.log.transactions import AbortedTransaction
 from runnel.log.trimming import Trimmer
 from runnel.log.writer import Writer
 from runnel.model.errors import Corruption, Fatal, StorageFailed
@@ -31,7 +33,7 @@ from runnel.record.batch import BatchHeader
 if TYPE_CHECKING:
     from asyncio import Future
 
-__all__ = ["Appended", "Log"]
+__all__ = ["AbortedTransaction", "Appended", "Log"]
 
 
 def _ignore(*_: object) -> None:
@@ -46,6 +48,7 @@ class Log:
     """Batches by offset: appended at the end, read anywhere."""
 
     __slots__ = (
+        "_aborted",
         "_cleaner",
         "_clock",
         "_disk",
@@ -66,6 +69,7 @@ class Log:
         self._clock = clock
         self._writer = writer
         self._reader = reader
+        self._aborted = AbortedReader(disk, state)
         self._cleaner = Cleaner(disk, files, state, writer, reader)
         self._times = TimeReader(disk, files, state, reader)
         self._trimmer = Trimmer(disk, files, state, writer, reader)
@@ -151,6 +155,10 @@ class Log:
         return list(self._state.damage)
 
     @property
+    def is_damaged(self) -> bool:
+        return self._state.damage.first_offset is not None
+
+    @property
     def intact_until(self) -> Offset:
         """Everything from the start to here is whole, as far as is known; the end, if nothing is damaged."""
         first = self._state.damage.first_offset
@@ -159,13 +167,15 @@ class Log:
     # --- appending and reading
 
     def append(
-        self, batch: bytearray | memoryview, header: BatchHeader, *, leader_epoch: int
+        self, batch: bytearray | memoryview, header: BatchHeader, *, leader_epoch: int, admit: Admit | None = None
     ) -> "Appended | Future[Appended]":
         """Append one checked batch, at once or, while a blocking step runs, when that ends. The buffer is patched.
 
-        It must not be touched until then. Raises, or fails the future, with StorageFailed or what `producers` says.
+        It must not be touched until then. Raises, or fails the future, with StorageFailed or what `producers` says;
+        and with what `admit` says, once the batch gets its place: it is shown the producer as of then, unless the
+        batch is in the log already.
         """
-        return self._writer.append(batch, header, leader_epoch)
+        return self._writer.append(batch, header, leader_epoch, admit)
 
     def append_as_follower(self, batches: Buffer) -> "Appended | Future[Appended]":
         """Append batches that carry their offsets and leader epochs, as `append` does; all of them, or none.
@@ -195,6 +205,21 @@ class Log:
         with self._told():
             newest = await self._times.max_timestamp()
             return await self._times.first_at_or_after(newest) if newest >= 0 else None
+
+    # --- transactions
+
+    def first_unstable(self, upto: int) -> Offset | None:
+        """Where the first transaction begins that is open, or whose marker is not below `upto`; never below the start.
+
+        `upto` is what is known to be committed, the high watermark: what ended below it is never unstable again.
+        """
+        first = self._state.producers.transactions.first_unstable(upto)
+        return None if first is None else Offset(max(first, self._state.start_offset))
+
+    async def aborted(self, start: int, end: int) -> list[AbortedTransaction]:
+        """The aborted transactions that may have something in [start, end), in the order of their first offsets."""
+        with self._told():
+            return await self._aborted.between(start, end)
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -239,6 +264,8 @@ class Log:
     async def compact(self, upto: int | None = None) -> CompactionStats | None:
         """Keep the last record of each key below `upto`; None if a pass is not worth its while yet."""
         bound = self.held_offset if upto is None else upto
+        unstable = self.first_unstable(bound)
+        bound = bound if unstable is None else min(bound, unstable)
         with self._told():
             return await self._cleaner.compact(self.config, self._clock.wall_ms(), bound)
 
@@ -267,3 +294,8 @@ class Log:
         """Stop cleanly: the next opening has nothing to scan."""
         if not self._writer.closed:
             await self._writer.alone(self._writer.close)
+
+    async def discard(self) -> None:
+        """Stop without leaving anything durable: what is on the disk is about to be removed."""
+        if not self._writer.closed:
+            await self._writer.discard()

@@ -6,21 +6,33 @@ Rule 3: epochs never go back. A producer that is forgotten leaves its epoch behi
 Rule 4: what a failed write recorded is undone as a whole; entries are immutable, so the old ones need only be kept.
 Rule 5: a sequence is called a duplicate only if it is known to have been appended, for a client takes it as success.
 
-    check --> Duplicate     in the window: answer with the first offset, append nothing
+Rule 6: what a producer writes is in one transaction or in none: while one is open it writes nothing but that, in one
+        epoch, until a marker ends it. Until then it is not forgotten.
+Rule 7: a marker is taken from the newest coordinator alone. One that was appended before is not appended again.
+
+    check --> Duplicate     in the window, or a marker that was here: answer with the first offset, append nothing
           --> None          next in sequence, a new epoch from 0, or a producer nobody remembers: append, then `record`
           --> error         behind the window, ahead of the sequence, or of an old epoch
 """
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from struct import Struct
 from typing import NamedTuple
 
 from crc32c import crc32c
 
-from runnel.model.errors import DuplicateSequence, InvalidProducerEpoch, OutOfOrderSequence
+from runnel.log.transactions import Transactions
+from runnel.model.errors import (
+    DuplicateSequence,
+    InvalidProducerEpoch,
+    InvalidTransactionState,
+    OutOfOrderSequence,
+    TransactionCoordinatorFenced,
+)
 from runnel.record.batch import CONTROL, TRANSACTIONAL, BatchHeader
+from runnel.record.control import Marker
 
 WINDOW = 5  # batches a Kafka client has in flight at most when idempotent
 SEQUENCES = 2**31  # after the last comes 0
@@ -29,13 +41,16 @@ PRODUCERS_MAX = 10_000  # remembered in one partition, about 6 MB; beyond, the o
 FENCES_MAX = 100_000  # epochs of forgotten producers; only those above 0 need one
 
 _MAGIC = b"RNLP"
-_VERSION = 1
-_HEAD = Struct(">4sHIqII")  # magic, version, crc32c of what follows, offset, producers, fences
+_VERSION = 2  # 1 knew of no coordinators, and of no transactions that ended
+_HEAD = Struct(">4sHIqIIqI")  # magic, version, crc32c of what follows, offset, producers, fences, since, ended
 _CRC_STARTS = 10
-_PRODUCER = Struct(">qhBBqqq")  # id, epoch, batches, whole, last timestamp, seen, first offset of the transaction
+# id, epoch, batches, whole, last timestamp, seen, first offset of the transaction, coordinator epoch
+_PRODUCER = Struct(">qhBBqqqi")
 _BATCH = Struct(">iiqqq")
 _WITH_BATCHES = tuple(Struct(_PRODUCER.format + "iiqqq" * batches) for batches in range(WINDOW + 1))
 _FENCE = Struct(">qh")
+_ENDED = Struct(">qq")  # offset of the marker, first offset
+_SCAN_MAX = 8  # producers looked at, one after the other, for one to forget
 
 
 class Remembered(NamedTuple):
@@ -49,11 +64,14 @@ class Remembered(NamedTuple):
 
 
 class Duplicate(NamedTuple):
-    """The batch is in the log already, here."""
+    """The batch is in the log already, here; a marker somewhere."""
 
     base_offset: int
     last_offset: int
     timestamp: int
+
+
+SOMEWHERE = Duplicate(-1, -1, -1)  # nobody remembers where a marker is
 
 
 class Producer(NamedTuple):
@@ -66,6 +84,7 @@ class Producer(NamedTuple):
     last_timestamp: int = -1
     seen_ms: int = 0  # by the broker's clock: timestamps are the client's, and may lie years back
     txn_first_offset: int = -1  # of the transaction that is open, or -1
+    coordinator_epoch: int = -1  # that the last marker came from
 
     @property
     def last_sequence(self) -> int:
@@ -74,7 +93,7 @@ class Producer(NamedTuple):
 
 # Constructors in C: a batch of an idempotent producer makes one of each.
 _remembered: Callable[[tuple[int, int, int, int, int]], Remembered] = partial(tuple.__new__, Remembered)
-_producer: Callable[[tuple[int, int, tuple[Remembered, ...], bool, int, int, int]], Producer] = partial(
+_producer: Callable[[tuple[int, int, tuple[Remembered, ...], bool, int, int, int, int]], Producer] = partial(
     tuple.__new__, Producer
 )
 
@@ -82,13 +101,14 @@ _producer: Callable[[tuple[int, int, tuple[Remembered, ...], bool, int, int, int
 class Producers:
     """The producers of one partition. Dictionaries are ordered: whoever wrote last stands last."""
 
-    __slots__ = ("_fences", "_producers", "_producers_max", "_touched")
+    __slots__ = ("_fences", "_producers", "_producers_max", "_touched", "transactions")
 
     def __init__(self, *, producers_max: int = PRODUCERS_MAX) -> None:
         self._producers: dict[int, Producer] = {}
         self._fences: dict[int, int] = {}
         self._touched: dict[int, Producer | None] = {}  # as they were before the write under way
         self._producers_max = producers_max
+        self.transactions = Transactions()
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -101,8 +121,8 @@ class Producers:
 
     @property
     def empty(self) -> bool:
-        """Nobody is remembered, and nobody is fenced off."""
-        return not self._producers and not self._fences
+        """Nobody is remembered, nobody is fenced off, and there was no transaction."""
+        return not self._producers and not self._fences and self.transactions.empty
 
     def get(self, producer_id: int) -> Producer | None:
         return self._producers.get(producer_id)
@@ -111,6 +131,7 @@ class Producers:
         """The same state, to be written down elsewhere while this one moves on: entries are shared, as none changes."""
         twin = Producers(producers_max=self._producers_max)
         twin._producers, twin._fences = self._producers.copy(), self._fences.copy()
+        twin.transactions = self.transactions.copy()
         return twin
 
     def last_offsets(self) -> dict[int, int]:
@@ -118,8 +139,11 @@ class Producers:
         return {producer.producer_id: producer.batches[-1].last_offset for producer in self if producer.batches}
 
     # --- deciding
-    def check(self, header: BatchHeader) -> Duplicate | None:
-        """What to do with a batch: None to append it, Duplicate to answer for it; raises if it can't be appended."""
+    def check(self, header: BatchHeader, marker: Marker | None = None) -> Duplicate | None:
+        """What to do with a batch: None to append it, Duplicate to answer for it; raises if it can't be appended.
+
+        `marker` is what a control batch says.
+        """
         if header.producer_id < 0:
             return None
         known = self._producers.get(header.producer_id)
@@ -128,41 +152,69 @@ class Producers:
             raise InvalidProducerEpoch(
                 f"producer {header.producer_id} has epoch {epoch} here, epoch {header.producer_epoch} is fenced off"
             )
-        if known is None or header.attributes & CONTROL:
+        if known is None:
             return None
+        if header.attributes & CONTROL:
+            return _check_marker(known, header, marker)
+        if known.txn_first_offset >= 0:
+            _check_transaction(known, header)
         if header.producer_epoch > epoch:
             _check_start(header)
             return None
         return _continue_epoch(known, header)
 
     # --- following the log
-    def record(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
+    def record(self, header: BatchHeader, base_offset: int, now_ms: int, marker: Marker | None = None) -> None:
         """A batch is being written at `base_offset`; the header is that of what is stored, with the time of the append
-        if the log stamps it. Until `settle`, `rollback` takes it back."""
-        if header.producer_id < 0:
+        if the log stamps it. Until `settle`, `rollback` takes it back. A control batch that nobody can read is none.
+        """
+        producer_id, attributes = header.producer_id, header.attributes
+        if producer_id < 0 or (attributes & CONTROL and marker is None):
             return
-        known = self._producers.pop(header.producer_id, None)
-        self._touched.setdefault(header.producer_id, known)
-        self._producers[header.producer_id] = _after(known, header, base_offset, now_ms)
+        known = self._producers.pop(producer_id, None)
+        if attributes & TRANSACTIONAL:
+            after = self._follow(known, header, base_offset, now_ms, marker)
+        else:
+            after = _after(known, header, base_offset, now_ms)
+        self._touched.setdefault(producer_id, known)
+        self._producers[producer_id] = after
         while len(self._producers) > self._producers_max and self._forget_oldest():
             pass
+
+    def _follow(
+        self, known: Producer | None, header: BatchHeader, base_offset: int, now_ms: int, marker: Marker | None
+    ) -> Producer:
+        """The producer, once this batch of a transaction is in the log, and so the transactions."""
+        if marker is None:
+            after = _after(known, header, base_offset, now_ms)
+        else:
+            after = _after_marker(known, header, now_ms, marker)
+        before = known.txn_first_offset if known is not None else -1
+        if after.txn_first_offset >= 0 > before:
+            self.transactions.begin(header.producer_id, after.txn_first_offset)
+        elif marker is not None and before >= 0 > after.txn_first_offset:
+            if not self._touched:
+                self.transactions.merge()
+            self.transactions.end(header.producer_id, before, base_offset, commit=marker.commit)
+        return after
 
     def settle(self) -> None:
         """What was recorded has been written."""
         self._touched.clear()
 
-    def rollback(self) -> None:
-        """What was recorded since the last `settle` was not written."""
+    def rollback(self, end_offset: int) -> None:
+        """What was recorded since the last `settle` was not written: the log ends here."""
         for producer_id, old in self._touched.items():
             if old is None:
                 self._producers.pop(producer_id, None)
             else:
                 self._producers[producer_id] = old
         self._touched.clear()
+        self.transactions.cut(end_offset)
 
-    def replay(self, header: BatchHeader, now_ms: int) -> None:
+    def replay(self, header: BatchHeader, now_ms: int, marker: Marker | None = None) -> None:
         """The batch is in the log."""
-        self.record(header, header.base_offset, now_ms)
+        self.record(header, header.base_offset, now_ms, marker)
         self.settle()
 
     # --- forgetting
@@ -179,13 +231,16 @@ class Producers:
         return len(silent)
 
     def _forget_oldest(self) -> bool:
-        idle = (p for p in self._producers.values() if p.txn_first_offset < 0 and p.producer_id not in self._touched)
-        oldest = next(idle, None)
-        if oldest is None:
-            return False
-        self._touched[oldest.producer_id] = oldest
-        self._forget(oldest)
-        return True
+        """Forget the one that is silent for longest. Those in a transaction step back: the next look is past them."""
+        for producer in list(islice(self._producers.values(), _SCAN_MAX)):
+            if producer.producer_id in self._touched:
+                continue
+            if producer.txn_first_offset < 0:
+                self._touched[producer.producer_id] = producer
+                self._forget(producer)
+                return True
+            self._producers[producer.producer_id] = self._producers.pop(producer.producer_id)
+        return False
 
     def _forget(self, producer: Producer) -> None:
         del self._producers[producer.producer_id]
@@ -199,39 +254,44 @@ class Producers:
     def to_bytes(self, offset: int) -> bytes:
         """The state before `offset`, as drawn in docs/formats/record-batch.md."""
         parts = [
-            _WITH_BATCHES[len(batches)].pack(pid, epoch, len(batches), whole, newest, seen, txn, *chain(*batches))
-            for pid, epoch, batches, whole, newest, seen, txn in self._producers.values()
+            _WITH_BATCHES[len(batches)].pack(pid, epoch, len(batches), whole, newest, seen, txn, led, *chain(*batches))
+            for pid, epoch, batches, whole, newest, seen, txn, led in self._producers.values()
         ]
         parts += [_FENCE.pack(*fence) for fence in self._fences.items()]
-        head = _HEAD.pack(_MAGIC, _VERSION, 0, offset, len(self._producers), len(self._fences))
+        ended, since = self.transactions.ended, self.transactions.since
+        parts += [_ENDED.pack(*one) for one in ended]
+        head = _HEAD.pack(_MAGIC, _VERSION, 0, offset, len(self._producers), len(self._fences), since, len(ended))
         body = b"".join((head[_CRC_STARTS:], *parts))
-        return b"".join((_HEAD.pack(_MAGIC, _VERSION, crc32c(body), 0, 0, 0)[:_CRC_STARTS], body))
+        return b"".join((head[: _CRC_STARTS - 4], crc32c(body).to_bytes(4, "big"), body))
 
     @classmethod
     def from_bytes(cls, data: bytes, offset: int, *, producers_max: int = PRODUCERS_MAX) -> "Producers | None":
         """The state before `offset`; None if these bytes are not it: then replay the log from further back."""
         if len(data) < _HEAD.size:
             return None
-        magic, version, crc, at, producers, fences = _HEAD.unpack_from(data)
+        magic, version, crc, at, *counts = _HEAD.unpack_from(data)
         if (magic, version, at) != (_MAGIC, _VERSION, offset) or crc32c(memoryview(data)[_CRC_STARTS:]) != crc:
             return None
         made = cls(producers_max=producers_max)
-        made._load(data, producers, fences)
+        made._load(data, *counts)
         return made
 
-    def _load(self, data: bytes, producers: int, fences: int) -> None:
+    def _load(self, data: bytes, producers: int, fences: int, since: int, ended: int) -> None:
         at = _HEAD.size
         for _ in range(producers):
-            producer_id, epoch, batches, whole, last_timestamp, seen_ms, txn = _PRODUCER.unpack_from(data, at)
+            producer_id, epoch, batches, whole, last_timestamp, seen_ms, txn, led = _PRODUCER.unpack_from(data, at)
             at += _PRODUCER.size
             window = tuple(Remembered(*_BATCH.unpack_from(data, at + i * _BATCH.size)) for i in range(batches))
             at += batches * _BATCH.size
-            known = Producer(producer_id, epoch, window, bool(whole), last_timestamp, seen_ms, txn)
+            known = Producer(producer_id, epoch, window, bool(whole), last_timestamp, seen_ms, txn, led)
             self._producers[producer_id] = known
         for _ in range(fences):
             producer_id, epoch = _FENCE.unpack_from(data, at)
             self._fences[producer_id] = epoch
             at += _FENCE.size
+        opened = [(known.producer_id, known.txn_first_offset) for known in self if known.txn_first_offset >= 0]
+        size = ended * _ENDED.size
+        self.transactions.restore(since, opened, list(_ENDED.iter_unpack(data[at : at + size])))
 
 
 def _check_start(header: BatchHeader) -> None:
@@ -270,21 +330,57 @@ def _last_sequence(header: BatchHeader) -> int:
     return (header.base_sequence + header.last_offset_delta) % SEQUENCES
 
 
+def _check_transaction(known: Producer, header: BatchHeader) -> None:
+    """A transaction is open."""
+    if not header.attributes & TRANSACTIONAL or header.producer_epoch > known.epoch:
+        what = f"epoch {header.producer_epoch}" if header.attributes & TRANSACTIONAL else "outside of it"
+        raise InvalidTransactionState(
+            f"producer {header.producer_id} has a transaction of epoch {known.epoch} open since offset "
+            f"{known.txn_first_offset}, and wrote {what}: end the transaction first"
+        )
+
+
+def _check_marker(known: Producer, header: BatchHeader, marker: Marker | None) -> Duplicate | None:
+    if marker is None or header.producer_epoch > known.epoch:
+        return None
+    if marker.coordinator_epoch < known.coordinator_epoch:
+        raise TransactionCoordinatorFenced(
+            f"a marker of coordinator epoch {known.coordinator_epoch} has ended a transaction of producer "
+            f"{header.producer_id}: that of epoch {marker.coordinator_epoch} comes from a coordinator that is none now"
+        )
+    if known.txn_first_offset < 0 and marker.coordinator_epoch == known.coordinator_epoch:
+        return SOMEWHERE
+    return None
+
+
 def _after(known: Producer | None, header: BatchHeader, base_offset: int, now_ms: int) -> Producer:
     """The producer, once this batch is in the log."""
-    if known is not None and header.producer_epoch < known.epoch:
-        return known
-    control = header.attributes & CONTROL
-    if known is None or header.producer_epoch > known.epoch:
-        whole = control != 0 or header.base_sequence == 0
-        txn = known.txn_first_offset if known is not None else -1
-        known = Producer(header.producer_id, header.producer_epoch, whole=whole, txn_first_offset=txn)
-    if control:  # a marker: it ends the transaction, and is no batch of the producer's own
-        return known._replace(last_timestamp=header.max_timestamp, seen_ms=now_ms, txn_first_offset=-1)
+    if known is None or header.producer_epoch != known.epoch:
+        if known is not None and header.producer_epoch < known.epoch:
+            return known
+        known = _in_epoch(known, header, whole=header.base_sequence == 0)
     last_offset = base_offset + header.last_offset_delta
     newest = header.max_timestamp
     batch = _remembered((header.base_sequence, _last_sequence(header), base_offset, last_offset, newest))
-    producer_id, epoch, batches, whole, _, _, txn = known
-    if header.attributes & TRANSACTIONAL and txn < 0:
+    producer_id, epoch, batches, whole, _, _, txn, led = known
+    if txn < 0 and header.attributes & TRANSACTIONAL:
         txn = base_offset
-    return _producer((producer_id, epoch, (*batches[1 - WINDOW :], batch), whole, newest, now_ms, txn))
+    return _producer((producer_id, epoch, (*batches[1 - WINDOW :], batch), whole, newest, now_ms, txn, led))
+
+
+def _after_marker(known: Producer | None, header: BatchHeader, now_ms: int, marker: Marker) -> Producer:
+    """The producer, once a marker has ended its transaction; it is no batch of the producer's own."""
+    if known is None or header.producer_epoch != known.epoch:
+        if known is not None and header.producer_epoch < known.epoch:
+            return known
+        known = _in_epoch(known, header, whole=True)
+    return known._replace(
+        last_timestamp=header.max_timestamp, seen_ms=now_ms, txn_first_offset=-1,
+        coordinator_epoch=marker.coordinator_epoch,
+    )  # fmt: skip
+
+
+def _in_epoch(known: Producer | None, header: BatchHeader, *, whole: bool) -> Producer:
+    """A producer at the beginning of an epoch; its transaction goes on until a marker ends it."""
+    txn, led = (known.txn_first_offset, known.coordinator_epoch) if known is not None else (-1, -1)
+    return Producer(header.producer_id, header.producer_epoch, whole=whole, txn_first_offset=txn, coordinator_epoch=led)

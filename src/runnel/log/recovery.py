@@ -36,7 +36,7 @@ from runnel.log.layout import (
     ranges_of,
 )
 from runnel.log.producers import Producers
-from runnel.log.scan import find_hole, misplaced, walk, walk_over_rot
+from runnel.log.scan import find_hole, marker_at, misplaced, walk, walk_over_rot
 from runnel.log.segment import Hole, Segment
 from runnel.model.errors import Corruption
 from runnel.model.ids import Offset
@@ -306,7 +306,7 @@ class _Recovery:
                 if header.leader_epoch != self.epochs.latest:
                     self.epochs.note(header.leader_epoch, header.base_offset)
                 if header.producer_id >= 0:
-                    self.producers.replay(header, self.now_ms)
+                    self.producers.replay(header, self.now_ms, marker_at(file, at, header))
                 self.end = Offset(header.base_offset + header.last_offset_delta + 1)
                 position = at + header.size
             if position == segment.size or (self.trusted and self.end >= self.synced):
@@ -380,8 +380,8 @@ def replay(
             continue
         file = disk.open(segment.log_path)
         try:
-            for _, header in walk_over_rot(file, 0, segment.size, segment.base_offset, next_base):
+            for at, header in walk_over_rot(file, 0, segment.size, segment.base_offset, next_base):
                 if header.producer_id >= 0 and from_offset <= header.base_offset < end_offset:
-                    producers.replay(header, now_ms)
+                    producers.replay(header, now_ms, marker_at(file, at, header))
         finally:
             file.close()

@@ -11,7 +11,8 @@ from crc32c import crc32c
 from runnel.log.segment import Hole
 from runnel.model.limits import MIB
 from runnel.model.seams import Buffer, File
-from runnel.record.batch import CRC_STARTS, HEADER_BYTES, MAGIC, MAGIC_AT, BatchHeader, intact, read_header
+from runnel.record.batch import CONTROL, CRC_STARTS, HEADER_BYTES, MAGIC, MAGIC_AT, BatchHeader, intact, read_header
+from runnel.record.control import Marker, marker_in
 
 CHUNK_BYTES = 4 * MIB
 
@@ -52,6 +53,11 @@ def walk_over_rot(
         if position < end:
             hole = find_hole(file, position, end, offset, next_base)
             position, offset = hole.end_position, hole.next_offset
+
+
+def marker_at(file: File, position: int, header: BatchHeader) -> Marker | None:
+    """What the control batch at `position` says; None if it is none, or nobody can read it."""
+    return marker_in(file.read(header.size, position)) if header.attributes & CONTROL else None
 
 
 def misplaced(read: Callable[[int, int], Buffer | None], last: int, due: int, after: int, end: int) -> bool:

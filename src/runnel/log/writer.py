@@ -18,14 +18,14 @@ from typing import TypeVar
 
 from crc32c import crc32c
 
-from runnel.log.appending import Appended, Waiting, arrived, check_continuity, closed, dead, refusal, uncut
+from runnel.log.appending import Admit, Appended, Waiting, arrived, check_continuity, closed, dead, refusal, uncut
 from runnel.log.checkpoint import sync
 from runnel.log.files import Files
 from runnel.log.index import TAIL_BYTES_MAX
 from runnel.log.indexing import seal
 from runnel.log.keeper import EMPTY_MARK, Keeper
 from runnel.log.layout import SYNCED
-from runnel.log.producers import Producers
+from runnel.log.producers import SOMEWHERE, Duplicate, Producers
 from runnel.log.recovery import create_segment, recover
 from runnel.log.segment import Segment
 from runnel.log.state import State
@@ -34,7 +34,8 @@ from runnel.model.errors import Fatal, FencedEpoch, RunnelError, StorageFailed
 from runnel.model.ids import Offset
 from runnel.model.seams import Buffer, Clock, Disk, File
 from runnel.model.topic_config import INT_MAX, FlushMode, TimestampType, TopicConfig
-from runnel.record.batch import BatchHeader, patch, stamp_append_time
+from runnel.record.batch import CONTROL, BatchHeader, patch, stamp_append_time
+from runnel.record.control import marker_in, read_marker
 
 T = TypeVar("T")
 
@@ -43,8 +44,8 @@ class Writer:
     """The end of one log."""
 
     __slots__ = (
-        "_clock", "_config", "_cut_due", "_damage_due", "_disk", "_files", "_line", "_on_fatal", "_on_progress",
-        "_release_file", "_stamps", "_state", "_step_under_way", "_sync_due", "_timer", "_unsealed",
+        "_clock", "_config", "_cut_due", "_damage_due", "_discarded", "_disk", "_files", "_line", "_on_fatal",
+        "_on_progress", "_release_file", "_stamps", "_state", "_step_under_way", "_sync_due", "_timer", "_unsealed",
         "_unsynced_messages", "_worker", "closed", "keeper",
     )  # fmt: skip
 
@@ -70,6 +71,7 @@ class Writer:
         self._sync_due = False
         self._cut_due = False
         self._damage_due = False
+        self._discarded = False
         self._unsynced_messages = 0
 
     def reconfigure(self, config: TopicConfig) -> None:
@@ -83,7 +85,7 @@ class Writer:
     # --- appending
 
     def append(
-        self, buffer: bytearray | memoryview, header: BatchHeader, leader_epoch: int
+        self, buffer: bytearray | memoryview, header: BatchHeader, leader_epoch: int, admit: Admit | None = None
     ) -> "Appended | asyncio.Future[Appended]":
         state = self._state
         end, position = state.end_offset, state.active.size
@@ -93,8 +95,8 @@ class Writer:
             self._step_under_way or self._line or self._cut_due or self.closed or file is None
             or self._is_full(position, header.size, end + header.last_offset_delta, now_ms)
         ):  # fmt: skip
-            return self._wait_in_line(buffer, header, leader_epoch, None)
-        appended = self._place(buffer, header, leader_epoch, end, now_ms)
+            return self._wait_in_line(buffer, header, leader_epoch, None, admit)
+        appended = self._place(buffer, header, leader_epoch, end, now_ms, admit)
         if appended.duplicate:
             return appended
         try:
@@ -116,7 +118,7 @@ class Writer:
             or self._is_full(position, len(buffer), given[-1].last_offset, now_ms)
         ):  # fmt: skip
             return self._wait_in_line(buffer, given[0], -1, given)
-        appended = self._place_given(given, self._state.end_offset, now_ms)
+        appended = self._place_given(buffer, given, self._state.end_offset, now_ms)
         try:
             file.write((buffer,), position)
         except OSError as error:
@@ -126,11 +128,16 @@ class Writer:
         return appended
 
     def _wait_in_line(
-        self, buffer: Buffer, header: BatchHeader, leader_epoch: int, given: list[BatchHeader] | None
+        self,
+        buffer: Buffer,
+        header: BatchHeader,
+        leader_epoch: int,
+        given: list[BatchHeader] | None,
+        admit: Admit | None = None,
     ) -> "asyncio.Future[Appended]":
         self._refuse_if_over()
         future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        self._line.append(Waiting(buffer, header, leader_epoch, given, future))
+        self._line.append(Waiting(buffer, header, leader_epoch, given, admit, future))
         self._worker.kick()
         return future
 
@@ -155,20 +162,24 @@ class Writer:
         """The same for a segment whoever asks, and different for partitions created together."""
         return crc32c(self._state.active.log_path.encode()) % self._config.segment_jitter_ms
 
-    def _place(self, buffer: Buffer, header: BatchHeader, leader_epoch: int, base: int, now_ms: int) -> Appended:
+    def _place(
+        self, buffer: Buffer, header: BatchHeader, leader_epoch: int, base: int, now_ms: int, admit: Admit | None
+    ) -> Appended:
         """Give a batch its offsets, in its buffer and in the producer state; neither is written yet."""
         if leader_epoch < self._state.epochs.latest:
             raise FencedEpoch(
                 f"{self._state.folder} has batches of leader epoch {self._state.epochs.latest}, {leader_epoch} is over"
             )
         if header.producer_id >= 0:
-            known = self._state.producers.check(header)
+            marker = read_marker(buffer) if header.attributes & CONTROL else None
+            known = self._state.producers.check(header, marker)
             if known is not None:
-                time = known.timestamp if self._stamps else -1
-                return Appended(Offset(known.base_offset), Offset(known.last_offset), time, True)
+                return self._found(known, base)
+            if admit is not None:
+                admit(self._state.producers.get(header.producer_id))
             # What the log will say: a replay must give the same state.
             kept = header._replace(max_timestamp=now_ms) if self._stamps else header
-            self._state.producers.record(kept, base, now_ms)
+            self._state.producers.record(kept, base, now_ms, marker)
         assert not isinstance(buffer, bytes)
         patch(buffer, base, leader_epoch)
         if self._stamps:
@@ -176,11 +187,22 @@ class Writer:
             return Appended(Offset(base), Offset(base + header.last_offset_delta), now_ms, False)
         return Appended(Offset(base), Offset(base + header.last_offset_delta), -1, False)
 
-    def _place_given(self, given: list[BatchHeader], base: int, now_ms: int) -> Appended:
+    def _found(self, known: Duplicate, base: int) -> Appended:
+        """It is in the log; of a marker nobody knows where: it is committed at the latest when all this is."""
+        if known is SOMEWHERE:
+            return Appended(Offset(base - 1), Offset(base - 1), -1, True)
+        time = known.timestamp if self._stamps else -1
+        return Appended(Offset(known.base_offset), Offset(known.last_offset), time, True)
+
+    def _place_given(self, buffer: Buffer, given: list[BatchHeader], base: int, now_ms: int) -> Appended:
         check_continuity(given, base, self._state.epochs.latest)
+        producers, position = self._state.producers, 0
         for header in given:
             if header.producer_id >= 0:
-                self._state.producers.record(header, header.base_offset, now_ms)
+                control = header.attributes & CONTROL
+                marker = marker_in(memoryview(buffer)[position : position + header.size]) if control else None
+                producers.record(header, header.base_offset, now_ms, marker)
+            position += header.size
         return Appended(Offset(given[0].base_offset), Offset(given[-1].last_offset), -1, False)
 
     def _note(self, header: BatchHeader, base_offset: int, timestamp: int, leader_epoch: int) -> None:
@@ -239,7 +261,7 @@ class Writer:
 
     def _take_back(self, file: File, error: OSError) -> StorageFailed:
         """Leave nothing of a write that failed, not even the half of it that reached the file."""
-        self._state.producers.rollback()
+        self._state.producers.rollback(self._state.end_offset)
         self._cut_due = True
         self._cut(file)
         return refusal(file.path, error)
@@ -282,8 +304,8 @@ class Writer:
     def _try_to_place(self, waiting: Waiting, end: int, now_ms: int) -> Appended | None:
         try:
             if waiting.given:
-                return self._place_given(waiting.given, end, now_ms)
-            return self._place(waiting.buffer, waiting.header, waiting.leader_epoch, end, now_ms)
+                return self._place_given(waiting.buffer, waiting.given, end, now_ms)
+            return self._place(waiting.buffer, waiting.header, waiting.leader_epoch, end, now_ms, waiting.admit)
         except RunnelError as error:
             waiting.fail(error)
             return None
@@ -343,7 +365,7 @@ class Writer:
         return await self._worker.run(job)
 
     def _due(self) -> Step | None:
-        if self._unsealed:
+        if self._unsealed and not self._discarded:
             return self._seal
         if self._worker.next_job is not None:
             return self._worker.next_job
@@ -490,6 +512,19 @@ class Writer:
             await self.sync_active()
             await self.keeper.save_or_leave(*self.keeper.capture())
             self.abandon()
+
+    async def discard(self) -> None:
+        """Stop, and sync nothing more: all of this is to be removed. Waits for the step under way at most."""
+        self._discarded = True
+        await self.alone(self._drop)
+
+    async def _drop(self) -> None:
+        unsealed, self._unsealed = self._unsealed, []
+        for *_, release in unsealed:
+            if release is not None:
+                release()
+        self._sync_due = self._damage_due = False
+        self.abandon()
 
     def abandon(self) -> None:
         """Stop, leaving the disk as it is."""

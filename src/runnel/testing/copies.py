@@ -13,6 +13,7 @@ from crc32c import crc32c
 from runnel.log.layout import LOG
 from runnel.model.ids import PartitionKey
 from runnel.record.batch import BatchHeader, read_header
+from runnel.record.control import Marker, marker_in
 from runnel.testing.disk import SimDisk, _Folder, _Inode
 
 _FRONT = Struct(">qiibIhi")  # base offset, length, leader epoch, magic, checksum, attributes, last offset delta
@@ -81,11 +82,12 @@ def folder_of(key: PartitionKey) -> str:
     return f"partitions/{key}"
 
 
-def headers_of(disk: SimDisk, folder: str) -> Iterator[BatchHeader]:
-    """The header of every batch, in order."""
+def headers_of(disk: SimDisk, folder: str) -> Iterator[tuple[BatchHeader, Marker | None]]:
+    """The header of every batch, in order, and what it says if it ends a transaction."""
     for _, inode in _log_files(disk, folder):
         for at, _ in _batches(inode.now, 0):
-            yield read_header(bytes(inode.now[at : at + HEADER_BYTES]))
+            header = read_header(bytes(inode.now[at : at + HEADER_BYTES]))
+            yield header, marker_in(bytes(inode.now[at : at + header.size])) if header.control else None
 
 
 def _log_files(disk: SimDisk, folder: str) -> list[tuple[str, _Inode]]:

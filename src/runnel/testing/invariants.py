@@ -268,9 +268,9 @@ class Invariants:
 
     def _check_producers(self, truth: Truth, broker: Node) -> None:
         expected = Producers()
-        for header in headers_of(broker.disk, folder_of(truth.key)):
+        for header, marker in headers_of(broker.disk, folder_of(truth.key)):
             if header.producer_id >= 0:
-                expected.replay(header, 0)
+                expected.replay(header, 0, marker)
         for replica in broker.replicas():
             if replica.key == truth.key and _known(replica.log.producers) != _known(expected):
                 detail = f"{_known(replica.log.producers)}, the log says {_known(expected)}"

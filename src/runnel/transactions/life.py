@@ -56,17 +56,16 @@ def prepared(
 ) -> Transaction:
     """The producer ended its transaction: decided, partitions do not know yet."""
     state = State.PREPARE_COMMIT if commit else State.PREPARE_ABORT
-    if not bumps:
-        return replace(was, state=state, changed_ms=wall_ms, version=1, cause=Cause.CLIENT)
+    past = was.identity if bumps else NOBODY
     return replace(
         was,
         state=state,
-        epoch=was.epoch + 1,
-        previous_id=was.producer_id,
-        previous_epoch=was.epoch,
+        epoch=was.epoch + bumps,
+        previous_id=past.producer_id,
+        previous_epoch=past.epoch,
         next_id=new_id,
         changed_ms=wall_ms,
-        version=2,
+        version=2 if bumps else 1,
         cause=Cause.CLIENT,
     )
 

@@ -144,7 +144,8 @@ class TransactionShard:
                 request.transactional_id, life.created(request.new_id, request.timeout_ms, turn.wall_ms), turn
             ).identity
         asks_again = request.producer != NOBODY and request.producer == was.previous
-        if request.producer not in (NOBODY, was.identity) and not asks_again:
+        is_known = request.producer in (NOBODY, was.identity) or asks_again
+        if not is_known or request.producer.epoch > EPOCH_LAST:
             raise refusals.fenced(request.transactional_id, request.producer, was)
         if was.state is State.ONGOING:
             return self._fence(request, was, asks_again, turn)
@@ -183,7 +184,7 @@ class TransactionShard:
 
     def _add_partitions(self, request: AddPartitions, turn: Turn) -> PartitionsAdded:
         was = self._of(request.transactional_id)
-        if was.state.ending and request.producer == was.successor:
+        if was.state.ending and request.producer in (was.identity, was.successor):
             raise refusals.still_ending(request.transactional_id)
         _check_producer(request.transactional_id, request.producer, was)
         keys = {named: _key_of(named, turn.topics) for named in request.partitions}
@@ -212,7 +213,7 @@ class TransactionShard:
         was = self._of(request.transactional_id)
         if request.bumps and request.producer == was.previous and was.state not in (State.EMPTY, State.ONGOING):
             return self._end_again(request, was, turn)
-        if was.state.ending and request.bumps and request.producer == was.successor:
+        if was.state.ending and request.bumps and request.producer in (was.identity, was.successor):
             raise refusals.still_ending(request.transactional_id)
         _check_producer(request.transactional_id, request.producer, was)
         if was.state is State.ONGOING:
@@ -228,7 +229,7 @@ class TransactionShard:
     def _prepare(self, request: EndTransaction, was: Transaction, turn: Turn) -> Identity | NeedsProducerId:
         if request.bumps and life.exhausted(was) and request.new_id == NO_PRODUCER:
             return NEEDS_ID
-        new_id = request.new_id if life.exhausted(was) else NO_PRODUCER
+        new_id = request.new_id if request.bumps and life.exhausted(was) else NO_PRODUCER
         now = life.prepared(was, request.commit, turn.wall_ms, bumps=request.bumps, new_id=new_id)
         self._decide(request.transactional_id, now, turn)
         return now.successor
@@ -354,5 +355,5 @@ def _check_producer(transactional_id: str, producer: Identity, was: Transaction)
             f"transactional id {transactional_id!r} belongs to producer {was.producer_id}, not {producer.producer_id}:"
             " initialise the producer again"
         )
-    if producer.epoch != was.epoch:
+    if producer.epoch != was.epoch or producer.epoch > EPOCH_LAST:
         raise refusals.fenced(transactional_id, producer, was)

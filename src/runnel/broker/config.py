@@ -150,6 +150,19 @@ class BrokerConfig:
         "group-initial-delay-ms", 100, 0, 60_000, "how long a new group waits for more members",
         "group.initial.rebalance.delay.ms",
     )  # fmt: skip
+    transaction_partitions: int = _int(
+        "transaction-partitions", 16, 1, 1_000, "partitions of the topic that keeps transactions",
+        "transaction.state.log.num.partitions",
+    )  # fmt: skip
+    transaction_max_timeout_ms: int = _int(
+        "transaction-max-timeout-ms", 900_000, 1, 2**31 - 1, "the longest that a producer may let a transaction take",
+        "transaction.max.timeout.ms",
+    )  # fmt: skip
+    transactional_id_expiration_ms: int = _int(
+        "transactional-id-expiration-ms", 604_800_000, 1, 2**31 - 1,
+        "a transactional id that nobody uses is forgotten after so long",
+        "transactional.id.expiration.ms",
+    )  # fmt: skip
     request_bytes_max: int = _int(
         "request-bytes-max", FRAME_BYTES_MAX, 1024, FRAME_BYTES_MAX, "largest request", "socket.request.max.bytes"
     )

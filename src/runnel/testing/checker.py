@@ -13,68 +13,37 @@
     zombie-commit         a commit of an earlier generation, or of an earlier owner, was accepted
     double-owner          two members read a partition in one generation
     group-skip            a group committed past a message that no member was given
+    aborted-read          a message was read that nobody asked to commit
 
-The definitions are those of Jepsen's Kafka workload, with groups added. A message that was sent without acks=all, and
-one whose fate is unknown, may be missing; if it was read once, it may not.
+Those of transactions as a whole are in `transaction_rules`. The definitions are those of Jepsen's Kafka workload, with
+groups added. A message that was sent without acks=all, and one whose fate is unknown, may be missing; if it was read
+once, it may not.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import NamedTuple
 
-from runnel.testing.history import Assigned, Commit, History, Looked, Poll, Send, Status
+from runnel.testing.facts import Anomaly, Facts
+from runnel.testing.history import Assigned, Commit, History, Looked, Status
+from runnel.testing.transaction_rules import TRANSACTION_RULES
 
-
-class Anomaly(NamedTuple):
-    name: str
-    key: str
-    detail: str
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.key}: {self.detail}"
+__all__ = ["Anomaly", "check"]
 
 
 def check(history: History) -> list[Anomaly]:
     """Every anomaly, none if all is well."""
-    facts = _Facts(history)
+    facts = Facts(history)
     return [anomaly for rule in RULES for anomaly in rule(facts)]
 
 
-class _Facts:
-    """What follows from a history: the log of each key, as far as anybody saw it."""
-
-    def __init__(self, history: History) -> None:
-        self.history = history
-        self.sends: dict[str, Send] = {send.value: send for send in history.sends}
-        self.polls = [poll for poll in history.polls if isinstance(poll, Poll)]
-        self.read: dict[str, set[str]] = defaultdict(set)  # key -> values that somebody read
-        self.log: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
-        for poll in self.polls:
-            for key, records in poll.records.items():
-                for offset, value in records:
-                    self.read[key].add(value)
-                    self.log[key][offset].add(value)
-        for send in history.sends:
-            if send.offset is not None and send.status is Status.OK and send.durable:
-                self.log[send.key][send.offset].add(send.value)
-        self.places: dict[str, dict[int, int]] = {}  # key -> offset -> how many messages lie before it
-        self.offsets: dict[str, dict[str, list[int]]] = {}  # key -> value -> where it lies
-        for key, log in self.log.items():
-            self.places[key] = {offset: place for place, offset in enumerate(sorted(log))}
-            where = self.offsets.setdefault(key, {})
-            for offset in sorted(log):
-                for value in sorted(log[offset]):
-                    where.setdefault(value, []).append(offset)
-
-
-def _inconsistent_offsets(facts: _Facts) -> Iterator[Anomaly]:
+def _inconsistent_offsets(facts: Facts) -> Iterator[Anomaly]:
     for key, log in facts.log.items():
         for offset, values in sorted(log.items()):
             if len(values) > 1:
                 yield Anomaly("inconsistent-offsets", key, f"offset {offset} held {sorted(values)}")
 
 
-def _duplicate(facts: _Facts) -> Iterator[Anomaly]:
+def _duplicate(facts: Facts) -> Iterator[Anomaly]:
     for key, where in facts.offsets.items():
         for value, offsets in where.items():
             send = facts.sends.get(value)
@@ -82,7 +51,7 @@ def _duplicate(facts: _Facts) -> Iterator[Anomaly]:
                 yield Anomaly("duplicate", key, f"{value} lies at {offsets}")
 
 
-def _lost_write(facts: _Facts) -> Iterator[Anomaly]:
+def _lost_write(facts: Facts) -> Iterator[Anomaly]:
     for key, where in facts.offsets.items():
         read = facts.read[key]
         bound = max((where[value][0] for value in read), default=-1)
@@ -91,36 +60,33 @@ def _lost_write(facts: _Facts) -> Iterator[Anomaly]:
                 yield Anomaly("lost-write", key, f"{value} was acknowledged at {offsets[-1]}, {bound} was read")
 
 
-def _unseen(facts: _Facts) -> Iterator[Anomaly]:
+def _unseen(facts: Facts) -> Iterator[Anomaly]:
     for send in facts.history.sends:
         if send.status is Status.OK and send.durable and send.value not in facts.read[send.key]:
             yield Anomaly("unseen", send.key, f"{send.value} was acknowledged at {send.offset} and never read")
 
 
-def _vanished(facts: _Facts) -> Iterator[Anomaly]:
-    final: dict[str, set[str]] = {}
-    for poll in facts.polls:
-        if poll.final:
-            for key, records in poll.records.items():
-                final.setdefault(key, set()).update(value for _, value in records)
-    if not any(poll.final for poll in facts.polls):
+def _vanished(facts: Facts) -> Iterator[Anomaly]:
+    if facts.final is None:
         return
     for key, values in facts.read.items():
-        for value in sorted(values - final.get(key, set())):
+        for value in sorted(values - facts.final.get(key, set())):
             yield Anomaly("vanished", key, f"{value} was read at {facts.offsets[key][value]}, and is gone at the end")
 
 
-def _unexpected(facts: _Facts) -> Iterator[Anomaly]:
+def _unexpected(facts: Facts) -> Iterator[Anomaly]:
     for key, values in facts.read.items():
         for value in sorted(values):
             send = facts.sends.get(value)
             if send is None or send.key != key:
                 yield Anomaly("unexpected", key, f"{value} was read, and not sent there")
+            elif send.status is Status.FAIL and send.transactional:
+                yield Anomaly("aborted-read", key, f"{value} was read, and nobody asked to commit it")
             elif send.status is Status.FAIL:
                 yield Anomaly("unexpected", key, f"{value} was read, though sending it failed")
 
 
-def _steps(facts: _Facts) -> Iterator[Anomaly]:
+def _steps(facts: Facts) -> Iterator[Anomaly]:
     """Polls that skip or go back, within one and from one to the next."""
     last: dict[str, dict[str, int]] = defaultdict(dict)  # process -> key -> place of the last message
     for op in facts.history.polls:
@@ -143,7 +109,7 @@ def _steps(facts: _Facts) -> Iterator[Anomaly]:
                 last[op.process][key] = before
 
 
-def _nonmonotonic_send(facts: _Facts) -> Iterator[Anomaly]:
+def _nonmonotonic_send(facts: Facts) -> Iterator[Anomaly]:
     last: dict[tuple[str, str], tuple[int, str]] = {}
     for send in facts.history.sends:
         offsets = facts.offsets.get(send.key, {}).get(send.value)
@@ -156,7 +122,7 @@ def _nonmonotonic_send(facts: _Facts) -> Iterator[Anomaly]:
         last[send.process, send.key] = offsets[0], send.value
 
 
-def _commit_lost(facts: _Facts) -> Iterator[Anomaly]:
+def _commit_lost(facts: Facts) -> Iterator[Anomaly]:
     for look in facts.history.looks:
         commits = [commit for commit in facts.history.commits if commit.group == look.group]
         for key in sorted({key for commit in commits for key in commit.offsets}):
@@ -180,7 +146,7 @@ def _look_at(key: str, look: Looked, tries: list[Commit], looks: list[Looked]) -
         yield Anomaly("commit-lost", key, detail)
 
 
-def _zombie_commit(facts: _Facts) -> Iterator[Anomaly]:
+def _zombie_commit(facts: Facts) -> Iterator[Anomaly]:
     formed: dict[tuple[str, int], float] = {}
     for join in facts.history.joins:
         at = formed.setdefault((join.group, join.generation), join.at)
@@ -195,7 +161,7 @@ def _zombie_commit(facts: _Facts) -> Iterator[Anomaly]:
             yield Anomaly("zombie-commit", ",".join(commit.offsets), f"{detail}, over since {min(later):.3f}")
 
 
-def _commit_of_earlier_owner(facts: _Facts) -> Iterator[Anomaly]:
+def _commit_of_earlier_owner(facts: Facts) -> Iterator[Anomaly]:
     for commit in facts.history.commits:
         if commit.status is not Status.OK:
             continue
@@ -207,7 +173,7 @@ def _commit_of_earlier_owner(facts: _Facts) -> Iterator[Anomaly]:
                 yield Anomaly("zombie-commit", key, detail)
 
 
-def _double_owner(facts: _Facts) -> Iterator[Anomaly]:
+def _double_owner(facts: Facts) -> Iterator[Anomaly]:
     owners: dict[tuple[str, int, str], str] = {}
     for poll in facts.polls:
         for key in poll.records if poll.group is not None else ():
@@ -218,7 +184,7 @@ def _double_owner(facts: _Facts) -> Iterator[Anomaly]:
                 yield Anomaly("double-owner", key, detail)
 
 
-def _group_skip(facts: _Facts) -> Iterator[Anomaly]:
+def _group_skip(facts: Facts) -> Iterator[Anomaly]:
     given: dict[tuple[str, str], set[int]] = defaultdict(set)
     committed: dict[tuple[str, str], int] = {}
     for poll in facts.polls:
@@ -237,5 +203,5 @@ def _group_skip(facts: _Facts) -> Iterator[Anomaly]:
 
 RULES = (
     _inconsistent_offsets, _duplicate, _lost_write, _unseen, _vanished, _unexpected, _steps, _nonmonotonic_send,
-    _commit_lost, _zombie_commit, _commit_of_earlier_owner, _double_owner, _group_skip,
+    _commit_lost, _zombie_commit, _commit_of_earlier_owner, _double_owner, _group_skip, *TRANSACTION_RULES,
 )  # fmt: skip

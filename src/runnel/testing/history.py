@@ -30,6 +30,8 @@ class Send:
     offset: int | None = None
     durable: bool = True  # sent with acks=all: what is acknowledged must survive
     idempotent: bool = True
+    transactional: bool = False  # then its status is that of its transaction
+    source: str | None = None  # the message that was turned into this one
 
 
 @dataclass(slots=True)
@@ -78,6 +80,25 @@ class Looked:
 
 
 @dataclass(slots=True)
+class Transaction:
+    """Messages that are there all or not at all, and what was read while they were sent.
+
+    It has failed until its commit is asked for, is unknown until that is answered, and is never known to have failed
+    afterwards.
+    """
+
+    process: str
+    sends: list[Send] = field(default_factory=list)
+    reads: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+    status: Status = Status.FAIL
+
+    def becomes(self, status: Status, now: float = NEVER) -> None:
+        self.status = status
+        for send in self.sends:
+            send.status, send.ended = status, now
+
+
+@dataclass(slots=True)
 class Joined:
     """A member learned that it is in this generation."""
 
@@ -107,3 +128,5 @@ class History:
     looks: list[Looked] = field(default_factory=list)
     joins: list[Joined] = field(default_factory=list)
     owned: list[Owned] = field(default_factory=list)
+    transactions: list[Transaction] = field(default_factory=list)
+    transforming_group: str | None = None  # turns what it reads into other messages, in transactions

@@ -1,0 +1,119 @@
+"""Each anomaly of transactions is planted in a good history, and found; the good history has none."""
+
+from collections.abc import Callable
+
+import pytest
+
+from runnel.testing.checker import check
+from runnel.testing.history import Assigned, History, Looked, Poll, Send, Status, Transaction
+
+IN, OUT, BESIDE = "orders/0", "ledger/0", "ledger/1"
+
+
+def written(transaction: Transaction, key: str, value: str, offset: int, source: str | None = None) -> Send:
+    send = Send(transaction.process, key, value, offset=offset, transactional=True, source=source)
+    transaction.sends.append(send)
+    return send
+
+
+def good() -> History:
+    """Two orders that became entries, a transaction over two partitions, one that was given up, one nobody knows of."""
+    history = History(transforming_group="accounting")
+    history.sends += [Send("p", IN, f"o{n}", n, n + 0.5, Status.OK, n) for n in range(2)]
+    first, second = Transaction("t"), Transaction("u", reads={OUT: [(0, "e0")]})
+    given_up, unknown = Transaction("v"), Transaction("w")
+    written(first, OUT, "e0", 0, source="o0")
+    written(first, OUT, "e1", 1, source="o1")
+    written(second, OUT, "x0", 3)
+    written(second, BESIDE, "x1", 0)
+    written(given_up, OUT, "y0", 5)
+    written(unknown, OUT, "z0", 7)
+    history.transactions += [first, second, given_up, unknown]
+    for transaction, status in ((first, Status.OK), (second, Status.OK), (unknown, Status.INFO)):
+        transaction.becomes(status)
+    history.sends += [send for transaction in history.transactions for send in transaction.sends]
+    for send in given_up.sends:
+        send.status = Status.FAIL
+    history.looks.append(Looked("accounting", {IN: 2}, 8, 9))
+    history.polls += [
+        Poll("t", {IN: [(0, "o0"), (1, "o1")]}, 3, 4, "accounting", "t", 1),
+        Assigned("audit", {IN: 0, OUT: 0, BESIDE: 0}),
+        Poll("audit", {IN: [(0, "o0"), (1, "o1")]}, 20, 21, final=True),
+        Poll("audit", {OUT: [(0, "e0"), (1, "e1"), (3, "x0")], BESIDE: [(0, "x1")]}, 20, 21, final=True),
+    ]
+    return history
+
+
+def read_at_the_end(history: History, key: str, *records: tuple[int, str]) -> None:
+    history.polls.append(Poll("audit", {key: list(records)}, 22, 23, final=True))
+
+
+def forget(history: History, value: str) -> None:
+    """As if it had never been read, nor its place been told."""
+    for poll in history.polls:
+        if isinstance(poll, Poll):
+            poll.records = {key: [one for one in records if one[1] != value] for key, records in poll.records.items()}
+    for send in history.sends:
+        if send.value == value:
+            send.offset, send.status = None, Status.INFO
+
+
+def plant_aborted_read(history: History) -> None:
+    read_at_the_end(history, OUT, (5, "y0"))
+
+
+def plant_fractured(history: History) -> None:
+    history.transactions[1].status = Status.INFO
+    forget(history, "x1")
+
+
+def plant_precommitted_read(history: History) -> None:
+    history.transactions[1].reads[BESIDE] = [(0, "x1")]
+
+
+def plant_write_cycle(history: History) -> None:
+    history.transactions[0].reads[BESIDE] = [(0, "x1")]
+
+
+def plant_transformed_twice(history: History) -> None:
+    again = Transaction("t2")
+    history.sends.append(written(again, OUT, "e0again", 9, source="o0"))
+    history.transactions.append(again)
+    again.becomes(Status.OK)
+    read_at_the_end(history, OUT, (9, "e0again"))
+
+
+def plant_not_transformed(history: History) -> None:
+    history.sends.append(Send("p", IN, "o2", 2, 2.5, Status.OK, 2))
+    read_at_the_end(history, IN, (2, "o2"))
+    history.polls.append(Poll("t", {IN: [(2, "o2")]}, 5, 6, "accounting", "t", 1))
+    history.looks.append(Looked("accounting", {IN: 3}, 10, 11))
+
+
+def plant_transformed_disorder(history: History) -> None:
+    for send in history.transactions[0].sends:
+        send.source = {"o0": "o1", "o1": "o0"}[send.source or ""]
+
+
+PLANTS: dict[str, Callable[[History], None]] = {
+    name.removeprefix("plant_").replace("_", "-"): plant
+    for name, plant in list(globals().items())
+    if name.startswith("plant_")
+}
+
+
+def test_nothing_is_found_where_nothing_is() -> None:
+    assert check(good()) == []
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_what_was_planted_is_found(name: str) -> None:
+    history = good()
+    PLANTS[name](history)
+    assert {anomaly.name for anomaly in check(history)} == {name}
+
+
+def test_what_nobody_knows_of_may_be_there_as_a_whole() -> None:
+    history = good()
+    read_at_the_end(history, OUT, (7, "z0"))
+    assert check(history) == []

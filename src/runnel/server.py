@@ -30,7 +30,7 @@ from runnel.model.seams import Clock, Disk, Rng
 from runnel.net.listener import FramedListener, ListenerLimits
 from runnel.shell.clock import SystemClock
 from runnel.shell.disk import RealDisk
-from runnel.shell.memory import keep_freed_memory
+from runnel.shell.memory import LongLived, keep_freed_memory
 from runnel.shell.rng import SystemRng
 
 STOP_GRACE_S = 5.0  # requests under way may answer within it
@@ -50,6 +50,7 @@ class Machine:
     rng: Rng
     open_store: Callable[[], Awaitable[Store]]
     files_max: int = 512  # files that logs may have open; connections are files too
+    note_open: Callable[[int], None] = lambda _: None  # so many partitions are open, more or fewer
 
 
 class Server:
@@ -84,7 +85,7 @@ class Server:
         self.broker = Broker(
             config, metadata,
             disk=machine.disk, files_max=machine.files_max, clock=machine.clock, rng=machine.rng,
-            on_fatal=self._on_fatal,
+            on_fatal=self._on_fatal, note_open=machine.note_open,
         )  # fmt: skip
         self._listener = FramedListener(KafkaDoor(self.broker, machine.rng).open, _limits(config), self._on_fatal)
         host, port = await self._bind()
@@ -201,7 +202,7 @@ async def _serve(config: BrokerConfig, files_max: int, ready: Callable[[Server],
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ending.stop)
     disk = RealDisk(config.data)
-    machine = Machine(disk, SystemClock(), SystemRng(), lambda: _open_store(config, disk), files_max)
+    machine = Machine(disk, SystemClock(), SystemRng(), lambda: _open_store(config, disk), files_max, LongLived().note)
     try:
         return await _live(config, machine, ending, ready)
     finally:

@@ -256,11 +256,11 @@ def test_who_has_everything_and_is_still_there_does_not_lag(tmp_path: Path) -> N
         then = SystemClock().monotonic_ms()
         session.heard_ms = Millis(then + 60_000)  # it came again, and had nothing to say
         assert progress.lags(TWO, Millis(then + 65_000), 10_000)
-        stage.followers.note_heard()
+        await stage.followers.note_heard()
         assert not progress.lags(TWO, Millis(then + 65_000), 10_000)
         append(stage.partition(), b"1")
         session.heard_ms = Millis(then + 120_000)
-        stage.followers.note_heard()
+        await stage.followers.note_heard()
         assert progress.lags(TWO, Millis(then + 125_000), 10_000)  # what is new, it did not ask beyond
 
     run(tmp_path, scenario)

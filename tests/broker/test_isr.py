@@ -46,7 +46,7 @@ class Stage:
         self.asked: list[list[IsrChange]] = []
         self.says: Callable[[IsrChange], Placed | RunnelError] | RunnelError = RequestTimedOut("not yet")
         self.in_sync = InSync(
-            ME, here, lambda: self.image, self._answer, clock, lag_ms=LAG_MS, on_look=lambda: None, on_fatal=_fail
+            ME, here, lambda: self.image, self._answer, clock, lag_ms=LAG_MS, on_look=_nothing, on_fatal=_fail
         )
 
     async def _answer(self, changes: Sequence[IsrChange]) -> list[Placed | RunnelError]:
@@ -192,3 +192,7 @@ def test_what_can_not_be_opened_is_given_to_others(tmp_path: Path) -> None:
 
 def _fail(error: BaseException) -> None:
     raise AssertionError(error)
+
+
+async def _nothing() -> None:
+    """Nobody was heard of."""

@@ -90,7 +90,7 @@ def test_settings_follow_the_image_and_deleted_topics_are_closed(tmp_path: Path)
         with pytest.raises(UnknownTopic):
             partitions.find("t", 0)
         assert (tmp_path / FOLDER / f"{GOOD}-0").exists()  # without proof of the deletion nothing is removed
-        await partitions.remove_data(GOOD)
+        await partitions.remove_data({GOOD})
         assert not (tmp_path / FOLDER / f"{GOOD}-0").exists()
         disk.close()
 

@@ -58,6 +58,7 @@ class Broker:
     def __init__(
         self, config: BrokerConfig, metadata: Metadata, *,
         disk: Disk, files_max: int, clock: Clock, rng: Rng, on_fatal: Callable[[BaseException], None],
+        note_open: Callable[[int], None] = lambda _: None,
     ) -> None:  # fmt: skip
         self.id = BrokerId(config.broker_id)
         self.config = config
@@ -65,7 +66,7 @@ class Broker:
         self.disk = disk
         self.partitions = Partitions(
             self.id, config.topic, disk=disk, files_max=files_max, clock=clock, on_fatal=on_fatal,
-            on_damage=lambda partition: self._damages.found(partition),
+            on_damage=lambda partition: self._damages.found(partition), note_open=note_open,
         )  # fmt: skip
         group_config = GroupConfig(initial_rebalance_delay_ms=config.group_initial_delay_ms)
         self.groups = Groups(self.partitions, group_config, clock, rng)
@@ -184,7 +185,7 @@ class Broker:
         """These have another role than before, or are open only now."""
         self._replication.follow(changed)
         for partition in changed:
-            if partition.log.damage:
+            if partition.log.is_damaged:
                 self._damages.found(partition)
 
     async def _try_again(self) -> None:
@@ -201,9 +202,8 @@ class Broker:
     async def _remove_deleted(self, image: Image) -> None:
         """Remove the data of topics that were deleted, then say so; what can't be said is said at the next change."""
         gone = [topic.id for topic in image.deleted.values() if self.id in topic.holders]
-        for topic_id in gone:
-            await self.partitions.remove_data(topic_id)
         if gone:
+            await self.partitions.remove_data(frozenset(gone))
             try:
                 await self.metadata.data_removed(self.id, gone)
             except RetriableError as error:

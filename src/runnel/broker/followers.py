@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 from runnel.broker.fetch import NOTHING, Divergence, ReadResult, Waits, check_epoch, divergence_of
 from runnel.broker.partitions import Partitions
+from runnel.broker.turns import TURN, by_turns
 from runnel.cluster.image import Image
 from runnel.model.errors import (
     FetchSessionNotFound,
@@ -204,11 +205,11 @@ class Followers:
         """Answer all who wait, at once."""
         self._all.end()
 
-    def note_heard(self) -> None:
+    async def note_heard(self) -> None:
         """Let the leaders here know who is still there: who has everything has nothing to say about it."""
-        for session in self._sessions:
+        for session in list(self._sessions):
             broker, epoch = session.follower
-            for place in session.places.values():
+            async for place in by_turns(list(session.places.values())):
                 if place.partition is not None and place.partition.is_leader:
                     place.partition.heard_of(broker, epoch, session.heard_ms)
                     session.remind(place)
@@ -222,7 +223,8 @@ class Followers:
         session.heard_ms = self._clock.monotonic_ms()
         for key in forgotten:
             session.forget(key)
-        for each in asked:
+        async for each in by_turns(asked):
+            self._check_open(session)
             self._take(session, each)
         await session.wait((self._all, waits), min(limits.wait_ms, WAIT_MS_MAX) / 1000)
         return await self._answers(session, limits.bytes_max)
@@ -233,6 +235,11 @@ class Followers:
             raise StaleBrokerEpoch(
                 f"broker {follower.broker} is in its life {known.epoch}, not {follower.epoch}: end it"
             )
+
+    def _check_open(self, session: FollowerSession) -> None:
+        """Its connection may break while it is told what it follows: nothing would end what begins then."""
+        if session not in self._sessions:
+            raise FetchSessionNotFound(f"fetch session {session.id} ended with its connection: start a new one")
 
     def _take(self, session: FollowerSession, asked: Asked) -> None:
         place = session.put(asked)
@@ -259,7 +266,12 @@ class Followers:
     async def _answers(self, session: FollowerSession, bytes_max: int) -> Answers:
         answers: dict[PartitionKey, ReadResult] = {}
         left = bytes_max
-        while left > 0 and (place := session.next_news(answers)) is not None:
+        while left > 0:
+            if len(answers) % TURN == TURN - 1:
+                await asyncio.sleep(0)  # here: what is new is looked for after it
+            place = session.next_news(answers)
+            if place is None:
+                break
             result = answers[place.asked.key] = await self._read(session, place, min(place.asked.bytes_max, left))
             left -= len(result.records)
         for place in session.overdue(answers):

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from runnel.broker.partitions import Partitions
 from runnel.broker.standing import stand
+from runnel.broker.turns import by_turns
 from runnel.model.errors import RunnelError
 from runnel.replica.partition import Partition
 
@@ -43,7 +44,7 @@ class Housekeeping:
         while True:
             await asyncio.sleep(self._every_s)
             await self._try_again()
-            for partition in self._partitions:
+            async for partition in by_turns(self._partitions):
                 await self.look_after(partition)
 
     async def look_after(self, partition: Partition) -> None:

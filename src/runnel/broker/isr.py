@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 
 from runnel.broker.partitions import Partitions
 from runnel.broker.standing import stand
+from runnel.broker.turns import by_turns
 from runnel.cluster.image import Image
 from runnel.cluster.image import Partition as PartitionImage
 from runnel.cluster.isr_changes import IsrChange
@@ -36,7 +37,7 @@ class InSync:
 
     def __init__(
         self, me: BrokerId, partitions: Partitions, image: Callable[[], Image], ask: Ask, clock: Clock, *,
-        lag_ms: int, on_look: Callable[[], None], on_fatal: Callable[[BaseException], None],
+        lag_ms: int, on_look: Callable[[], Awaitable[None]], on_fatal: Callable[[BaseException], None],
     ) -> None:  # fmt: skip
         self._me = me
         self._partitions = partitions
@@ -90,11 +91,11 @@ class InSync:
         """Who did not come along for too long leaves."""
         while True:
             await asyncio.sleep(self._lag_ms / 2000)
-            self._on_look()
-            for partition in self._partitions:
+            await self._on_look()
+            async for partition in by_turns(self._partitions):
                 if partition.is_leader:
                     self._due[partition] = None
-                    if partition.log.damage:
+                    if partition.log.is_damaged:
                         self.resign(partition)  # somebody else may be in sync by now
             self._awake.set()
             await self._give_up_failed()
@@ -118,17 +119,18 @@ class InSync:
         while True:
             await self._awake.wait()
             self._awake.clear()
-            self._propose()
+            await self._propose()
             while self._still_open():
                 asked = list(self._open.items())
                 for start in range(0, len(asked), BATCH_MAX):
                     await self._ask_for(asked[start : start + BATCH_MAX])
                 await self._pause()
 
-    def _propose(self) -> None:
+    async def _propose(self) -> None:
         due, self._due = self._due, {}
-        now_ms, serving = self._clock.monotonic_ms(), self._serving()
-        for partition in due:
+        now_ms = self._clock.monotonic_ms()
+        async for partition in by_turns(due):
+            serving = self._serving()
             if partition.is_leader and (proposal := partition.progress.propose(serving, now_ms, self._lag_ms)):
                 self._open[partition] = proposal
 
@@ -149,7 +151,7 @@ class InSync:
         except TimeoutError:
             pass
         self._awake.clear()
-        self._propose()
+        await self._propose()
 
     # --- asking
 

@@ -9,9 +9,10 @@ Rule 3: nothing has a role before the image says that this broker serves: what a
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from uuid import UUID
 
+from runnel.broker.turns import by_turns, side_by_side
 from runnel.cluster.config_rules import topic_config
 from runnel.cluster.image import Change, Image, Topic
 from runnel.cluster.image import Partition as PartitionImage
@@ -20,6 +21,7 @@ from runnel.model.errors import Corruption, LeaderNotAvailable, NotLeader, Runne
 from runnel.model.ids import BrokerId, PartitionKey, TopicId
 from runnel.model.seams import Clock, Disk
 from runnel.model.topic_config import TopicConfig
+from runnel.net.eager import start
 from runnel.replica.partition import Partition, Role
 
 FOLDER = "partitions"
@@ -34,7 +36,7 @@ class Partitions:
     def __init__(
         self, me: BrokerId, defaults: TopicConfig, *,
         disk: Disk, files_max: int, clock: Clock, on_fatal: Callable[[BaseException], None],
-        on_damage: Callable[[Partition], None] = lambda _: None,
+        on_damage: Callable[[Partition], None] = lambda _: None, note_open: Callable[[int], None] = lambda _: None,
     ) -> None:  # fmt: skip
         self._me = me
         self._defaults = defaults
@@ -43,6 +45,7 @@ class Partitions:
         self._clock = clock
         self._on_fatal = on_fatal
         self._on_damage = on_damage
+        self._note_open = note_open  # so many more, or fewer, than before
         self._image: Image
         self._open: dict[PartitionKey, Partition] = {}
         self._by_name: dict[tuple[str, int], Partition] = {}
@@ -69,8 +72,9 @@ class Partitions:
         affected += await self._open_all(changed)
         for topic in changed:
             affected += await self._remove_moved(topic)
-        for topic_id in [topic_id for topic_id, topic in change.delta.topics.items() if topic is None]:
-            affected += await self._close_topic(topic_id)
+        affected += await self._close_topics(
+            {topic_id for topic_id, topic in change.delta.topics.items() if topic is None}
+        )
         return list(dict.fromkeys(affected))
 
     async def try_again(self) -> list[Partition]:
@@ -78,30 +82,30 @@ class Partitions:
         failed = {key.topic_id for key in self._failed}
         return await self._open_all([topic for topic_id, topic in self._image.topics.items() if topic_id in failed])
 
-    async def remove_data(self, topic_id: TopicId) -> None:
-        """Remove what this broker keeps of a deleted topic."""
-        await self._close_topic(topic_id)
-        await self._disk.offload(lambda: _remove(self._disk, _folders_of(self._disk, topic_id)))
+    async def remove_data(self, topic_ids: Collection[TopicId]) -> None:
+        """Remove what this broker keeps of deleted topics."""
+        await self._close_topics(topic_ids)
+        await self._disk.offload(lambda: _remove(self._disk, _folders_of(self._disk, topic_ids)))
 
     async def close(self) -> bool:
         """Close every log; returns whether all of them could be closed cleanly."""
-        places = asyncio.Semaphore(AT_ONCE)
 
         async def close_one(partition: Partition) -> bool:
-            async with places:
-                try:
-                    await partition.close()
-                except RunnelError as error:
-                    logger.error("%s did not close cleanly: %s", partition.name, error)
-                    return False
+            try:
+                await partition.close()
+            except RunnelError as error:
+                logger.error("%s did not close cleanly: %s", partition.name, error)
+                return False
             return True
 
-        return all(await asyncio.gather(*map(close_one, self._open.values())))
+        clean = await side_by_side(list(self._open.values()), close_one, AT_ONCE)
+        self._note_open(-len(clean))
+        return all(clean)
 
     @property
     def damaged(self) -> list[PartitionKey]:
         """The partitions whose copy here is not whole, and that other brokers may have a whole copy of."""
-        rotten = [partition.key for partition in self._open.values() if partition.log.damage]
+        rotten = [partition.key for partition in self._open.values() if partition.log.is_damaged]
         return [key for key in rotten if len(self._image.topics[key.topic_id].partitions[key.number].replicas) > 1]
 
     @property
@@ -162,26 +166,26 @@ class Partitions:
         """Give everything that is open the role that it has now. Who has to wait for its log holds up nobody else."""
         if not self._serves(self._image):
             return []
-        changed = [
-            (partition, image)
-            for topic in topics
-            for number, image in enumerate(topic.partitions)
-            if (partition := self._open.get(PartitionKey(topic.id, number))) is not None and partition.image != image
-        ]
-        await asyncio.gather(*[partition.apply(image) for partition, image in changed])
-        return [partition for partition, _ in changed]
+        changed: list[Partition] = []
+        waiting: list[asyncio.Task[None]] = []
+        async for key, image in by_turns(_partitions_of(topics)):
+            partition = self._open.get(key)
+            if partition is not None and partition.image != image:
+                changed.append(partition)
+                _, task = start(partition.apply(image))
+                if task is not None:
+                    waiting.append(task)
+        if waiting:
+            await asyncio.gather(*waiting)
+        return changed
 
     async def _open_all(self, topics: Iterable[Topic]) -> list[Partition]:
         """Open what should be open here and is not; returns what could be opened."""
-        places = asyncio.Semaphore(AT_ONCE)
-
-        async def open_one(topic: Topic, number: int, image: PartitionImage) -> Partition | None:
-            async with places:
-                return await self._open_partition(topic, number, image)
-
         async with self._turn:
-            found = await asyncio.gather(*[open_one(*missing) for missing in self._missing(topics)])
-        return [partition for partition in found if partition is not None]
+            found = await side_by_side(self._missing(topics), lambda missing: self._open_partition(*missing), AT_ONCE)
+        opened = [partition for partition in found if partition is not None]
+        self._note_open(len(opened))
+        return opened
 
     def _missing(self, topics: Iterable[Topic]) -> Iterator[tuple[Topic, int, PartitionImage]]:
         """What should be open here and is not."""
@@ -223,23 +227,37 @@ class Partitions:
             if partition is not None:
                 partition.reconfigure(config)
 
-    async def _close_topic(self, topic_id: TopicId) -> list[Partition]:
+    async def _close_topics(self, topic_ids: Collection[TopicId]) -> list[Partition]:
+        if not topic_ids:
+            return []
         async with self._turn:
-            self._failed = {key: error for key, error in self._failed.items() if key.topic_id != topic_id}
-            return [await self._close_one(key) for key in list(self._open) if key.topic_id == topic_id]
+            self._failed = {key: error for key, error in self._failed.items() if key.topic_id not in topic_ids}
+            return await self._close([key for key in self._open if key.topic_id in topic_ids])
 
-    async def _close_one(self, key: PartitionKey) -> Partition:
-        partition = self._open.pop(key)
-        if self._by_name.get((partition.topic, key.number)) is partition:
-            del self._by_name[partition.topic, key.number]
-        await partition.close()
-        return partition
+    async def _close(self, keys: Collection[PartitionKey]) -> list[Partition]:
+        """Close some that are gone from here. What is to be removed is not synced first: that may be much."""
+        closed = [self._open.pop(key) for key in keys]
+        for partition in closed:
+            if self._by_name.get((partition.topic, partition.key.number)) is partition:
+                del self._by_name[partition.topic, partition.key.number]
+        await side_by_side(closed, self._end, AT_ONCE)
+        self._note_open(-len(closed))
+        return closed
+
+    async def _end(self, partition: Partition) -> None:
+        known = self._image.topics.get(partition.key.topic_id)
+        if known is None and partition.key.topic_id not in self._image.deleted:
+            await partition.close()  # nothing proves that it was deleted: its data stays
+        else:
+            await partition.discard()
 
     async def _remove_moved(self, topic: Topic) -> list[Partition]:
         """Remove the copies of partitions that have their replicas elsewhere now."""
+        moved = [key for key in _elsewhere(topic, self._me) if key in self._open or key in self._failed]
+        if not moved:
+            return []
         async with self._turn:
-            moved = [key for key in _elsewhere(topic, self._me) if key in self._open or key in self._failed]
-            closed = [await self._close_one(key) for key in moved if key in self._open]
+            closed = await self._close([key for key in moved if key in self._open])
             for key in moved:
                 self._failed.pop(key, None)
         await self._remove_folders([str(key) for key in moved])
@@ -269,6 +287,12 @@ class Partitions:
             )
 
 
+def _partitions_of(topics: Iterable[Topic]) -> Iterator[tuple[PartitionKey, PartitionImage]]:
+    return (
+        (PartitionKey(topic.id, number), image) for topic in topics for number, image in enumerate(topic.partitions)
+    )
+
+
 def _elsewhere(topic: Topic, me: BrokerId) -> Iterator[PartitionKey]:
     """The partitions of a topic that have no replica here."""
     return (PartitionKey(topic.id, n) for n, image in enumerate(topic.partitions) if me not in image.replicas)
@@ -287,5 +311,5 @@ def _topic_of(folder: str) -> TopicId | None:
         return None
 
 
-def _folders_of(disk: Disk, topic_id: TopicId) -> list[str]:
-    return [name for name in disk.list(FOLDER) if _topic_of(name) == topic_id]
+def _folders_of(disk: Disk, topic_ids: Collection[TopicId]) -> list[str]:
+    return [name for name in disk.list(FOLDER) if _topic_of(name) in topic_ids]

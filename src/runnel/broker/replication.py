@@ -8,17 +8,19 @@ Rule 3: trouble with one partition rests that one for a while, or until the imag
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from runnel.broker.peers import Peers
 from runnel.broker.standing import stand
 from runnel.broker.throttle import Throttle
+from runnel.broker.turns import by_turns
 from runnel.client.errors import check, name_of
 from runnel.cluster.image import NO_LEADER
 from runnel.model.errors import RunnelError
 from runnel.model.ids import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, Offset, PartitionKey, TopicId
 from runnel.model.seams import Rng
+from runnel.net.eager import start
 from runnel.replica.following import Answer, Question, Verdict
 from runnel.replica.partition import Partition
 from runnel.wire.kafka import messages as m
@@ -190,17 +192,27 @@ class Fetcher:
 
     async def _take(self, answer: m.FetchResponse) -> None:
         """Do what the answer asks for, in all partitions side by side; returns when all of it is durable."""
-        work = [
-            self._take_one(partition, question, data)
-            for topic in answer.responses
-            for data in topic.partitions
-            if (partition := self._followed.get(key := PartitionKey(TopicId(topic.topic_id), data.partition_index)))
-            and (question := self._asked.get(key))
-        ]
-        if len(work) == 1:
-            await work[0]
-        else:
-            await asyncio.gather(*work)
+        waiting: list[asyncio.Task[None]] = []
+        try:
+            async for partition, question, data in by_turns(self._answered(answer)):
+                _, task = start(self._take_one(partition, question, data))
+                if task is not None:
+                    waiting.append(task)
+            if waiting:
+                await asyncio.gather(*waiting)
+        except asyncio.CancelledError:
+            for task in waiting:
+                task.cancel()
+            raise
+
+    def _answered(self, answer: m.FetchResponse) -> Iterator[tuple[Partition, Question, PartitionData]]:
+        """What is still followed, and was asked as it is answered."""
+        for topic in answer.responses:
+            for data in topic.partitions:
+                key = PartitionKey(TopicId(topic.topic_id), data.partition_index)
+                partition, question = self._followed.get(key), self._asked.get(key)
+                if partition is not None and question is not None:
+                    yield partition, question, data
 
     async def _take_one(self, partition: Partition, question: Question, data: PartitionData) -> None:
         key = partition.key

@@ -25,6 +25,7 @@ class Throttle:
         self._clock = clock
         self._left = 0.0  # bytes
         self._filled_ms = clock.monotonic_ms()
+        self._known: tuple[object, int] = (None, RATE_DEFAULT)  # the rate, and the settings that say so
 
     def pause_s(self, partition: Partition) -> float:
         """How long this partition must not be fetched; 0 if it may be now."""
@@ -46,7 +47,11 @@ class Throttle:
         self._filled_ms = now
 
     def _rate(self) -> int:
-        return max(1, copy_rate(self._image(), self._me))
+        """Asked for with every fetch of every partition: worked out when settings have changed."""
+        image = self._image()
+        if self._known[0] is not image.configs:
+            self._known = image.configs, max(1, copy_rate(image, self._me))
+        return self._known[1]
 
     def _limits(self, partition: Partition) -> bool:
         image = partition.image

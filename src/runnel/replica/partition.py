@@ -99,6 +99,11 @@ class Partition:
         self._step_down(NotLeader(f"{self.name} is closing: send again to its next leader"))
         await self.log.close()
 
+    async def discard(self) -> None:
+        """Stop, for what is on the disk is about to be removed: nothing of it is synced first."""
+        self._step_down(NotLeader(f"{self.name} is not kept here any more: ask for metadata"))
+        await self.log.discard()
+
     def reconfigure(self, config: TopicConfig) -> None:
         if config != self.config:
             self.config = config
@@ -284,7 +289,7 @@ class Partition:
 
     def question(self) -> Question | None:
         """What to ask the leader; None while what is here is not durable or not whole, or nobody is followed."""
-        if self.role is not Role.FOLLOWER or self._taking or not self._is_held or self.log.damage:
+        if self.role is not Role.FOLLOWER or self._taking or not self._is_held or self.log.is_damaged:
             return None
         return Question(self.leader_epoch, self.log.end_offset, self.log.last_epoch)
 
@@ -320,7 +325,7 @@ class Partition:
     @property
     def may_heal(self) -> bool:
         """Whether damage can be cut off: here is a follower, and nobody counts on what it had."""
-        if self.role is not Role.FOLLOWER or self.image is None or not self.log.damage:
+        if self.role is not Role.FOLLOWER or self.image is None or not self.log.is_damaged:
             return False
         return self._me not in self.image.isr and self._me not in self.image.elr
 

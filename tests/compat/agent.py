@@ -20,6 +20,7 @@ from typing import Any
 from tests.compat.waiting import wait_until
 
 REPLY_S_MAX = 120.0  # generous: only a client that hangs reaches it
+COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
 
 
 @dataclass(frozen=True)
@@ -194,9 +195,9 @@ class Agent:
         placed = self.call("produce", topic=topic, records=records, codec=codec, acks=acks, options=options)
         return [(partition, offset) for partition, offset in placed]
 
-    def read(self, topic: str, *, partitions: int = 1) -> list[Message]:
-        """Everything from the earliest to the latest offset, partition by partition."""
-        records = self.call("read", topic=topic, partitions=list(range(partitions)))
+    def read(self, topic: str, *, partitions: int = 1, isolation: str = UNCOMMITTED) -> list[Message]:
+        """Everything from the earliest offset to the latest that this isolation shows, partition by partition."""
+        records = self.call("read", topic=topic, partitions=list(range(partitions)), isolation=isolation)
         messages = [Message.from_json(record) for record in records]
         return sorted(messages, key=lambda message: (message.partition, message.offset))
 

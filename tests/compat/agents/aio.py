@@ -24,6 +24,7 @@ class Aio(Driver):
     def __init__(self, bootstrap: str) -> None:
         super().__init__(bootstrap)
         self.consumer: Any = None
+        self.producers: dict[str, Any] = {}
         self.loop = asyncio.new_event_loop()
         threading.Thread(target=self.loop.run_forever, daemon=True).start()
 
@@ -65,12 +66,14 @@ class Aio(Driver):
             return [[-1, -1] for _ in placed]
         return [[place.partition, place.offset] for place in placed]
 
-    def read(self, topic: str, partitions: list[int]) -> list[Json]:
-        return self._run(self._read(topic, partitions))  # type: ignore[no-any-return]
+    def read(self, topic: str, partitions: list[int], isolation: str) -> list[Json]:
+        return self._run(self._read(topic, partitions, isolation))  # type: ignore[no-any-return]
 
-    async def _read(self, topic: str, partitions: list[int]) -> list[Json]:
+    async def _read(self, topic: str, partitions: list[int], isolation: str) -> list[Json]:
         places = [TopicPartition(topic, number) for number in partitions]
-        consumer = AIOKafkaConsumer(bootstrap_servers=self.bootstrap, enable_auto_commit=False)
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=self.bootstrap, enable_auto_commit=False, isolation_level=isolation
+        )
         await consumer.start()
         try:
             consumer.assign(places)
@@ -99,6 +102,46 @@ class Aio(Driver):
             }
         finally:
             await consumer.stop()
+
+    # --- transactions
+    def open_producer(self, producer: str, transactional_id: str, timeout_ms: int) -> None:
+        async def work() -> None:
+            self.producers[producer] = AIOKafkaProducer(
+                bootstrap_servers=self.bootstrap, transactional_id=transactional_id, transaction_timeout_ms=timeout_ms
+            )
+            await self.producers[producer].start()
+
+        self._run(work())
+
+    def begin(self, producer: str) -> None:
+        self._run(self.producers[producer].begin_transaction())
+
+    def send(self, producer: str, topic: str, records: list[Json]) -> None:
+        async def work() -> None:
+            futures = [
+                await self.producers[producer].send(
+                    topic, value=unhex(item["value"]), key=unhex(item["key"]), partition=item["partition"]
+                )
+                for item in records
+            ]
+            for future in futures:
+                await future
+
+        self._run(work())
+
+    def send_offsets(self, producer: str, group: str, offsets: list[list[Any]], as_member: bool) -> None:
+        assert not as_member, "it can name the group only"
+        wanted = {TopicPartition(topic, number): offset for topic, number, offset in offsets}
+        self._run(self.producers[producer].send_offsets_to_transaction(wanted, group))
+
+    def commit_transaction(self, producer: str) -> None:
+        self._run(self.producers[producer].commit_transaction())
+
+    def abort_transaction(self, producer: str) -> None:
+        self._run(self.producers[producer].abort_transaction())
+
+    def close_producer(self, producer: str) -> None:
+        self._run(self.producers.pop(producer).stop())
 
     # --- a member of a group
     def join(self, group: str, topics: list[str], options: Json) -> None:

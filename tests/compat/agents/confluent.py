@@ -35,6 +35,8 @@ class Confluent(Driver):
         self.consumer: Any = None
         self.group = ""
         self.closed_admin: Any = None
+        self.producers: dict[str, Any] = {}
+        self.seat: Any = None  # in the group, as it was when it was asked to keep it
 
     def refusal(self, error: Exception) -> Refusal:
         inner = error.args[0] if error.args else None
@@ -93,19 +95,20 @@ class Confluent(Driver):
             {"bootstrap.servers": self.bootstrap, "group.id": uuid.uuid4().hex, "enable.auto.commit": False, **native}
         )
 
-    def read(self, topic: str, partitions: list[int]) -> list[Json]:
-        consumer = self._reader()
-        marks = {n: consumer.get_watermark_offsets(TopicPartition(topic, n), WAIT_S) for n in partitions}
-        left = {n: end for n, (start, end) in marks.items() if start < end}
-        consumer.assign([TopicPartition(topic, n, OFFSET_BEGINNING) for n in left])
+    def read(self, topic: str, partitions: list[int], isolation: str) -> list[Json]:
+        consumer = self._reader(**{"isolation.level": isolation, "enable.partition.eof": True})
+        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
         found: list[Json] = []
+        left = set(partitions)
         while left:
             for message in consumer.consume(1000, 0.1):
-                if message.error():
-                    raise Refusal(message.error().code(), str(message.error()))
-                found.append(_json(message))
-                if message.offset() + 1 >= left.get(message.partition(), 0):
-                    left.pop(message.partition(), None)
+                error = message.error()
+                if error is None:
+                    found.append(_json(message))
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    left.discard(message.partition())
+                else:
+                    raise Refusal(error.code(), str(error))
         consumer.close()
         return found
 
@@ -117,6 +120,52 @@ class Confluent(Driver):
         largest = self.admin.list_offsets({TopicPartition(topic, partition): kinds.OffsetSpec.max_timestamp()})
         by_time = next(iter(largest.values())).result(WAIT_S).offset
         return {"earliest": earliest, "latest": latest, "at": at if at >= 0 else None, "largest": by_time}
+
+    # --- transactions
+    def open_producer(self, producer: str, transactional_id: str, timeout_ms: int) -> None:
+        self.producers[producer] = Producer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "transactional.id": transactional_id,
+                "transaction.timeout.ms": timeout_ms,
+            }
+        )
+        self.producers[producer].init_transactions(WAIT_S)
+
+    def begin(self, producer: str) -> None:
+        self.producers[producer].begin_transaction()
+
+    def send(self, producer: str, topic: str, records: list[Json]) -> None:
+        failed: list[KafkaError] = []
+        for item in records:
+            self.producers[producer].produce(
+                topic,
+                value=unhex(item["value"]),
+                key=unhex(item["key"]),
+                partition=item["partition"],
+                on_delivery=lambda error, _: failed.append(error) if error else None,
+            )
+            self.producers[producer].poll(0)
+        self.producers[producer].flush(WAIT_S)
+        if failed:
+            raise Refusal(failed[0].code(), str(failed[0]))
+
+    def send_offsets(self, producer: str, group: str, offsets: list[list[Any]], as_member: bool) -> None:
+        seat = self.seat if as_member else self._reader(**{"group.id": group}).consumer_group_metadata()
+        places = [TopicPartition(*place) for place in offsets]
+        self.producers[producer].send_offsets_to_transaction(places, seat, WAIT_S)
+
+    def keep_seat(self) -> None:
+        self.seat = self.consumer.consumer_group_metadata()
+
+    def commit_transaction(self, producer: str) -> None:
+        self.producers[producer].commit_transaction(WAIT_S)
+
+    def abort_transaction(self, producer: str) -> None:
+        self.producers[producer].abort_transaction(WAIT_S)
+
+    def close_producer(self, producer: str) -> None:
+        del self.producers[producer]
 
     # --- a member of a group
     def join(self, group: str, topics: list[str], options: Json) -> None:

@@ -25,6 +25,8 @@ class KafkaPython(Driver):
         super().__init__(bootstrap)
         self.consumer: Any = None
         self.open_admin: Any = None
+        self.producers: dict[str, Any] = {}
+        self.seat: Any = None  # in the group, as it was when it was asked to keep it
 
     def refusal(self, error: Exception) -> Refusal:
         code = getattr(error, "errno", None) if isinstance(error, KafkaError) else None
@@ -61,10 +63,13 @@ class KafkaPython(Driver):
         producer.close()
         return [[place.partition, -1 if place.offset is None else place.offset] for place in placed]
 
-    def read(self, topic: str, partitions: list[int]) -> list[Json]:
+    def read(self, topic: str, partitions: list[int], isolation: str) -> list[Json]:
         places = [TopicPartition(topic, number) for number in partitions]
         consumer = KafkaConsumer(
-            bootstrap_servers=self.bootstrap, enable_auto_commit=False, auto_offset_reset="earliest"
+            bootstrap_servers=self.bootstrap,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            isolation_level=isolation,
         )
         consumer.assign(places)
         consumer.seek_to_beginning(*places)
@@ -87,6 +92,46 @@ class KafkaPython(Driver):
         }
         consumer.close()
         return answer
+
+    # --- transactions
+    def open_producer(self, producer: str, transactional_id: str, timeout_ms: int) -> None:
+        self.producers[producer] = KafkaProducer(
+            bootstrap_servers=self.bootstrap,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=timeout_ms,
+            delivery_timeout_ms=WAIT_S * 1000,
+        )
+        self.producers[producer].init_transactions()
+
+    def begin(self, producer: str) -> None:
+        self.producers[producer].begin_transaction()
+
+    def send(self, producer: str, topic: str, records: list[Json]) -> None:
+        futures = [
+            self.producers[producer].send(
+                topic, value=unhex(item["value"]), key=unhex(item["key"]), partition=item["partition"]
+            )
+            for item in records
+        ]
+        self.producers[producer].flush(WAIT_S)
+        for future in futures:
+            future.get(WAIT_S)
+
+    def send_offsets(self, producer: str, group: str, offsets: list[list[Any]], as_member: bool) -> None:
+        wanted = {TopicPartition(topic, number): OffsetAndMetadata(offset, "", -1) for topic, number, offset in offsets}
+        self.producers[producer].send_offsets_to_transaction(wanted, self.seat if as_member else group)
+
+    def keep_seat(self) -> None:
+        self.seat = self.consumer.group_metadata()
+
+    def commit_transaction(self, producer: str) -> None:
+        self.producers[producer].commit_transaction()
+
+    def abort_transaction(self, producer: str) -> None:
+        self.producers[producer].abort_transaction()
+
+    def close_producer(self, producer: str) -> None:
+        self.producers.pop(producer).close(timeout=1)
 
     # --- a member of a group
     def join(self, group: str, topics: list[str], options: Json) -> None:

@@ -55,10 +55,11 @@ class Kcat(Driver):
         key, value = unhex(item["key"]), unhex(item["value"]) or b""
         return (b"" if key is None else key + KEY_END.encode()) + value + MESSAGE_END.encode()
 
-    def read(self, topic: str, partitions: list[int]) -> list[Json]:
+    def read(self, topic: str, partitions: list[int], isolation: str) -> list[Json]:
         found: list[Json] = []
+        level = f"-Xisolation.level={isolation}"
         for number in partitions:
-            output = self._run("-C", "-t", topic, "-p", str(number), "-o", "beginning", "-e", "-q", "-f", FORMAT)
+            output = self._run("-C", "-t", topic, "-p", str(number), "-o", "beginning", "-e", "-q", level, "-f", FORMAT)
             found.extend(_parse(output))
         return found
 

@@ -19,6 +19,7 @@ import java.util.concurrent.Future;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.regex.Pattern;
 import java.util.stream.Collectors;
+import org.apache.kafka.clients.admin.AbortTransactionSpec;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.ConfigEntry;
@@ -28,6 +29,7 @@ import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.admin.RecordsToDelete;
 import org.apache.kafka.clients.admin.RemoveMembersFromConsumerGroupOptions;
+import org.apache.kafka.clients.consumer.ConsumerGroupMetadata;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
@@ -53,6 +55,8 @@ public final class Agent {
     private KafkaConsumer<byte[], byte[]> member;
     private Set<TopicPartition> held = Set.of();
     private Admin admin;
+    private final Map<String, KafkaProducer<byte[], byte[]>> producers = new HashMap<>();
+    private ConsumerGroupMetadata seat; // in the group, as it was when it was asked to keep it
 
     private Agent(String bootstrap) {
         this.bootstrap = bootstrap;
@@ -156,6 +160,20 @@ public final class Agent {
         return switch (verb) {
             case "produce" -> produce(topic, request);
             case "read" -> read(topic, request);
+            case "open_producer" -> openProducer(request.get("producer").asText(), request);
+            case "begin", "send", "send_offsets", "commit_transaction", "abort_transaction" ->
+                transact(verb, producers.get(request.get("producer").asText()), request);
+            case "close_producer" -> transact(verb, producers.remove(request.get("producer").asText()), request);
+            case "keep_seat" -> {
+                seat = member.groupMetadata();
+                yield null;
+            }
+            case "list_transactions" -> admin().listTransactions().all().get().stream()
+                .collect(Collectors.toMap(one -> one.transactionalId(), one -> one.state().toString()));
+            case "describe_transaction" -> describeTransaction(request.get("transactional_id").asText());
+            case "describe_producers" -> describeProducers(place);
+            case "abort_from_outside" -> abortFromOutside(place, request);
+            case "fence" -> admin().fenceProducers(List.of(request.get("transactional_id").asText())).all().get();
             case "offsets" -> offsets(place, request.get("timestamp").asLong());
             case "join" -> join(group, request.get("topics"), request.get("options"));
             case "commit" -> commit();
@@ -196,8 +214,6 @@ public final class Agent {
                 .removeMembersFromConsumerGroup(group, new RemoveMembersFromConsumerGroupOptions()).all().get();
             case "describe_cluster" -> describeCluster();
             case "log_dirs" -> logDirs(topic);
-            case "describe_producers" -> admin().describeProducers(List.of(place)).partitionResult(place).get()
-                .activeProducers().stream().map(state -> state.lastSequence()).toList();
             default -> throw new UnsupportedOperationException(verb);
         };
     }
@@ -223,11 +239,7 @@ public final class Agent {
         var sent = new ArrayList<Future<RecordMetadata>>();
         try (var producer = new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer())) {
             for (var item : request.get("records")) {
-                var partition = item.get("partition").isNull() ? null : item.get("partition").asInt();
-                var timestamp = item.get("timestamp").isNull() ? null : item.get("timestamp").asLong();
-                var record = new ProducerRecord<>(topic, partition, timestamp, unhex(item.get("key")), unhex(item.get("value")));
-                for (var header : item.get("headers")) record.headers().add(header.get(0).asText(), unhex(header.get(1)));
-                sent.add(producer.send(record));
+                sent.add(producer.send(record(topic, item)));
             }
             producer.flush();
             var placed = new ArrayList<List<Long>>();
@@ -239,6 +251,72 @@ public final class Agent {
         }
     }
 
+    private static ProducerRecord<byte[], byte[]> record(String topic, JsonNode item) {
+        var partition = item.get("partition").isNull() ? null : item.get("partition").asInt();
+        var timestamp = item.get("timestamp").isNull() ? null : item.get("timestamp").asLong();
+        var record = new ProducerRecord<>(topic, partition, timestamp, unhex(item.get("key")), unhex(item.get("value")));
+        for (var header : item.get("headers")) record.headers().add(header.get(0).asText(), unhex(header.get(1)));
+        return record;
+    }
+
+    // --- transactions
+    private Object openProducer(String name, JsonNode request) {
+        var settings = settings(request);
+        settings.put("transactional.id", request.get("transactional_id").asText());
+        settings.put("transaction.timeout.ms", request.get("timeout_ms").asText());
+        var producer = new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer());
+        producers.put(name, producer);
+        producer.initTransactions();
+        return null;
+    }
+
+    private Object transact(String verb, KafkaProducer<byte[], byte[]> producer, JsonNode request) throws Exception {
+        switch (verb) {
+            case "begin" -> producer.beginTransaction();
+            case "send" -> send(producer, request);
+            case "send_offsets" -> sendOffsets(producer, request);
+            case "commit_transaction" -> producer.commitTransaction();
+            case "abort_transaction" -> producer.abortTransaction();
+            default -> producer.close(Duration.ZERO);
+        }
+        return null;
+    }
+
+    private void send(KafkaProducer<byte[], byte[]> producer, JsonNode request) throws Exception {
+        var sent = new ArrayList<Future<RecordMetadata>>();
+        for (var item : request.get("records")) sent.add(producer.send(record(request.get("topic").asText(), item)));
+        producer.flush();
+        for (var future : sent) future.get();
+    }
+
+    private void sendOffsets(KafkaProducer<byte[], byte[]> producer, JsonNode request) {
+        var offsets = new HashMap<TopicPartition, OffsetAndMetadata>();
+        for (var place : request.get("offsets"))
+            offsets.put(new TopicPartition(place.get(0).asText(), place.get(1).asInt()), new OffsetAndMetadata(place.get(2).asLong()));
+        var asMember = request.get("as_member").asBoolean();
+        producer.sendOffsetsToTransaction(offsets, asMember ? seat : new ConsumerGroupMetadata(request.get("group").asText()));
+    }
+
+    private Object describeTransaction(String id) throws Exception {
+        var found = admin().describeTransactions(List.of(id)).description(id).get();
+        return Map.of("state", found.state().toString(), "producer_id", found.producerId(), "epoch", found.producerEpoch(),
+            "timeout_ms", found.transactionTimeoutMs(), "partitions", places(found.topicPartitions()));
+    }
+
+    private Object describeProducers(TopicPartition place) throws Exception {
+        return admin().describeProducers(List.of(place)).partitionResult(place).get().activeProducers().stream()
+            .map(state -> Map.of("producer_id", state.producerId(), "epoch", state.producerEpoch(),
+                "coordinator_epoch", state.coordinatorEpoch().orElse(-1), "begins_at", state.currentTransactionStartOffset().orElse(-1L),
+                "last_sequence", state.lastSequence()))
+            .toList();
+    }
+
+    private Object abortFromOutside(TopicPartition place, JsonNode request) throws Exception {
+        var spec = new AbortTransactionSpec(place, request.get("producer_id").asLong(),
+            (short) request.get("epoch").asInt(), request.get("coordinator_epoch").asInt());
+        return admin().abortTransaction(spec).all().get();
+    }
+
     private KafkaConsumer<byte[], byte[]> consumer(Properties settings) {
         settings.put("enable.auto.commit", "false");
         return new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer());
@@ -248,7 +326,9 @@ public final class Agent {
         var places = new ArrayList<TopicPartition>();
         for (var number : request.get("partitions")) places.add(new TopicPartition(topic, number.asInt()));
         var found = new ArrayList<Map<String, Object>>();
-        try (var consumer = consumer(settings(request))) {
+        var settings = settings(request);
+        settings.put("isolation.level", request.get("isolation").asText());
+        try (var consumer = consumer(settings)) {
             consumer.assign(places);
             consumer.seekToBeginning(places);
             var ends = consumer.endOffsets(places);

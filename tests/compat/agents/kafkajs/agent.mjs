@@ -74,6 +74,7 @@ async function send(producer, topic, records, compression, acks) {
 }
 
 const member = { consumer: null, positions: new Map() };
+const producers = new Map(); // by the name that the test gave: the producer, and its open transaction
 
 const verbs = {
   async produce({ topic, records, codec, acks, options }) {
@@ -89,26 +90,31 @@ const verbs = {
     }
   },
 
-  async read({ topic, partitions }) {
+  async read({ topic, partitions, isolation }) {
     const offsets = await administer((admin) => admin.fetchTopicOffsets(topic));
     const left = new Map();
     for (const { partition, low, high } of offsets)
       if (partitions.includes(partition) && Number(low) < Number(high)) left.set(partition, Number(high));
     const found = [];
     if (left.size === 0) return found;
-    const consumer = kafka.consumer({ groupId: randomUUID(), heartbeatInterval: 500, maxWaitTimeInMs: 500 });
+    const readUncommitted = isolation === "read_uncommitted";
+    const settings = { groupId: randomUUID(), heartbeatInterval: 500, maxWaitTimeInMs: 500, readUncommitted };
+    const consumer = kafka.consumer(settings);
     await consumer.connect();
     await consumer.subscribe({ topic, fromBeginning: true });
     await new Promise((resolve, reject) => {
       consumer.on(consumer.events.CRASH, ({ payload }) => reject(payload.error));
+      // What ends a transaction is never shown, but it counts: a batch that holds nothing else is told of all the same.
+      consumer.on(consumer.events.END_BATCH_PROCESS, ({ payload }) => {
+        if (Number(payload.lastOffset) + 1 >= (left.get(payload.partition) ?? 0)) left.delete(payload.partition);
+        if (left.size === 0) resolve();
+      });
       const eachBatch = async ({ batch, resolveOffset }) => {
         for (const message of batch.messages) {
           if (!left.has(batch.partition) || Number(message.offset) >= left.get(batch.partition)) continue;
           found.push(recordOf(batch.partition, message));
           resolveOffset(message.offset);
         }
-        if (Number(batch.lastOffset()) + 1 >= (left.get(batch.partition) ?? 0)) left.delete(batch.partition);
-        if (left.size === 0) resolve();
       };
       consumer.run({ autoCommit: false, eachBatch }).catch(reject);
     });
@@ -124,6 +130,49 @@ const verbs = {
       const found = at.offset === now.high ? null : Number(at.offset);
       return { earliest: Number(now.low), latest: Number(now.high), at: found };
     });
+  },
+
+  // --- transactions
+  async open_producer({ producer, transactional_id: transactionalId, timeout_ms: transactionTimeout }) {
+    const made = kafka.producer({ transactionalId, transactionTimeout, maxInFlightRequests: 1, idempotent: true });
+    await made.connect();
+    producers.set(producer, { made, transaction: null });
+    return null;
+  },
+
+  async begin({ producer }) {
+    const one = producers.get(producer);
+    one.transaction = await one.made.transaction();
+    return null;
+  },
+
+  async send({ producer, topic, records }) {
+    const { transaction } = producers.get(producer);
+    for (let at = 0; at < records.length; at += SEND_MAX)
+      await transaction.send({ topic, messages: records.slice(at, at + SEND_MAX).map(messageOf) });
+    return null;
+  },
+
+  async send_offsets({ producer, group, offsets }) {
+    const topics = offsets.map(([topic, partition, offset]) => ({ topic, partitions: [{ partition, offset: String(offset) }] }));
+    await producers.get(producer).transaction.sendOffsets({ consumerGroupId: group, topics });
+    return null;
+  },
+
+  async commit_transaction({ producer }) {
+    await producers.get(producer).transaction.commit();
+    return null;
+  },
+
+  async abort_transaction({ producer }) {
+    await producers.get(producer).transaction.abort();
+    return null;
+  },
+
+  async close_producer({ producer }) {
+    await producers.get(producer).made.disconnect();
+    producers.delete(producer);
+    return null;
   },
 
   // --- a member of a group

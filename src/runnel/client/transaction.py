@@ -85,9 +85,9 @@ class Transaction:
             )
 
     def _why(self) -> RunnelError:
-        """The reason, as a new error: one that is raised twice would gather both histories."""
+        """The reason, without the history of those who got it before."""
         assert self.doom is not None
-        return type(self.doom)(*self.doom.args)
+        return self.doom.with_traceback(None)
 
     # --- ending
     def committing(self) -> None:
@@ -135,35 +135,41 @@ class Transaction:
     def _fail(self, error: RunnelError, coordinator: bool) -> None:
         if self._fatal(error, coordinator):
             self.state = State.DEAD
-            self.doom = self._fenced(error) if _fences(error) else error
+            fenced = isinstance(error, ProducerFenced | InvalidProducerEpoch)
+            self.doom = self._fenced() if fenced else error
             return
+        why: object = error
+        if isinstance(error, InvalidTransactionState) and self.state is State.COMMITTING:
+            why = f"it was open for more than {self.timeout_ms} ms, or an administrator ended it, and it was aborted"
         if self.state is State.COMMITTING:
             self.state = State.OPEN  # refused for certain: it may be aborted
         self.renew = not self.modern
         if isinstance(error, InvalidProducerMapping):
             self.renew = self.lost = True
         self.doom = TransactionAbortable(
-            f"the transaction of {self.id!r} can't be committed: {error}. Abort it (leaving its block does that), then "
+            f"the transaction of {self.id!r} can't be committed: {why}. Abort it (leaving its block does that), then "
             "do its work again"
         )
 
     def _fatal(self, error: RunnelError, coordinator: bool) -> bool:
-        """A partition's leader may know a newer epoch because our own transaction ended: the coordinator decides."""
+        """Whether there is nothing this producer can still do.
+
+        A partition's leader may know a newer epoch because our own transaction was ended: the coordinator decides. In
+        the modern dialect, a commit in a wrong state is that of an aborted transaction: an abort brings the new epoch.
+        """
         if isinstance(error, Refused):
             return error.code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        if isinstance(error, InvalidProducerEpoch | InvalidTransactionState):
+        if isinstance(error, InvalidTransactionState):
+            return coordinator and not (self.modern and self.state is State.COMMITTING)
+        if isinstance(error, InvalidProducerEpoch):
             return coordinator
         return isinstance(error, ProducerFenced | UnsupportedVersion)
 
-    def _fenced(self, error: RunnelError) -> ProducerFenced:
+    def _fenced(self) -> ProducerFenced:
         """Which of the two it was, the coordinator does not say."""
         fate = "it may or may not have been committed" if self.doubtful else "nothing of it was committed"
         return ProducerFenced(
             f"this producer may not write any more: another one has the transactional id {self.id!r} now, or its "
-            f"transaction was open for more than {self.timeout_ms} ms and was ended ({error}). If a transaction was "
-            f"open, {fate}. Close this producer; make a new one if it is this process that should go on"
+            f"transaction was open for more than {self.timeout_ms} ms and was aborted. If one was open, {fate}. Close "
+            "this producer; make a new one if it is this process that should go on"
         )
-
-
-def _fences(error: RunnelError) -> bool:
-    return isinstance(error, ProducerFenced | InvalidProducerEpoch)

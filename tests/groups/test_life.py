@@ -543,6 +543,7 @@ class World(RuleBasedStateMachine):
         self.rng = rng
         assert again._store.groups == self.shard._store.groups
         assert again._store._holders == self.shard._store._holders
+        assert all(self.shard._store._holders.values()), "a producer that holds nothing is remembered"
         group, other = self.shard._groups.get("g"), again._groups.get("g")
         if isinstance(group, ConsumerGroup):
             assert isinstance(other, ConsumerGroup)

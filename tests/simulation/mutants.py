@@ -5,6 +5,7 @@ python -m tests.simulation.mutants [SEEDS [NAME...]]     prints the table: rule,
 
 import asyncio
 import sys
+from contextlib import suppress
 from typing import Any
 from unittest import mock
 
@@ -45,7 +46,7 @@ def _held_is_written(self: Writer) -> int:
     return self._state.end_offset
 
 
-def _readable_to_the_end(self: Partition, *, replica: bool) -> int:
+def _readable_to_the_end(self: Partition, **_: bool) -> int:
     return self.log.end_offset
 
 
@@ -85,12 +86,17 @@ def _forget_producers(*_: Any) -> Producers:
     return Producers()
 
 
-def _seal_unsynced(disk: Any, file: Any, segment: Any, next_base: Any) -> None:
+def _seal_unsynced(*arguments: Any) -> None:
     with mock.patch.object(writer, "sync", _nothing):
-        _seal(disk, file, segment, next_base)
+        _seal(*arguments)
 
 
-_seal = writer._seal
+_seal: Any = writer._seal
+
+
+def _sync_if_possible(file: Any) -> None:
+    with suppress(OSError):
+        file.sync()
 
 
 def _sloppy_replace(disk: Any, folder: str, name: str, data: bytes, *, durable: bool = True) -> None:
@@ -218,6 +224,12 @@ MUTANTS = [
         "a checkpoint is synced before it takes its name",
         ((checkpoint, "replace", _sloppy_replace),),
     ),
+    Mutant(
+        "sync-forgiven",
+        "a sync that failed ends the broker",
+        ((writer, "sync", _sync_if_possible),),
+        ("sync-lost", "kill"),
+    ),
     Mutant("cut-too-much", "recovery keeps every good batch", ((recovery._Recovery, "_scan", _scan_nothing),)),
     Mutant(
         "trust-torn-tail",
@@ -294,6 +306,7 @@ MUTANTS = [
         "any-epoch",
         "a follower and its leader are in the same epoch (KIP-320)",
         ((followers, "check_epoch", _nothing),),
+        alone="tests/broker/test_followers.py::test_what_is_not_checked_is_not_held",
     ),
     Mutant("no-divergence", "a follower's log is the leader's", ((followers, "divergence_of", _nothing),)),
     Mutant(
@@ -312,7 +325,8 @@ MUTANTS = [
         "unsettled",
         "a new leader tells no end before it knows it",
         ((Partition, "settled", True),),
-        ("kill-all", "stop", "elect"),
+        ("kill",),
+        {"brokers": 3, "replicas": 3},
     ),
     Mutant(
         "old-shard",
@@ -324,6 +338,7 @@ MUTANTS = [
         "told-twice",
         "a follower is told of a partition once in an answer",
         ((FollowerSession, "next_news", _told_again),),
+        alone="tests/broker/test_followers.py::test_what_was_answered_is_not_answered_again_in_the_same_answer",
     ),
     Mutant("false-rot", "a file that was exchanged is not a rotten one", ((Reader, "_stands", _yes),)),
     Mutant(

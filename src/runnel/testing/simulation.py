@@ -2,7 +2,7 @@
 
     load      clients send, read, and commit; faults strike
     heal      faults end, brokers come back, clients go on until all is delivered and every replica has it
-    the end   everything is read, once before and once after an orderly restart; then the history is checked
+    the end   everything is read, once before and once after a restart of all brokers; then the history is checked
 
 State is looked at whenever a broker is about to say something: what has been said can't be taken back.
 """
@@ -19,7 +19,7 @@ from typing import Any
 
 from runnel.client.cluster import Cluster
 from runnel.client.positions import bounds
-from runnel.model.errors import RunnelError
+from runnel.model.errors import RetriableError, RunnelError
 from runnel.model.topic_config import FlushMode
 from runnel.testing.administrator import Administrator
 from runnel.testing.checker import check
@@ -28,10 +28,12 @@ from runnel.testing.faults import Injector
 from runnel.testing.health import ailing
 from runnel.testing.history import History, Status
 from runnel.testing.invariants import Invariants, Truth
+from runnel.testing.ledger import ACCOUNTING, Transacting
 from runnel.testing.loop import Deadlock, Host, SimLoop
 from runnel.testing.node import PORT, SimBroker
 from runnel.testing.store import Ensemble
 from runnel.testing.swarm import Swarm
+from runnel.testing.transacting import Transactor
 from runnel.testing.workload import Client
 
 HEAL_S = 90.0  # virtual; what is not well by then is not going to be
@@ -65,7 +67,7 @@ class Simulation:
         drawn = replace(Swarm.draw(rng), **given)
         topic = replace(drawn.topic, flush_mode=flush_mode or drawn.topic.flush_mode)
         self.swarm = swarm = replace(drawn, faults=tuple(faults) or drawn.faults, topic=topic)
-        self.history = History()
+        self.history = History(transforming_group=ACCOUNTING if ACCOUNTING in swarm.groups else None)
         self.sending = True
         self.violations: list[str] = []
         self.ensemble = Ensemble(lambda: rng.uniform(0.0001, 0.003), swarm.session_s)
@@ -98,6 +100,14 @@ class Simulation:
         for number in range(self.swarm.new_members):
             self._programs[self.loop.host(f"new-member-{number}")] = Client.attend
         self._programs[self.loop.host("observer")] = Client.look
+        if self.swarm.transactions is not None:
+            self._name_transactors(self.swarm.transactions)
+
+    def _name_transactors(self, plan: Transacting) -> None:
+        names = {f"transactor-{number}": Transactor.transact for number in range(plan.transactors)}
+        names |= {f"transformer-{number}": Transactor.transform for number in range(plan.transformers)}
+        for name, program in names.items():
+            self._programs[self.loop.host(name)] = partial(_transact, plan=plan, name=name, program=program)
 
     # --- the run
 
@@ -149,27 +159,32 @@ class Simulation:
         """A log that could not be opened, for want of room say, is tried again at the next start."""
         return broker.up and broker.server is not None and bool(broker.server.broker.partitions._failed)
 
-    async def _brokers_up(self) -> None:
-        while not all(broker.up for broker in self.brokers):  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
+    async def _some_broker_up(self) -> None:
+        while not any(broker.up for broker in self.brokers):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
     async def _healthy(self) -> None:
         while ailing(self.brokers, self.invariants):  # noqa: ASYNC110
             await asyncio.sleep(0.2)
 
     async def _finish(self) -> None:
-        producers = [host for host in self._programs if host.name.startswith("producer")]
+        producers = [host for host in self._programs if host.name.startswith(("producer", "transactor"))]
         await self._in_time(self._settled(producers), "settle every send")
         await self._in_time(self._groups_done(), "let the groups read everything")
         await self._in_time(self._healthy(), "stay well", lambda: "; ".join(ailing(self.brokers, self.invariants)))
         self.invariants.final()
         first = await self._read_all("auditor-1")
-        for broker in self.brokers:
-            broker.stop()
-        await self._in_time(self._brokers_up(), "restart the brokers")
+        self._end_all()
+        await self._in_time(self._some_broker_up(), "restart the brokers")
         second = await self._read_all("auditor-2")
         if first != second:
-            self.violations.append(f"not-the-same: {first} messages before an orderly restart, {second} after it")
+            self.violations.append(f"not-the-same: {first} messages before the last restart, {second} after it")
+
+    def _end_all(self) -> None:
+        """In order, or all at once: then nobody knows at first how far what it finds is committed."""
+        at_once = self.injector.all_durable() and self._rng.chance(0.5)
+        for broker in self.brokers:
+            broker.die(power=False) if at_once else broker.stop()
 
     async def _settled(self, producers: list[Host]) -> None:
         while not all(host.running and self._tasks[host].done() for host in producers):  # noqa: ASYNC110
@@ -201,7 +216,12 @@ class Simulation:
 
         async def read() -> None:
             nonlocal count
-            count = await Client(self, host, 0).read_all()
+            while count is None:
+                try:
+                    count = await Client(self, host, 0).read_all()
+                except RetriableError as error:
+                    self.loop.trace(f"{name} {type(error).__name__}: {error}")
+                    await asyncio.sleep(0.1)
 
         await self._in_time(host.start(read), "read everything")
         return count
@@ -245,10 +265,12 @@ class Simulation:
 
 
 def run(
-    seed: int, *, faults: Sequence[str] = (), flush_mode: FlushMode | None = None,
+    seed: int, *, faults: Sequence[str] = (), flush_mode: FlushMode | None = None, transactions: bool = False,
     tracer: Callable[[str], None] | None = None, **given: Any,
 ) -> Outcome:  # fmt: skip
     """One seed, from beginning to end. What is given of the faults, the flush mode and the swarm is not drawn."""
+    if transactions:
+        given["transactions"] = Transacting.draw(SeededRng(f"{seed}/transactions"))
     with _quiet(), SimLoop(seed) as loop:
         loop.tracer = tracer
         simulation = Simulation(loop, seed, faults, flush_mode, given)
@@ -259,6 +281,12 @@ def run(
         for broker in simulation.brokers:
             broker.disk.discard()
         return simulation.outcome()
+
+
+async def _transact(
+    client: Client, plan: Transacting, name: str, program: Callable[[Transactor], Awaitable[None]]
+) -> None:
+    await program(Transactor(client, plan, name))
 
 
 @contextmanager

@@ -7,14 +7,18 @@ Rule 2: bytes are bounded by the request and by the broker; only the first batch
 Rule 3: what is in the page cache is read on the loop, the rest off it.
 Rule 4: who can read from followers reads below the follower's own high watermark, and is sent to a follower near it
         only if that is in sync and has what it asks for (KIP-392).
+Rule 5: who asks for committed messages alone reads below the last stable offset, and is told which transactions in
+        what it gets were aborted: their records are there, and are for the reader to leave out.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+from runnel.log.log import AbortedTransaction
 from runnel.model.errors import FencedEpoch, NotLeader, OffsetNotAvailable, OffsetOutOfRange, RunnelError, UnknownEpoch
 from runnel.model.ids import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, Offset
+from runnel.record.batch import headers
 from runnel.replica.partition import Partition
 
 WAIT_MS_MAX = 300_000  # a client that asks to wait longer is answered empty, and asks again
@@ -30,6 +34,7 @@ class Read(NamedTuple):
     last_epoch: Epoch = NO_EPOCH  # of the last batch the reader has: shows whether its log went another way
     leader_only: bool = False  # the reader does not know that followers can be read
     rack: str = ""  # where the reader is
+    committed_only: bool = False  # nothing of transactions that are open
 
 
 class Divergence(NamedTuple):
@@ -45,12 +50,14 @@ class ReadResult(NamedTuple):
     records: bytes | memoryview
     high_watermark: Offset
     start_offset: Offset
+    last_stable_offset: Offset
     error: RunnelError | None = None
     divergence: Divergence | None = None
     read_from: BrokerId | None = None  # the replica to read from instead
+    aborted: Sequence[AbortedTransaction] | None = None  # those that the records are of; None: nobody asked
 
 
-NOTHING = ReadResult(b"", NO_OFFSET, NO_OFFSET)
+NOTHING = ReadResult(b"", NO_OFFSET, NO_OFFSET, NO_OFFSET)
 
 
 class Waiter(Protocol):
@@ -142,22 +149,22 @@ class Fetching:
     async def _wait_for_growth(
         self, reads: Sequence[Read], results: Sequence[ReadResult], waits: Waits, missing: int, left_s: float
     ) -> None:
-        partitions = [read.partition for read in reads if isinstance(read.partition, Partition)]
-        if any(p.high_watermark > result.high_watermark for p, result in zip(partitions, results, strict=True)):
+        if any(_has_grown(read, result) for read, result in zip(reads, results, strict=True)):
             return  # it grew while another partition was read from the disk
+        partitions = [(read.partition, read.committed_only) for read in reads if isinstance(read.partition, Partition)]
         growth = _Growth(missing)
         timer = asyncio.get_running_loop().call_later(left_s, growth.end)
         for those in (self._all, waits):
             those.begin(growth)
-        for partition in partitions:
-            partition.watch(growth)
+        for partition, committed_only in partitions:
+            partition.watch(growth, committed_only=committed_only)
         try:
             await growth.enough
         finally:
             timer.cancel()
             for those in (self._all, waits):
                 those.done(growth)
-            for partition in partitions:
+            for partition, _ in partitions:
                 partition.unwatch(growth)
 
     async def _read_one(self, read: Read, bytes_left: int, *, first: bool) -> ReadResult:
@@ -173,13 +180,16 @@ class Fetching:
             limit = min(read.bytes_max, bytes_left)
             if limit <= 0 and not first:
                 return _result(partition)
-            records = partition.read_cached(read.offset, limit)
+            records = partition.read_cached(read.offset, limit, committed_only=read.committed_only)
             if records is None:
-                records = await partition.read(read.offset, limit)
+                records = await partition.read(read.offset, limit, committed_only=read.committed_only)
+            if len(records) > bytes_left and not first:
+                records = b""  # the one batch that is larger than asked is for the first partition only
+            if read.committed_only:
+                aborted = await _aborted(partition, read.offset, records)
+                return _result(partition, records)._replace(aborted=aborted)
         except RunnelError as error:
             return _result(partition)._replace(error=error)
-        if len(records) > bytes_left and not first:
-            records = b""  # the one batch that is larger than asked is for the first partition only
         return _result(partition, records)
 
 
@@ -194,8 +204,26 @@ def _check(partition: Partition, read: Read) -> None:
         raise OffsetNotAvailable(f"{partition.name} has no offset {read.offset} on this follower yet: try again")
 
 
+async def _aborted(partition: Partition, offset: Offset, records: bytes | memoryview) -> Sequence[AbortedTransaction]:
+    """The transactions that these records are of in part, and that were aborted."""
+    end = offset
+    for _, header in headers(records):
+        end = Offset(header.last_offset + 1)
+    return await partition.log.aborted(offset, end) if end > offset else ()
+
+
+def _has_grown(read: Read, result: ReadResult) -> bool:
+    partition = read.partition
+    if isinstance(partition, RunnelError):
+        return False
+    if read.committed_only:
+        return partition.last_stable_offset > result.last_stable_offset
+    return partition.high_watermark > result.high_watermark
+
+
 def _result(partition: Partition, records: bytes | memoryview = b"") -> ReadResult:
-    return ReadResult(records, partition.high_watermark, partition.log.start_offset)
+    start = partition.log.start_offset
+    return ReadResult(records, partition.high_watermark, start, partition.last_stable_offset)
 
 
 def check_epoch(partition: Partition, epoch: Epoch) -> None:

@@ -309,7 +309,8 @@ class Followers:
 
 
 def _known(partition: Partition) -> ReadResult:
-    return ReadResult(b"", partition.high_watermark, partition.log.start_offset)
+    start = partition.log.start_offset
+    return ReadResult(b"", partition.high_watermark, start, partition.last_stable_offset)
 
 
 def _checked(partition: Partition, asked: Asked, follower: Follower) -> Divergence | None:

@@ -54,7 +54,7 @@ class Housekeeping:
         try:
             await log.enforce_retention(partition.high_watermark)
             if partition.config.compacted:
-                await log.compact(partition.high_watermark)
+                await log.compact(partition.last_stable_offset)
         except RunnelError as error:
             logger.error("housekeeping of %s failed, it goes on with the next: %s", partition.name, error)
 

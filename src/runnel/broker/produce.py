@@ -1,21 +1,25 @@
 """Produce: check each batch, append it, and answer when its acknowledgement level is reached.
 
-Rule 1: every append of a request has taken its place in the log before the first wait, so requests keep their order.
+Rule 1: every append of a request has taken its place in the log before the next request may pass, so requests keep
+        their order.
 Rule 2: one bad batch costs its own partition an error, and the others nothing.
+Rule 3: before the first batch of a transaction in a partition its coordinator is asked (`admission`). No other batch
+        waits for anybody before it is appended.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from runnel.broker.admission import Claim, Closed, Gate, admit, begins
 from runnel.log.compaction import batch_has_only_keys
 from runnel.log.log import Appended
 from runnel.model.errors import (
     BatchTooLarge,
+    ConcurrentTransactions,
     InvalidAcks,
     InvalidRecord,
     InvalidTimestamp,
-    InvalidTransactionState,
     NotEnoughReplicas,
     NotLeader,
     OutOfOrderSequence,
@@ -25,7 +29,8 @@ from runnel.model.errors import (
 from runnel.model.ids import NO_EPOCH, Epoch, Offset
 from runnel.model.seams import Clock
 from runnel.model.topic_config import TimestampType, TopicConfig
-from runnel.record.batch import BatchHeader, check_produced, read_header
+from runnel.record.batch import HEADER_BYTES, TRANSACTIONAL, BatchHeader, check_produced, read_header
+from runnel.replica.ending import Guard
 from runnel.replica.partition import Partition
 
 ACKS_ALL = -1
@@ -50,14 +55,24 @@ class Produced(NamedTuple):
 class Producing:
     """The verb."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, gate: Gate | None = None) -> None:
         self._clock = clock
+        self._gate = gate or Closed()
 
     async def produce(
-        self, appends: Sequence[Append], acks: int, timeout_ms: int, let_pass: Callable[[], None]
-    ) -> list[Produced | RunnelError]:
-        """Append batches; each result is a place in the log or an error."""
-        begun = [(self._begin(append, acks), _epoch_of(append)) for append in appends]
+        self, appends: Sequence[Append], acks: int, timeout_ms: int, let_pass: Callable[[], None],
+        transactional_id: str | None = None, adds: bool = False,
+    ) -> list[Produced | RunnelError]:  # fmt: skip
+        """Append batches; each result is a place in the log or an error.
+
+        `adds`: the partitions that are written to are to be added to the transaction.
+        """
+        guards: dict[int, Guard | RunnelError] = {}
+        if transactional_id is not None:
+            guards = await self._admitted(appends, Claim(transactional_id, adds, timeout_ms))
+        begun = [
+            (self._begin(append, acks, guards.get(number)), _epoch_of(append)) for number, append in enumerate(appends)
+        ]
         let_pass()
         results: list[Produced | RunnelError] = []
         for append, (result, epoch) in zip(appends, begun, strict=True):
@@ -69,7 +84,19 @@ class Producing:
                 results.append(await _finish(append, result, epoch, acks, max(timeout_ms, 0) / 1000))
         return results
 
-    def _begin(self, append: Append, acks: int) -> "Appended | asyncio.Future[Appended] | RunnelError":
+    async def _admitted(self, appends: Sequence[Append], claim: Claim) -> dict[int, Guard | RunnelError]:
+        """Those that begin a transaction in their partition, each with its guard or what its coordinator said."""
+        first: dict[int, tuple[Partition, BatchHeader]] = {}
+        for number, (partition, batch) in enumerate(appends):
+            if isinstance(partition, Partition) and batch is not None and len(batch) >= HEADER_BYTES:
+                header = read_header(batch)
+                if begins(partition, header):
+                    first[number] = partition, header
+        return await admit(self._gate, claim, first) if first else {}
+
+    def _begin(
+        self, append: Append, acks: int, guard: Guard | RunnelError | None
+    ) -> "Appended | asyncio.Future[Appended] | RunnelError":
         partition, batch = append
         if isinstance(partition, RunnelError):
             return partition
@@ -86,7 +113,9 @@ class Producing:
             self._check(partition, batch, header, acks)
             if partition.refusals and partition.log.producers.get(header.producer_id) is None:
                 partition.refusals.check(header)
-            begun = partition.append(batch, header)
+            if isinstance(guard, RunnelError):
+                raise guard
+            begun = partition.append(batch, header, guard)
         except RunnelError as error:
             return _refused(partition, header, error)
         if partition.refusals and isinstance(begun, Appended):
@@ -103,14 +132,11 @@ class Producing:
             )
         few = acks == ACKS_ALL and len(partition.progress.isr) < config.min_insync_replicas
         if few and not partition.has(header):  # what is in the log already can't be refused any more
-            raise NotEnoughReplicas(
-                f"{partition.name} has {len(partition.progress.isr)} replicas in sync,"
-                f" min.insync.replicas asks for {config.min_insync_replicas}: start more brokers, or lower the setting"
-            )
+            partition.must_have_enough()
         if acks not in (ACKS_ALL, 0, 1):
             raise InvalidAcks(f"acks={acks} is not known: use 0, 1 or -1 (all)")
-        if header.transactional:
-            raise InvalidTransactionState(f"{partition.name}: no transaction is open for producer {header.producer_id}")
+        if header.attributes & TRANSACTIONAL and header.producer_id < 0:
+            raise InvalidRecord(f"{partition.name}: a batch of a transaction has a producer id, this one has none")
         if config.message_timestamp_type is TimestampType.CREATE:
             self._check_timestamp(partition, header, config)
         if config.compacted and not batch_has_only_keys(batch):
@@ -135,7 +161,7 @@ def _refused(partition: Partition, header: BatchHeader, error: RunnelError) -> R
     """What a producer is told; whoever was refused for now leaves a gap behind it, which is no error of its own."""
     if isinstance(error, OutOfOrderSequence):
         return partition.refusals.instead_of(error, header)
-    if isinstance(error, NotEnoughReplicas | NotLeader | StorageFailed):
+    if isinstance(error, NotEnoughReplicas | NotLeader | StorageFailed | ConcurrentTransactions):
         partition.refusals.note(header, error)
     return error
 

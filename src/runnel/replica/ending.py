@@ -39,33 +39,26 @@ class AlreadyEnded(RunnelError):
 class Guard:
     """Stands for a question to a coordinator: its answer counts as long as the guard is valid."""
 
-    __slots__ = ("__weakref__", "_admitted", "_error")
+    __slots__ = ("__weakref__", "_admitted", "error")
 
     def __init__(self) -> None:
         self._admitted = -1
-        self._error: RunnelError | None = None
+        self.error: RunnelError | None = None  # why it is valid no more
 
     @property
     def valid(self) -> bool:
-        return self._error is None
+        return self.error is None
 
     def admit(self, epoch: int) -> None:
         """The coordinator said that the transaction of this epoch may write here."""
         self._admitted = epoch
 
     def void(self, error: RunnelError) -> None:
-        if self._error is None:
-            self._error = error
+        if self.error is None:
+            self.error = error
 
     def admits(self, epoch: int) -> bool:
-        return self._error is None and self._admitted == epoch
-
-    def check(self, header: BatchHeader) -> None:
-        """Raise unless the coordinator admitted this batch, and nothing came in between."""
-        if self._error is not None:
-            raise self._error
-        if self._admitted != header.producer_epoch:
-            raise _no_transaction(header)
+        return self.error is None and self._admitted == epoch
 
 
 class Guards:
@@ -101,13 +94,17 @@ def is_open(known: Producer | None, header: BatchHeader) -> bool:
     return known is not None and known.txn_first_offset >= 0 and known.epoch == header.producer_epoch
 
 
-def check_member(header: BatchHeader, guard: Guard | None, known: Producer | None) -> None:
+def check_member(where: str, header: BatchHeader, guard: Guard | None, known: Producer | None) -> None:
     """Rule 1: raise unless a transactional batch may take its place now."""
     if is_open(known, header):
         return
-    if guard is None:
-        raise _no_transaction(header)
-    guard.check(header)
+    if guard is not None and guard.error is not None:
+        raise guard.error
+    if guard is None or not guard.admits(header.producer_epoch):
+        raise InvalidTransactionState(
+            f"no transaction of producer {header.producer_id}, epoch {header.producer_epoch}, is open in {where}:"
+            " begin one, and add the partition to it"
+        )
 
 
 def is_late(ending: Ending, known: Producer | None) -> bool:
@@ -126,11 +123,4 @@ def ended(ending: Ending) -> InvalidTransactionState:
     return InvalidTransactionState(
         f"the transaction of producer {ending.producer_id}, epoch {ending.epoch}, ended before this batch came:"
         " begin another one"
-    )
-
-
-def _no_transaction(header: BatchHeader) -> InvalidTransactionState:
-    return InvalidTransactionState(
-        f"no transaction of producer {header.producer_id}, epoch {header.producer_epoch}, is open here: begin one,"
-        " and add the partition to it"
     )

@@ -5,46 +5,62 @@
       |  apply        v
       +----------> FOLLOWER   asks its leader, does what `following` decides, serves readers what it knows as committed
 
-Rule 1: nobody but a replica reads at or above the high watermark.
+Rule 1: nobody but a replica reads at or above the high watermark; who wants committed transactions only, at or above
+        the last stable offset. That is the first offset of the earliest transaction that is open, or whose marker is
+        not committed yet; the high watermark, if there is none. It never goes back in a leader epoch.
 Rule 2: acks=all is answered when the high watermark has passed the batch, in the leader epoch it was appended in; a
         duplicate waits for its original.
-Rule 3: who waits for new messages is woken by the high watermark, a follower by the end of the log; never by a timer.
-Rule 4: with its leader epoch a leader's promises end: who still waits for them is sent to the next leader.
+Rule 3: who waits for new messages is woken by the bound that it reads up to, a follower by the end of the log; never
+        by a timer.
+Rule 4: with its leader epoch a leader's promises end: who still waits for them is sent to the next leader, and what a
+        coordinator of transactions said counts no more.
+Rule 5: the end of a transaction is told when its marker is committed. `ending` says who may write in one.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
 from enum import Enum
-from typing import Protocol
+from functools import partial
 
 from runnel.cluster.image import NO_LEADER
 from runnel.cluster.image import Partition as PartitionImage
 from runnel.log.files import Files
 from runnel.log.log import Appended, Log
-from runnel.model.errors import NotEnoughReplicasAfterAppend, NotLeader, OffsetOutOfRange, RunnelError
+from runnel.model.errors import (
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeader,
+    OffsetOutOfRange,
+    RunnelError,
+)
 from runnel.model.ids import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, Millis, Offset, PartitionKey
 from runnel.model.seams import Clock, Disk
 from runnel.model.topic_config import TopicConfig
-from runnel.record.batch import BatchHeader
+from runnel.record.batch import TRANSACTIONAL, BatchHeader, read_header
+from runnel.record.control import marker
 from runnel.replica.commits import Commits
+from runnel.replica.ending import (
+    AlreadyEnded,
+    Ending,
+    Guard,
+    Guards,
+    check_marker,
+    check_member,
+    ended,
+    is_late,
+    is_open,
+)
 from runnel.replica.following import Answer, Append, AskAgain, BeginAt, Cut, Question, decide, high_watermark
 from runnel.replica.progress import Progress, Proposal
+from runnel.replica.readers import ENOUGH, Readers, Watcher
 from runnel.replica.refusals import Refusals
-
-ENOUGH = 2**62  # bytes: whoever waits for them has waited long enough
 
 logger = logging.getLogger("runnel.replica")
 
 
 def _ignore(partition: "Partition") -> None:
     """Nobody wants to know."""
-
-
-class Watcher(Protocol):
-    """Who waits until there is more to read."""
-
-    def grown(self, bytes_added: int) -> None: ...
 
 
 class Role(Enum):
@@ -71,9 +87,11 @@ class Partition:
         self._me = me
         self._clock = clock
         self._commits = Commits(self.name)
-        self._watchers: dict[Watcher, None] = {}  # first come, first served
+        self._guards = Guards()
+        self._stable = NO_OFFSET
+        self._readers = Readers()
+        self._committed_readers = Readers()  # those who do not want to see transactions that are open or aborted
         self._followers: dict[Watcher, None] = {}
-        self._bytes_seen = 0
         self._end_seen = NO_OFFSET
         self._taking = 0  # answers that are being worked off: another leader's may still be
         self._held: asyncio.Future[None] | None = None  # a follower waits until what it got is durable
@@ -90,8 +108,8 @@ class Partition:
             disk, path, config, clock=clock, on_progress=partition._log_moved, on_fatal=on_fatal,
             on_damage=lambda _: on_damage(partition), files=files,
         )  # fmt: skip
-        partition.high_watermark = log.start_offset
-        partition._bytes_seen = log.size_bytes
+        partition._readers, partition._committed_readers = Readers(log.size_bytes), Readers(log.size_bytes)
+        partition._reach(log.start_offset)
         return partition
 
     async def close(self) -> None:
@@ -126,8 +144,8 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> Offset:
-        """Up to here no transaction is open. There are none yet, so it is the high watermark."""
-        return self.high_watermark
+        """Up to here every transaction has ended, and that is committed. Never below the start, which may pass it."""
+        return max(self._stable, self.log.start_offset)
 
     @property
     def epoch_start(self) -> Offset:
@@ -158,7 +176,7 @@ class Partition:
         self._step_down(NotLeader(f"{self.name} begins leader epoch {image.leader_epoch}: send again"))
         await self.log.idle()  # what an earlier epoch still had in line belongs before this one
         self.leader_epoch = image.leader_epoch
-        self.high_watermark = min(self.high_watermark, self.log.end_offset)
+        self._reach(min(self.high_watermark, self.log.end_offset))
         self.progress = Progress(
             self._me, image,
             epoch_start=self.log.end_offset, high_watermark=self.high_watermark,
@@ -181,17 +199,26 @@ class Partition:
         """Rule 4. Readers are woken too: they ask again, and hear what changed."""
         self.role = Role.IDLE
         self._commits.fail(error)
-        for watcher in [*self._watchers, *self._followers]:
+        self._guards.void_all(error)
+        self._readers.wake_all()
+        self._committed_readers.wake_all()
+        for watcher in list(self._followers):
             watcher.grown(ENOUGH)
         if self._held is not None and not self._held.done():
             self._held.set_result(None)
 
     # --- appending, as leader
 
-    def append(self, batch: memoryview, header: BatchHeader) -> "Appended | asyncio.Future[Appended]":
-        """Append one checked batch; its future, if it has to wait in line, ends when it is written."""
+    def append(
+        self, batch: memoryview, header: BatchHeader, guard: Guard | None = None
+    ) -> "Appended | asyncio.Future[Appended]":
+        """Append one checked batch; its future, if it has to wait in line, ends when it is written.
+
+        One that begins a transaction here needs the guard that was made before its coordinator was asked.
+        """
         self.must_lead()
-        return self.log.append(batch, header, leader_epoch=self.leader_epoch)
+        admit = partial(check_member, self.name, header, guard) if header.attributes & TRANSACTIONAL else None
+        return self.log.append(batch, header, leader_epoch=self.leader_epoch, admit=admit)
 
     def must_lead(self) -> None:
         """Raise unless this broker leads the partition."""
@@ -205,6 +232,50 @@ class Partition:
             return header.producer_id >= 0 and self.log.producers.check(header) is not None
         except RunnelError:
             return False  # whatever is wrong with it, it is not there
+
+    def must_have_enough(self) -> None:
+        """Raise unless what is appended now can be committed."""
+        if len(self.progress.isr) < self.config.min_insync_replicas:
+            raise NotEnoughReplicas(
+                f"{self.name} has {len(self.progress.isr)} replicas in sync, min.insync.replicas asks for"
+                f" {self.config.min_insync_replicas}: start more brokers, or lower the setting"
+            )
+
+    # --- transactions, as leader
+
+    def in_transaction(self, header: BatchHeader) -> bool:
+        """Whether a batch goes on with a transaction that is open here."""
+        return is_open(self.log.producers.get(header.producer_id), header)
+
+    def guard(self, producer_id: int) -> Guard:
+        """To be taken before a coordinator is asked whether a producer's transaction may write here."""
+        self.must_lead()
+        return self._guards.of(producer_id)
+
+    async def write_marker(self, ending: Ending, timeout_s: float) -> None:
+        """End a transaction here; returns when that is committed, also if it was ended before; raises why not."""
+        self.must_lead()
+        self.must_have_enough()
+        if not is_late(ending, self.log.producers.get(ending.producer_id)):
+            self._guards.void(ending.producer_id, ended(ending))
+        leader_epoch = self.leader_epoch
+        batch = marker(
+            ending.producer_id, ending.epoch,
+            commit=ending.commit, coordinator_epoch=ending.coordinator_epoch, timestamp_ms=self._clock.wall_ms(),
+        )  # fmt: skip
+        try:
+            begun = self.log.append(
+                batch, read_header(batch), leader_epoch=leader_epoch, admit=partial(check_marker, ending)
+            )
+            appended = await begun if isinstance(begun, asyncio.Future) else begun
+            end = Offset(appended.last_offset + 1)
+        except AlreadyEnded:
+            end = self.log.end_offset  # whatever ended it lies before
+        waiting = self.committed(end, leader_epoch, timeout_s)
+        if waiting is not None:
+            await waiting
+
+    # --- what is committed
 
     def committed(self, end: Offset, leader_epoch: Epoch, timeout_s: float) -> "asyncio.Future[None] | None":
         """None if everything below `end` is committed, else a future that says when, or why not.
@@ -270,16 +341,22 @@ class Partition:
         reached = self.progress.high_watermark
         if reached <= self.high_watermark:
             return
-        self.high_watermark = reached
+        self._advance(reached)
         self._commits.reached(reached)
-        self._wake_readers()
 
-    def _wake_readers(self) -> None:
-        size = self.log.size_bytes
-        # At least one: retention may have made the log smaller meanwhile.
-        grown, self._bytes_seen = max(size - self._bytes_seen, 1), size
-        for watcher in list(self._watchers):
-            watcher.grown(grown)
+    def _advance(self, high_watermark: Offset) -> None:
+        """The high watermark moves on: wake whoever can read more."""
+        stable = self.last_stable_offset
+        self._reach(high_watermark)
+        self._readers.wake(self.log.size_bytes)
+        if self.last_stable_offset > stable:
+            self._committed_readers.wake(self.log.size_bytes)
+
+    def _reach(self, high_watermark: Offset) -> None:
+        """What is committed ends here; what is stable follows from it and from the log alone."""
+        self.high_watermark = high_watermark
+        unstable = self.log.first_unstable(high_watermark)
+        self._stable = high_watermark if unstable is None else min(high_watermark, unstable)
 
     # --- following
 
@@ -316,7 +393,7 @@ class Partition:
             case BeginAt(offset):
                 logger.warning("%s begins anew at offset %d: its leader keeps nothing older", self.name, offset)
                 await self.log.begin_anew(offset)
-                self.high_watermark = self.log.start_offset
+                self._reach(self.log.start_offset)
             case AskAgain(why):
                 logger.debug("%s asks its leader again: %s", self.name, why)
                 return False
@@ -332,9 +409,9 @@ class Partition:
     async def heal(self) -> None:
         """Cut off everything from the first damage on, so that the leader's batches can follow."""
         logger.warning("%s is cut at its damage, offset %d, and fetched again", self.name, self.log.intact_until)
-        self.high_watermark = min(self.high_watermark, self.log.intact_until)  # first: readers come in between
+        self._reach(min(self.high_watermark, self.log.intact_until))  # first: readers come in between
         await self.log.heal_from(self.log.intact_until)
-        self.high_watermark = min(self.high_watermark, self.log.end_offset)
+        self._reach(min(self.high_watermark, self.log.end_offset))
 
     async def _append_fetched(self, records: memoryview) -> None:
         if not records:
@@ -360,8 +437,7 @@ class Partition:
         if self._follows(asked):
             self.leaders_high_watermark = answer.high_watermark
             if reached > self.high_watermark:
-                self.high_watermark = reached
-                self._wake_readers()
+                self._advance(reached)
 
     def _follows(self, asked: Question) -> bool:
         return self.role is Role.FOLLOWER and asked.leader_epoch == self.leader_epoch
@@ -372,27 +448,34 @@ class Partition:
                 "%s is cut to offset %d, below %d which was committed: an unclean election took place",
                 self.name, offset, self.high_watermark,
             )  # fmt: skip
-        self.high_watermark = min(self.high_watermark, offset)  # first: readers come in between
+        self._reach(min(self.high_watermark, offset))  # first: readers come in between
         await self.log.truncate(offset)
-        self.high_watermark = min(self.high_watermark, self.log.end_offset)
+        self._reach(min(self.high_watermark, self.log.end_offset))
 
     # --- reading
 
-    def readable_until(self, *, replica: bool) -> Offset:
-        return self.log.end_offset if replica else self.high_watermark
+    def readable_until(self, *, replica: bool = False, committed_only: bool = False) -> Offset:
+        if replica:
+            return self.log.end_offset
+        return self.last_stable_offset if committed_only else self.high_watermark
 
-    def read_cached(self, offset: Offset, bytes_max: int, *, replica: bool = False) -> bytes | memoryview | None:
+    def read_cached(
+        self, offset: Offset, bytes_max: int, *, replica: bool = False, committed_only: bool = False
+    ) -> bytes | memoryview | None:
         """Whole batches from `offset` on if memory has them; None if the disk must be asked."""
-        until = self.readable_until(replica=replica)
+        until = self.readable_until(replica=replica, committed_only=committed_only)
         if offset == until:
             return b""
         self.check_readable(offset)
         return self.log.read_cached(offset, bytes_max, until) if offset < until else b""
 
-    async def read(self, offset: Offset, bytes_max: int, *, replica: bool = False) -> bytes | memoryview:
+    async def read(
+        self, offset: Offset, bytes_max: int, *, replica: bool = False, committed_only: bool = False
+    ) -> bytes | memoryview:
         """Whole batches from `offset` on; at least one, even if it is larger than asked."""
         self.check_readable(offset)
-        return await self.log.read(offset, bytes_max, self.readable_until(replica=replica))
+        until = self.readable_until(replica=replica, committed_only=committed_only)
+        return await self.log.read(offset, bytes_max, until)
 
     def check_readable(self, offset: Offset) -> None:
         """Raise unless a log that ends at `offset` can go on with this one."""
@@ -413,9 +496,13 @@ class Partition:
         latest = self.log.epochs.latest
         return (epoch if latest == NO_EPOCH else latest), self.log.end_offset
 
-    def watch(self, watcher: Watcher, *, replica: bool = False) -> None:
-        (self._followers if replica else self._watchers)[watcher] = None
+    def watch(self, watcher: Watcher, *, replica: bool = False, committed_only: bool = False) -> None:
+        if replica:
+            self._followers[watcher] = None
+        else:
+            (self._committed_readers if committed_only else self._readers).add(watcher)
 
     def unwatch(self, watcher: Watcher) -> None:
-        self._watchers.pop(watcher, None)
+        self._readers.remove(watcher)
+        self._committed_readers.remove(watcher)
         self._followers.pop(watcher, None)

@@ -1,12 +1,11 @@
 # DescribeProducers (key 61), v0
-"""DescribeProducers: the idempotent producers that a partition remembers."""
+"""DescribeProducers: the idempotent producers that a partition remembers, and what their transactions began with."""
 
 from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.errors import code_of, text_of
 from runnel.model.errors import RunnelError
 from runnel.wire.kafka import messages as m
 
-NONE = -1
 Response = m.DescribeProducersResponse
 
 
@@ -36,8 +35,8 @@ def _described(topic: str, number: int, call: Call) -> m.DescribeProducersRespon
                 producer_epoch=producer.epoch,
                 last_sequence=producer.last_sequence,
                 last_timestamp=producer.last_timestamp,
-                coordinator_epoch=NONE,
-                current_txn_start_offset=NONE,
+                coordinator_epoch=producer.coordinator_epoch,
+                current_txn_start_offset=producer.txn_first_offset,
             )
             for producer in partition.log.producers
         ],

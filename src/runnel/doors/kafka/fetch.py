@@ -22,6 +22,7 @@ FOLLOWERS_SINCE = 11  # who speaks it knows that followers can be read (KIP-392)
 TOPIC_IDS_SINCE = 13
 REPLICA_STATE_SINCE = 15  # a follower says in which life it is (KIP-903)
 CONSUMER = -1  # the replica id of a client that is no follower
+READ_COMMITTED = 1
 
 
 async def fetch(request: m.FetchRequest, call: Call) -> m.FetchResponse:
@@ -156,7 +157,7 @@ def _read_of(partition: SessionPartition, want: Wanted, request: m.FetchRequest,
         found = error
     return Read(
         found, Offset(want.offset), want.bytes_max, Epoch(want.leader_epoch), Epoch(want.last_epoch),
-        call.version < FOLLOWERS_SINCE, request.rack_id,
+        call.version < FOLLOWERS_SINCE, request.rack_id, request.isolation_level == READ_COMMITTED,
     )  # fmt: skip
 
 
@@ -166,7 +167,7 @@ def _has_news(session: FetchSession, partition: SessionPartition, result: ReadRe
     notable = bool(result.records) or any(
         each is not None for each in (result.error, result.divergence, result.read_from)
     )
-    told = (result.high_watermark, result.high_watermark, result.start_offset)
+    told = (result.high_watermark, result.last_stable_offset, result.start_offset)
     return session.has_news(partition, told, notable)
 
 
@@ -174,10 +175,15 @@ def _answer_of(number: int, result: ReadResult) -> m.FetchResponse.PartitionData
     answer = m.FetchResponse.PartitionData(
         partition_index=number,
         high_watermark=result.high_watermark,
-        last_stable_offset=result.high_watermark,
+        last_stable_offset=result.last_stable_offset,
         log_start_offset=result.start_offset,
         records=result.records,
     )
+    if result.aborted is not None:
+        answer.aborted_transactions = [
+            m.FetchResponse.AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
+            for each in result.aborted
+        ]
     if result.error is not None:
         answer.error_code = code_of(result.error)
     if result.read_from is not None:

@@ -1,8 +1,10 @@
-# ListOffsets (key 2), v1-v11.  v4 leader epochs, v6 flexible, v7 max timestamp, v8 earliest local, v9 last tiered
+# ListOffsets (key 2), v1-v11.  v2 isolation, v4 leader epochs, v6 flexible, v7 max timestamp, v8 earliest local,
+# v9 last tiered
 """ListOffsets: the earliest, the latest, or the first offset at or after a time.
 
 A new leader's high watermark may be an old one until all that it found is committed. Until then it does not say where
 the end is: a reader could have seen a later one (KIP-207).
+Who reads committed transactions only is told of nothing at or above the last stable offset.
 """
 
 from runnel.broker.fetch import check_epoch
@@ -14,6 +16,7 @@ from runnel.replica.partition import Partition
 from runnel.wire.kafka import messages as m
 
 UNKNOWN = (-1, -1, int(NO_EPOCH))
+READ_COMMITTED = 1
 NOT_AVAILABLE_SINCE = 5  # older clients do not know that error
 SINCE = {-3: 7, -4: 8, -5: 9, -6: 11}  # the version that gave each of these a meaning
 
@@ -21,10 +24,12 @@ Answer = m.ListOffsetsResponse.ListOffsetsPartitionResponse
 
 
 async def list_offsets(request: m.ListOffsetsRequest, call: Call) -> m.ListOffsetsResponse:
+    committed_only = request.isolation_level == READ_COMMITTED
     return m.ListOffsetsResponse(
         topics=[
             m.ListOffsetsResponse.ListOffsetsTopicResponse(
-                name=topic.name, partitions=[await _answer_of(topic.name, asked, call) for asked in topic.partitions]
+                name=topic.name,
+                partitions=[await _answer_of(topic.name, asked, committed_only, call) for asked in topic.partitions],
             )
             for topic in request.topics
         ]
@@ -32,7 +37,7 @@ async def list_offsets(request: m.ListOffsetsRequest, call: Call) -> m.ListOffse
 
 
 async def _answer_of(
-    topic: str, asked: m.ListOffsetsRequest.ListOffsetsPartition, call: Call
+    topic: str, asked: m.ListOffsetsRequest.ListOffsetsPartition, committed_only: bool, call: Call
 ) -> m.ListOffsetsResponse.ListOffsetsPartitionResponse:
     try:
         partition = call.broker.partitions.find(topic, asked.partition_index)
@@ -41,7 +46,7 @@ async def _answer_of(
             raise UnsupportedVersion(
                 f"timestamp {asked.timestamp} means something since v{SINCE[asked.timestamp]} only"
             )
-        offset, timestamp, epoch = await _look_up(partition, asked.timestamp)
+        offset, timestamp, epoch = await _look_up(partition, asked.timestamp, committed_only)
     except OffsetNotAvailable as error:
         told = error if call.version >= NOT_AVAILABLE_SINCE else LeaderNotAvailable(str(error))
         return Answer(partition_index=asked.partition_index, error_code=code_of(told))
@@ -50,13 +55,13 @@ async def _answer_of(
     return Answer(partition_index=asked.partition_index, offset=offset, timestamp=timestamp, leader_epoch=epoch)
 
 
-async def _look_up(partition: Partition, timestamp: int) -> tuple[int, int, int]:
+async def _look_up(partition: Partition, timestamp: int, committed_only: bool) -> tuple[int, int, int]:
     """(offset, timestamp, leader epoch) of what was asked for; -1 where there is none."""
     log = partition.log
     match timestamp:
         case -1:  # latest
             _must_be_settled(partition)
-            return partition.last_stable_offset, -1, partition.leader_epoch
+            return partition.readable_until(committed_only=committed_only), -1, partition.leader_epoch
         case -2 | -4:  # earliest; earliest on this disk
             return log.start_offset, -1, log.epochs.epoch_of(log.start_offset)
         case -3:  # the newest message by its timestamp
@@ -67,7 +72,7 @@ async def _look_up(partition: Partition, timestamp: int) -> tuple[int, int, int]
             found = await log.offset_by_time(timestamp)
         case _:
             raise InvalidRequest(f"{partition.name}: {timestamp} is neither a time nor one of -1 to -6")
-    if found is None or found[0] >= partition.last_stable_offset:
+    if found is None or found[0] >= partition.readable_until(committed_only=committed_only):
         _must_be_settled(partition)
         return UNKNOWN
     return found

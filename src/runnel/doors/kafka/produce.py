@@ -1,16 +1,26 @@
-# Produce (key 0), v3-v13.  v3 record batches, v7 zstd, v9 flexible, v10 leader hints (KIP-951), v13 topic ids (KIP-516)
+# Produce (key 0), v3-v13.  v3 record batches, v7 zstd, v9 flexible, v10 leader hints (KIP-951),
+# v11 TRANSACTION_ABORTABLE, v12 partitions join a transaction by being written to (KIP-890), v13 topic ids (KIP-516)
 """Produce: append batches."""
 
 from runnel.broker.produce import Append, Produced
 from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.errors import code_of, text_of
-from runnel.model.errors import InvalidRequest, InvalidTopicName, RunnelError, UnsupportedCompression
+from runnel.model.errors import (
+    InvalidRequest,
+    InvalidTopicName,
+    InvalidTransactionState,
+    RunnelError,
+    TransactionAbortable,
+    UnsupportedCompression,
+)
 from runnel.model.ids import TopicId
 from runnel.record.compression import Compression
 from runnel.replica.partition import Partition
 from runnel.wire.kafka import messages as m
 
 ZSTD_SINCE = 7
+ABORTABLE_SINCE = 11
+ADDS_SINCE = 12
 TOPIC_IDS_SINCE = 13
 COMPRESSION_BYTE = 22  # the low byte of a batch's attributes
 COMPRESSION_MASK = 0x07
@@ -18,10 +28,14 @@ COMPRESSION_MASK = 0x07
 
 async def produce(request: m.ProduceRequest, call: Call) -> m.ProduceResponse | None:
     appends = [_append_of(topic, partition, call) for topic in request.topic_data for partition in topic.partition_data]
-    results = await call.broker.produce(appends, request.acks, request.timeout_ms, call.let_pass)
+    results = await call.broker.produce(
+        appends, request.acks, request.timeout_ms, call.let_pass, request.transactional_id, call.version >= ADDS_SINCE
+    )
     if request.acks == 0:
         _close_on_failure(results)
         return None
+    if call.version < ABORTABLE_SINCE and request.transactional_id is not None:
+        results = [_told_before(result) for result in results]
     answers = iter(results)
     return m.ProduceResponse(
         responses=[
@@ -49,6 +63,11 @@ def _append_of(
     if call.version < ZSTD_SINCE and batch is not None and _is_zstd(batch):
         return Append(UnsupportedCompression(f"zstd needs Produce v{ZSTD_SINCE}, this is v{call.version}"), batch)
     return Append(partition, batch)
+
+
+def _told_before(result: Produced | RunnelError) -> Produced | RunnelError:
+    """In words that older clients know."""
+    return InvalidTransactionState(str(result)) if isinstance(result, TransactionAbortable) else result
 
 
 def _is_zstd(batch: memoryview) -> bool:

@@ -8,6 +8,7 @@ from runnel.client.admin import Admin, NewTopic
 from runnel.client.cluster import Cluster
 from runnel.model.errors import RunnelError, TopicAlreadyExists
 from runnel.testing.clock import SeededRng
+from runnel.testing.ledger import LEDGER
 from runnel.testing.loop import Host, SimLoop
 from runnel.testing.swarm import TOPIC, Swarm
 from runnel.wire.kafka import messages as m
@@ -39,7 +40,7 @@ class Administrator:
         }  # fmt: skip
 
     async def create_topic(self) -> None:
-        """Make the topic, however long it takes; then wait for orders."""
+        """Make the topics, however long it takes; then wait for orders."""
         await self._host.start(self._create)
         process = self._host.process
         assert process is not None
@@ -51,9 +52,14 @@ class Administrator:
     async def _create(self) -> None:
         swarm = self._scene.swarm
         admin = Admin(self._new_cluster())
+        await self._create_one(admin, NewTopic(TOPIC, swarm.partitions, swarm.replicas))
+        if swarm.transactions is not None:
+            await self._create_one(admin, NewTopic(LEDGER, swarm.transactions.partitions, swarm.replicas))
+
+    async def _create_one(self, admin: Admin, topic: NewTopic) -> None:
         while True:
             try:
-                await admin.create_topics([NewTopic(TOPIC, swarm.partitions, swarm.replicas)])
+                await admin.create_topics([topic])
             except TopicAlreadyExists:
                 return
             except RunnelError as error:

@@ -34,6 +34,8 @@ def _reasons(truth: Truth, brokers: dict[int, SimBroker]) -> Iterator[str]:
     leader = found[image.leader]
     if not leader.is_leader or leader.high_watermark != leader.log.end_offset:
         yield f"{truth.name}: broker {image.leader} leads up to {leader.high_watermark} of {leader.log.end_offset}"
+    if leader.last_stable_offset != leader.high_watermark:
+        yield f"{truth.name}: a transaction is open at {leader.last_stable_offset} of {leader.high_watermark}"
     for number, replica in found.items():
         if (replica.log.end_offset, replica.high_watermark) != (leader.log.end_offset, leader.high_watermark):
             yield f"{truth.name}: broker {number} is at {replica.log.end_offset}, high {replica.high_watermark}"

@@ -13,6 +13,7 @@ from runnel.client.sender import ACKS_ALL, ProducerSettings
 from runnel.model.limits import KIB
 from runnel.model.topic_config import FlushMode, TopicConfig
 from runnel.testing.clock import SeededRng
+from runnel.testing.ledger import ACCOUNTING, Transacting
 from runnel.testing.network import Conditions
 
 FAULTS: tuple[str, ...] = (
@@ -81,6 +82,7 @@ class Swarm:
     replica_lag_ms: int
     replica_wait_ms: int
     replica_bytes_max: int
+    transactions: Transacting | None = None
 
     @classmethod
     def draw(cls, rng: SeededRng) -> "Swarm":
@@ -132,13 +134,14 @@ class Swarm:
     @property
     def groups(self) -> tuple[str, ...]:
         """Those that have members."""
-        return (GROUP,) * (self.members > 0) + (NEW_GROUP,) * (self.new_members > 0)
+        transforms = self.transactions is not None and self.transactions.transformers > 0
+        return (GROUP,) * (self.members > 0) + (NEW_GROUP,) * (self.new_members > 0) + (ACCOUNTING,) * transforms
 
     def broker(self, number: int, address: Address) -> BrokerConfig:
         """The settings of one broker."""
         return BrokerConfig(
             data="data", kafka=address, broker_id=number, topic=self.topic, session_ms=int(self.session_s * 1000),
-            group_partitions=2, group_initial_delay_ms=50, housekeeping_ms=1_500,
+            group_partitions=2, transaction_partitions=2, group_initial_delay_ms=50, housekeeping_ms=1_500,
             replica_lag_ms=self.replica_lag_ms, replica_fetch_wait_ms=self.replica_wait_ms,
             replica_fetch_bytes_max=self.replica_bytes_max, replica_fetchers=1 + (self.brokers > 3),
         )  # fmt: skip

@@ -46,6 +46,7 @@ class Client:
         self.process = f"{host.name}.{life}"
         self.rng = SeededRng(f"{stage.loop.seed}/{self.process}")
         self.keys = [TopicPartition(TOPIC, number) for number in range(stage.swarm.partitions)]
+        self.ledger = stage.swarm.transactions.keys if stage.swarm.transactions else []
         self._host = host
 
     def cluster(self) -> Cluster:
@@ -101,7 +102,7 @@ class Client:
 
     # --- reading
 
-    def _record(self, messages: list[Message]) -> dict[str, list[tuple[int, str]]]:
+    def record(self, messages: list[Message]) -> dict[str, list[tuple[int, str]]]:
         records: dict[str, list[tuple[int, str]]] = defaultdict(list)
         for message in messages:
             assert message.value is not None
@@ -117,7 +118,7 @@ class Client:
         while self.stage.sending:
             try:
                 if not consumer.positions or self.rng.chance(0.015):
-                    await consumer.assign(dict.fromkeys(self.keys, START))
+                    await consumer.assign(dict.fromkeys([*self.keys, *self.ledger], START))
                     await self._seek(consumer)
                 begun = self.now()
                 messages = await consumer.poll(count_max=1 + self.rng.below(50), timeout_ms=300)
@@ -125,7 +126,7 @@ class Client:
                 await self.nap(0.3)
                 continue
             if messages:
-                self.stage.history.polls.append(Poll(self.process, self._record(messages), begun, self.now()))
+                self.stage.history.polls.append(Poll(self.process, self.record(messages), begun, self.now()))
             await self.nap(0.1)
 
     async def _seek(self, consumer: Consumer) -> None:
@@ -139,16 +140,17 @@ class Client:
     async def read_all(self) -> int:
         """Read everything there is, once, as the last word; how many messages there were."""
         consumer = Consumer(self.cluster())
-        limits = await bounds(consumer.cluster, self.keys)
-        await consumer.assign(dict.fromkeys(self.keys, START))
+        keys = [*self.keys, *self.ledger]
+        limits = await bounds(consumer.cluster, keys)
+        await consumer.assign(dict.fromkeys(keys, START))
         positions = {str(where): offset for where, offset in consumer.positions.items()}
         self.stage.history.polls.append(Assigned(self.process, positions))
         count = 0
-        while any(consumer.positions[where] < limits[where].end for where in self.keys):
+        while any(consumer.positions[where] < limits[where].end for where in keys):
             messages = await consumer.poll(count_max=1_000, timeout_ms=500)
             if messages:
                 count += len(messages)
-                records = self._record(messages)
+                records = self.record(messages)
                 self.stage.history.polls.append(Poll(self.process, records, self.now(), self.now(), final=True))
         await consumer.close()
         return count
@@ -168,32 +170,35 @@ class Client:
         swarm, history = self.stage.swarm, self.stage.history
         settings = GroupConsumerSettings(swarm.group, swarm.fetch, commit_ms=None)
         consumer = GroupConsumer(self.cluster(), GROUP, [TOPIC], settings)
-        join = consumer.membership.join
-        joined = Joined(GROUP, "", -1)
-
-        async def noted_join() -> list[TopicPartition]:
-            nonlocal joined
-            assigned = await join()
-            generation = consumer.membership.generation
-            joined = Joined(GROUP, generation.member_id, generation.id, self.now())
-            history.joins.append(joined)
-            self.stage.loop.trace(f"joined {generation} {assigned}")
-            return assigned
-
-        consumer.membership.join = noted_join  # type: ignore[method-assign]
+        joins = self.note_joins(consumer)
         while True:
             begun = self.now()
             messages = await consumer.poll(count_max=1 + self.rng.below(50), timeout_ms=400)
             if messages:
-                records = self._record(messages)
+                records = self.record(messages)
                 history.polls.append(
-                    Poll(self.process, records, begun, self.now(), GROUP, joined.member, joined.generation)
+                    Poll(self.process, records, begun, self.now(), GROUP, joins[-1].member, joins[-1].generation)
                 )
-            if self.rng.chance(0.5):
-                await self._commit(consumer, joined)
+            if joins and self.rng.chance(0.5):
+                await self._commit(consumer, joins[-1])
             if self.rng.chance(0.01):
                 await consumer.close()
                 return
+
+    def note_joins(self, consumer: GroupConsumer) -> list[Joined]:
+        """Write down in which generations the member is, from now on; the last one is that of the last poll."""
+        membership, joins, join = consumer.membership, list[Joined](), consumer.membership.join
+
+        async def noted_join() -> list[TopicPartition]:
+            assigned = await join()
+            generation = membership.generation
+            joins.append(Joined(consumer.group, generation.member_id, generation.id, self.now()))
+            self.stage.history.joins.append(joins[-1])
+            self.stage.loop.trace(f"joined {generation} {assigned}")
+            return assigned
+
+        membership.join = noted_join  # type: ignore[method-assign]
+        return joins
 
     async def _commit(self, consumer: GroupConsumer, joined: Joined) -> None:
         known = consumer._committed  # what did not change is not sent
@@ -239,7 +244,7 @@ class Client:
         begun, epoch = self.now(), member.epoch
         messages = await member.poll(1 + self.rng.below(50), 300)
         if messages:
-            records = self._record(messages)
+            records = self.record(messages)
             poll = Poll(self.process, records, begun, self.now(), NEW_GROUP, member.member_id, epoch)
             self.stage.history.polls.append(poll)
         else:

@@ -2,25 +2,35 @@
 
 The state of groups lives in an internal compacted topic. A group belongs to one of its partitions by its name, and is
 kept by the leader of that partition.
+
+Rule 1: offsets in a transaction are taken when its coordinator says that it is open and this partition part of it. That
+        counts only if no end of a transaction of this producer came here since before it was asked.
+Rule 2: whatever may be better in a moment is told in words that make a client of any age ask again.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
-from runnel.broker.internal import GROUPS, ImageTopics
+import msgspec
+
+from runnel.broker.admission import Closed, Gate
+from runnel.broker.internal import GROUPS, TRANSACTIONS, ImageTopics
 from runnel.broker.partitions import Partitions
 from runnel.broker.shard import Shard
-from runnel.broker.shards import Shards
+from runnel.broker.shards import Shards, shard_number
 from runnel.cluster.image import Change, Image
-from runnel.groups.shard import GroupShard
+from runnel.groups.shard import GroupShard, check_name
 from runnel.groups.values import (
+    CommitInTransaction,
     CommitOffsets,
     ConsumerAlive,
     ConsumerHeartbeat,
     DeleteOffsets,
     DescribedConsumerGroup,
     DescribedGroup,
+    EndTransaction,
     FetchOffsets,
     GroupConfig,
     Heartbeat,
@@ -37,19 +47,36 @@ from runnel.groups.values import (
     Synced,
     TopicView,
 )
-from runnel.model.errors import CoordinatorLoading
+from runnel.model.errors import (
+    ConcurrentTransactions,
+    CoordinatorLoading,
+    InvalidProducerEpoch,
+    NotCoordinator,
+    NotLeader,
+    ProducerFenced,
+    RetriableError,
+)
 from runnel.model.seams import Clock, Rng
+from runnel.replica.ending import Guards
 from runnel.replica.partition import Partition
+
+ADMIT_TIMEOUT_MS: Final = 10_000  # how long a transaction's coordinator may take; clients wait 30 s and more
+BUMPED_SINCE: Final = 2  # the version of transactions in which an end carries the epoch of the next one
 
 
 class Groups:
     """The coordinator: the shards of the groups' topic that this broker leads."""
 
-    def __init__(self, partitions: Partitions, config: GroupConfig, clock: Clock, rng: Rng) -> None:
+    def __init__(
+        self, partitions: Partitions, config: GroupConfig, clock: Clock, rng: Rng, gate: Gate | None = None
+    ) -> None:
         self.shards = Shards(GROUPS, partitions, self._shard)
         self._config = config
         self._clock = clock
         self._rng = rng
+        self._gate = gate or Closed()
+        self._guards: defaultdict[int, Guards] = defaultdict(Guards)  # by the number of the shard
+        self._image: Image
         self._topics: ImageTopics
 
     def start(self, image: Image) -> None:
@@ -67,6 +94,7 @@ class Groups:
         self.shards.close()
 
     def _see(self, image: Image) -> None:
+        self._image = image
         self._topics = ImageTopics(image)
         self.shards.follow(image)
 
@@ -105,6 +133,60 @@ class Groups:
     async def commit_offsets(self, request: CommitOffsets) -> OffsetsCommitted:
         result: OffsetsCommitted = await self._ask(request.group_id, "commit_offsets", request)
         return result
+
+    async def txn_commit(self, request: CommitInTransaction, transactional_id: str, *, adds: bool) -> OffsetsCommitted:
+        """Hold offsets until a transaction ends; `adds`: this group is added to it now, not by the client before."""
+        check_name(request.group_id)
+        shard = self.shards.of(request.group_id)
+        number = self.shards.number_of(request.group_id)
+        guard = self._guards[number].of(request.producer_id)
+        known_epoch = self._coordinator_epoch(transactional_id)
+        await self._admit(request, transactional_id, number, adds)
+        if not guard.valid:
+            raise ConcurrentTransactions(
+                f"a transaction of {transactional_id!r} ended while this one was being looked at: try again"
+            )
+        admitted = msgspec.structs.replace(request, coordinator_epoch=known_epoch)
+        result: OffsetsCommitted = await shard.ask("commit_in_transaction", admitted)
+        return result
+
+    async def _admit(self, request: CommitInTransaction, transactional_id: str, number: int, adds: bool) -> None:
+        place = (GROUPS, number)
+        try:
+            verdicts = await self._gate.admit(
+                transactional_id, request.producer_id, request.producer_epoch, [place],
+                add=adds, timeout_ms=ADMIT_TIMEOUT_MS,
+            )  # fmt: skip
+            if refusal := verdicts[place]:
+                raise refusal
+        except ProducerFenced as error:
+            raise InvalidProducerEpoch(str(error)) from None
+        except ConcurrentTransactions:
+            raise
+        except RetriableError as error:  # this coordinator is the right one, so that nobody has to look for it
+            raise CoordinatorLoading(f"can't tell whether {transactional_id!r} is in a transaction: {error}") from None
+
+    def _coordinator_epoch(self, transactional_id: str) -> int:
+        """The epoch of a transaction's coordinator as far as it is known here: none that is older has a say."""
+        topic = self._image.topic(TRANSACTIONS)
+        if topic is None:
+            return -1
+        return topic.partitions[shard_number(transactional_id, len(topic.partitions))].leader_epoch
+
+    async def end_transaction(
+        self, number: int, producer_id: int, epoch: int, commit: bool, *, coordinator_epoch: int, version: int = 1
+    ) -> None:
+        """Let the offsets that a transaction holds in a shard count, or drop them; returns when that is kept."""
+        shard = self.shards.numbered(number)
+        self._guards[number].void(producer_id, ConcurrentTransactions("the transaction has ended"))
+        request = EndTransaction(
+            producer_id=producer_id, producer_epoch=epoch, commit=commit, coordinator_epoch=coordinator_epoch,
+            bumped=version >= BUMPED_SINCE,
+        )  # fmt: skip
+        try:
+            await shard.ask("end_transaction", request)
+        except (NotCoordinator, CoordinatorLoading) as error:  # as a leader would say it
+            raise NotLeader(str(error)) from None
 
     async def fetch_offsets(self, request: FetchOffsets) -> OffsetsFetched:
         result: OffsetsFetched = await self._ask(request.group_id, "fetch_offsets", request)

@@ -102,7 +102,7 @@ class GroupShard:
         return self._run(self._join, request, ticket, self._turn(topics, now_ms, wall_ms))
 
     def _join(self, request: Join, ticket: object, turn: Turn) -> None:
-        _check_name(request.group_id)
+        check_name(request.group_id)
         group = self._groups.get(request.group_id)
         if group is None:
             if request.member_id:
@@ -142,7 +142,7 @@ class GroupShard:
         return self._run(self._consumer_heartbeat, request, ticket, self._turn(topics, now_ms, wall_ms))
 
     def _consumer_heartbeat(self, request: ConsumerHeartbeat, ticket: object, turn: Turn) -> None:
-        _check_name(request.group_id)
+        check_name(request.group_id)
         check_heartbeat(request, turn)
         self._consumer_group(request, turn).consumer_heartbeat(request, ticket, turn)
 
@@ -186,7 +186,7 @@ class GroupShard:
         return self._run(self._commit_in_transaction, request, ticket, self._turn(topics, now_ms, wall_ms))
 
     def _commit_in_transaction(self, request: CommitInTransaction, ticket: object, turn: Turn) -> None:
-        _check_name(request.group_id)
+        check_name(request.group_id)
         pending.check_epoch(request, turn)
         group = self._committing(request)
         group.check_transaction(request)
@@ -302,7 +302,7 @@ class GroupShard:
         return group
 
     def _group_of_member(self, group_id: str) -> Group:
-        _check_name(group_id)
+        check_name(group_id)
         group = self._groups.get(group_id)
         if group is None:
             raise UnknownMember(f"there is no group {group_id!r} (any more): join again")
@@ -323,7 +323,7 @@ class GroupShard:
             del self._groups[group_id]
 
 
-def _check_name(group_id: str) -> None:
+def check_name(group_id: str) -> None:
     """Members need a group with a name; offsets of consumers that assign themselves may have none, as in Kafka."""
     if not group_id:
         raise InvalidGroupId("a group needs a name: set group.id")

@@ -79,7 +79,13 @@ runnel consume orders -g billing                 as a member of a group
 )
 @click.option("-K", "--key-separator", metavar="SEP", help="Print KEY SEP VALUE.")
 @click.option("--json", "as_json", is_flag=True, help="Print each message as a line of JSON.")
-@click.option("--committed", is_flag=True, help="Leave out messages of transactions that are open or were aborted.")
+@click.option(
+    "--isolation",
+    type=click.Choice(["committed", "uncommitted"]),
+    default="committed",
+    show_default=True,
+    help="Of transactions: what was committed, and wait for the open ones; or all as it comes, aborted or not.",
+)
 @broker_option
 def consume(
     topics: tuple[str, ...],
@@ -92,7 +98,7 @@ def consume(
     template: str | None,
     key_separator: str | None,
     as_json: bool,
-    committed: bool,
+    isolation: str,
     broker: str,
 ) -> None:
     """Print messages of topics, in order within each partition.
@@ -105,8 +111,8 @@ def consume(
 
     _check_usage(begin, until, partitions, group)
     write = _writer(template, key_separator, as_json)
-    isolation = READ_COMMITTED if committed else READ_UNCOMMITTED
-    wanted = Wanted(topics, partitions, begin or START, until, count_max, stop_at_end, group, isolation)
+    level = READ_COMMITTED if isolation == "committed" else READ_UNCOMMITTED
+    wanted = Wanted(topics, partitions, begin or START, until, count_max, stop_at_end, group, level)
     run(broker, lambda cluster: _consume(cluster, wanted, write))
 
 

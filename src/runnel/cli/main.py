@@ -24,6 +24,7 @@ COMMANDS = {
     "produce": ("runnel.cli.produce:produce", "Send messages from stdin, files or arguments."),
     "consume": ("runnel.cli.consume:consume", "Read messages to stdout."),
     "group": ("runnel.cli.group:group", "Look at consumer groups; move and delete them."),
+    "txn": ("runnel.cli.txn:txn", "Look at transactions; abort those that are stuck."),
     "cluster": ("runnel.cli.cluster:cluster", "Look at a cluster; move replicas and leaders."),
     "bench": ("runnel.cli.bench:bench", "Measure throughput and latency of a broker."),
     "simulate": ("runnel.cli.simulate:simulate", "Prove the broker against faults, in virtual time."),

@@ -27,6 +27,12 @@ def complete_groups(context: click.Context, _: click.Parameter, begun: str) -> l
     return completions(context.params.get("broker") or DEFAULT_BROKER, "groups", begun, COMPLETION_TIMEOUT_MS)
 
 
+def complete_transactions(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
+    from runnel.cli.session import completions
+
+    return completions(context.params.get("broker") or DEFAULT_BROKER, "transactions", begun, COMPLETION_TIMEOUT_MS)
+
+
 def complete_brokers(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
     from runnel.cli.session import completions
 

@@ -8,8 +8,10 @@ from runnel.cli.command import Command
 from runnel.cli.options import broker_option, complete_topics, compress_option, setting, size
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from runnel.client.cluster import Cluster
-    from runnel.client.producer import Delivery
+    from runnel.client.producer import Delivery, Producer
 
 WINDOW = 10_000  # deliveries of which the report is still to be printed
 
@@ -43,6 +45,7 @@ echo hello | runnel produce orders
 runnel produce orders -m one -m two              messages as arguments
 runnel produce orders -K: < orders.txt           key and value with ':' between
 runnel produce orders -H source=test -p 0 a.log b.log
+runnel produce orders --transaction < orders.txt all of them at once, or none
 runnel consume old --json -e | runnel produce new --json
 """,
 )
@@ -69,6 +72,20 @@ runnel consume old --json -e | runnel produce new --json
     show_default=True,
     help="Whose acknowledgement is awaited: nobody's, the leader's, all replicas'.",
 )
+@click.option("--transaction", is_flag=True, help="All in one transaction: readers see all of them, or none.")
+@click.option(
+    "--transactional-id",
+    metavar="ID",
+    help="Likewise, under this id: what an earlier run under it left open is aborted.  [default: a new one]",
+)
+@click.option(
+    "--transaction-timeout-ms",
+    metavar="MS",
+    type=click.IntRange(min=1),
+    default=900_000,
+    show_default=True,
+    help="A transaction that takes longer is aborted.",
+)
 @click.option(
     "--linger-ms",
     metavar="MS",
@@ -94,6 +111,9 @@ def produce(
     as_json: bool,
     compress: str,
     acks: str,
+    transaction: bool,
+    transactional_id: str | None,
+    transaction_timeout_ms: int,
     linger_ms: int,
     batch_bytes: int,
     verbose: bool,
@@ -118,9 +138,13 @@ def produce(
         null_if_empty,
         as_json,
     )
+    if (transaction or transactional_id) and acks != "all":
+        raise click.UsageError("a transaction needs --acks all")
     settings = ProducerSettings(
         acks=ACKS_ALL if acks == "all" else int(acks),
         idempotent=acks == "all",
+        transactional_id=transactional_id or (_new_id() if transaction else None),
+        transaction_timeout_ms=transaction_timeout_ms,
         linger_ms=linger_ms,
         batch_bytes=batch_bytes,
         compression=Compression[compress.upper()],
@@ -128,6 +152,12 @@ def produce(
     count = run(broker, lambda cluster: _produce(cluster, topic, shape, settings, files, messages, verbose))
     if not quiet and not verbose:
         note(f"sent {plural(count, 'message')} to {topic}")
+
+
+def _new_id() -> str:
+    from runnel.cli.session import SystemRng
+
+    return f"runnel-produce-{SystemRng().token(8).hex()}"
 
 
 def unescape(text: str) -> bytes:
@@ -150,31 +180,43 @@ async def _produce(
     from runnel.cli.source import given, lines
     from runnel.client.producer import Producer
 
+    source = given(messages) if messages else lines(files, shape.delimiter)
     async with Producer(cluster, settings) as producer:
-        report = _Report()
-        async for line in given(messages) if messages else lines(files, shape.delimiter):
-            value, key, headers, partition, when = outgoing_of(line, shape)
-            delivery = await producer.send(
-                topic, value, key=key, partition=partition, headers=headers, timestamp_ms=when
-            )
-            if producer.failed:
-                break  # the flush says why: reading on would only lose more
-            if verbose:
-                await report.add(delivery)
-        await producer.flush()
+        if settings.transactional_id is None:
+            report = _Report(verbose, WINDOW)
+            await _send_all(producer, topic, source, shape, report)
+        else:
+            report = _Report(verbose, None)
+            async with producer.transaction():
+                await _send_all(producer, topic, source, shape, report)
         await report.rest()
         return producer.delivered
 
 
-class _Report:
-    """Where messages went, in the order they were sent."""
+async def _send_all(
+    producer: "Producer", topic: str, source: "AsyncIterator[bytes]", shape: Shape, report: "_Report"
+) -> None:
+    async for line in source:
+        value, key, headers, partition, when = outgoing_of(line, shape)
+        delivery = await producer.send(topic, value, key=key, partition=partition, headers=headers, timestamp_ms=when)
+        if producer.failed:
+            break  # the flush says why: reading on would only lose more
+        await report.add(delivery)
+    await producer.flush()
 
-    def __init__(self) -> None:
+
+class _Report:
+    """Where messages went, in the order they were sent; of a transaction (no window), once it is committed."""
+
+    def __init__(self, wanted: bool, window: int | None) -> None:
+        self._wanted = wanted
+        self._window = window
         self._pending: list[Delivery] = []
 
     async def add(self, delivery: "Delivery") -> None:
-        self._pending.append(delivery)
-        if len(self._pending) >= WINDOW:
+        if self._wanted:
+            self._pending.append(delivery)
+        if self._window is not None and len(self._pending) >= self._window:
             await self.rest()
 
     async def rest(self) -> None:

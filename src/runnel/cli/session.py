@@ -8,6 +8,7 @@ from typing import TypeVar
 from runnel.client.admin import Admin
 from runnel.client.cluster import Cluster, ClusterSettings
 from runnel.client.group_admin import GroupAdmin
+from runnel.client.transactions_admin import TransactionsAdmin
 from runnel.model.errors import RunnelError
 from runnel.model.ids import Millis
 
@@ -54,11 +55,13 @@ def run(broker: str, work: Callable[[Cluster], Awaitable[T]], *, timeout_ms: int
 
 
 def completions(broker: str, what: str, begun: str, timeout_ms: int) -> list[str]:
-    """Names of topics or groups, or numbers of brokers, that begin so; none if anything goes wrong."""
+    """Names of topics, groups or transactions, or numbers of brokers, that begin so; none if anything goes wrong."""
 
     async def names(cluster: Cluster) -> list[str]:
         if what == "groups":
             return [group.name for group in await GroupAdmin(cluster).groups()]
+        if what == "transactions":
+            return [found.id for found in await TransactionsAdmin(cluster).transactions()]
         view = await Admin(cluster).view()
         return [str(number) for number in sorted(view.brokers)] if what == "brokers" else sorted(view.topics)
 

@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
-from runnel.broker.fetch import Fetching, Read, Waits
+from runnel.broker.fetch import Fetching, Read, ReadResult, Waits
+from runnel.cluster.image import Partition as PartitionImage
 from runnel.model import errors as e
-from runnel.model.ids import Epoch, Offset
-from runnel.record import records
-from runnel.record.batch import check_produced
+from runnel.model.ids import BrokerId, Epoch, Offset
+from runnel.record import control, records
+from runnel.record.batch import check_produced, headers, patch
+from runnel.replica.ending import Ending
+from runnel.replica.following import Answer, Verdict
 from runnel.replica.partition import Partition
 from runnel.testing.gated_disk import GatedDisk
 
@@ -201,5 +204,134 @@ def test_a_reader_whose_log_went_another_way_is_told_where(run: Run) -> None:
 def test_no_partitions_no_waiting(run: Run) -> None:
     async def scenario(open_partition: Any, disk: GatedDisk) -> None:
         assert await Fetching(1 << 20).fetch([], Waits(), bytes_min=1, bytes_max=1000, wait_ms=LONG_MS) == []
+
+    run(scenario)
+
+
+# --- transactions
+
+
+def written(producer: int, sequence: int = 0) -> memoryview:
+    row = records.Record(Offset(0), 1, None, b"%d-%d" % (producer, sequence), ())
+    return memoryview(
+        bytearray(
+            records.encode(
+                [row], producer_id=producer, producer_epoch=0, base_sequence=sequence, transactional=True
+            )
+        )
+    )  # fmt: skip
+
+
+async def write(partition: Partition, producer: int, sequence: int = 0) -> None:
+    """Append to a transaction, which begins here if none is open."""
+    guard = partition.guard(producer)
+    guard.admit(0)
+    batch = written(producer, sequence)
+    begun = partition.append(batch, check_produced(batch), guard)
+    if isinstance(begun, asyncio.Future):
+        await begun
+
+
+async def end(partition: Partition, producer: int, *, commit: bool) -> None:
+    await partition.write_marker(Ending(producer, 0, commit, 1), 60)
+
+
+async def fetch(
+    partition: Partition, offset: int = 0, *, bytes_max: int = 10_000, committed_only: bool = True, wait_ms: int = 0
+) -> ReadResult:
+    read = Read(partition, Offset(offset), bytes_max, committed_only=committed_only)
+    [result] = await Fetching(1 << 20).fetch([read], Waits(), bytes_min=1, bytes_max=bytes_max, wait_ms=wait_ms)
+    return result
+
+
+def data_of(result: ReadResult) -> list[bytes | None]:
+    """What a reader that leaves nothing out sees."""
+    return [
+        row.value
+        for position, header in headers(result.records)
+        if not header.control
+        for row in records.decode(memoryview(result.records)[position : position + header.size])
+    ]
+
+
+def test_who_reads_committed_messages_stops_before_an_open_transaction(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        await append(partition, b"a")
+        await write(partition, 7)
+        await append(partition, b"b")
+        committed, all_of_it = await fetch(partition), await fetch(partition, committed_only=False)
+        assert (data_of(committed), committed.aborted) == ([b"a"], [])
+        assert (data_of(all_of_it), all_of_it.aborted) == ([b"a", b"7-0", b"b"], None)
+        for result in (committed, all_of_it, await fetch(partition, 2)):
+            assert (result.high_watermark, result.last_stable_offset) == (3, 1)
+        assert (await fetch(partition, 2)).error is None  # beyond what is stable, not beyond the end
+
+    run(scenario)
+
+
+def test_aborted_transactions_are_told_for_what_is_returned_and_no_more(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        await write(partition, 7)  # 0
+        await write(partition, 8)  # 1
+        await end(partition, 7, commit=False)  # 2
+        await write(partition, 7, 1)  # 3
+        await end(partition, 8, commit=True)  # 4
+        await end(partition, 7, commit=False)  # 5
+        whole = await fetch(partition)
+        assert [tuple(each) for each in whole.aborted or ()] == [(7, 0), (7, 3)]
+        assert data_of(whole) == [b"7-0", b"8-0", b"7-1"]
+        one = len(written(7))
+        first = await fetch(partition, bytes_max=one)
+        assert (data_of(first), [tuple(each) for each in first.aborted or ()]) == ([b"7-0"], [(7, 0)])
+        middle = await fetch(partition, 1, bytes_max=one)
+        assert (data_of(middle), [tuple(each) for each in middle.aborted or ()]) == ([b"8-0"], [(7, 0)])
+        rest = await fetch(partition, 3)
+        assert [tuple(each) for each in rest.aborted or ()] == [(7, 3)]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_who_waits_for_committed_messages_is_answered_when_the_transaction_ends(run: Run, commit: bool) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        await write(partition, 7)
+        waiting = asyncio.ensure_future(fetch(partition, wait_ms=LONG_MS))
+        await asyncio.sleep(0)
+        await append(partition, b"a")
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await end(partition, 7, commit=commit)
+        result = await waiting
+        assert data_of(result) == [b"7-0", b"a"]
+        assert [tuple(each) for each in result.aborted or ()] == ([] if commit else [(7, 0)])
+
+    run(scenario)
+
+
+def test_a_follower_serves_what_is_committed_as_far_as_it_knows(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        await write(partition, 7)
+        me, other = BrokerId(1), BrokerId(2)
+        await partition.apply(PartitionImage(other, Epoch(3), Epoch(1), (me, other), (me, other)))
+        before = await fetch(partition)
+        assert (data_of(before), before.last_stable_offset, before.high_watermark) == ([], 0, 1)
+        marker = control.marker(7, 0, commit=False, coordinator_epoch=1, timestamp_ms=1)
+        patch(marker, 1, 3)
+        for answer in (
+            Answer(Verdict.OK, Offset(1), Offset(0), memoryview(marker)),
+            Answer(Verdict.OK, Offset(2), Offset(0)),
+        ):
+            asked = partition.question()
+            assert asked is not None
+            known = await fetch(partition)
+            assert (data_of(known), known.last_stable_offset) == ([], 0)
+            await partition.take(asked, answer)
+        after = await fetch(partition)
+        assert (data_of(after), [tuple(each) for each in after.aborted or ()]) == ([b"7-0"], [(7, 0)])
+        assert (after.last_stable_offset, after.high_watermark) == (2, 2)
 
     run(scenario)

@@ -7,14 +7,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runnel.log.compaction import CompactionStats, KeyMap, batch_has_only_keys, clean, is_due, map_keys
-from runnel.log.producers import Producers
+from runnel.log.compaction import (
+    NONE_ABORTED,
+    AbortedBatches,
+    CompactionStats,
+    KeyMap,
+    batch_has_only_keys,
+    clean,
+    is_due,
+    map_keys,
+)
+from runnel.log.producers import LastBatches, Producers
 from runnel.model.errors import InvalidRecord
 from runnel.model.seams import Buffer
 from runnel.model.topic_config import LONG_MAX, TopicConfig
 from runnel.record import batch, records
 from runnel.record.compression import Compression
-from runnel.record.control import marker_in
+from runnel.record.control import marker, marker_in
 from runnel.record.records import Record
 
 NOW = 10_000
@@ -42,15 +51,17 @@ def compacted(
     bound: int = NEVER,
     config: TopicConfig = CONFIG,
     keys_max: int = 1000,
-    last_offsets: dict[int, int] | None = None,
+    last: LastBatches | None = None,
     stats: CompactionStats | None = None,
     complete: bool = True,
+    opened: Iterable[int] = (),
 ) -> list[bytes]:
     log = list(log)
-    latest = mapped(log, start=start, bound=bound, config=config, now_ms=now_ms, keys_max=keys_max)
+    aborted = AbortedBatches(replayed(log).transactions.aborted)
+    latest = mapped(log, start=start, bound=bound, config=config, now_ms=now_ms, keys_max=keys_max, aborted=aborted)
     kept = clean(
-        log, latest, config=config, now_ms=now_ms, last_offsets=last_offsets or {}, stats=stats or CompactionStats(),
-        complete=complete,
+        log, latest, config=config, now_ms=now_ms, last=last or LastBatches({}, {}), aborted=aborted, opened=opened,
+        stats=stats or CompactionStats(), complete=complete,
     )  # fmt: skip
     return [bytes(raw) for raw in kept]
 
@@ -63,9 +74,10 @@ def mapped(
     bound: int = NEVER,
     config: TopicConfig = CONFIG,
     now_ms: int = NOW,
+    aborted: AbortedBatches = NONE_ABORTED,
 ) -> KeyMap:
     latest, batches = KeyMap(start, keys_max), iter(log)
-    while map_keys(latest, batches, bound=bound, config=config, now_ms=now_ms, bytes_max=100):
+    while map_keys(latest, batches, bound=bound, config=config, now_ms=now_ms, bytes_max=100, aborted=aborted):
         pass
     return latest
 
@@ -115,7 +127,7 @@ def logs(draw: st.DrawFn) -> list[bytes]:
     return out
 
 
-def replayed(log: Iterable[bytes]) -> Producers:
+def replayed(log: Iterable[Buffer]) -> Producers:
     producers = Producers()
     for raw in log:
         producers.replay(batch.read_header(raw), 0, marker_in(raw))
@@ -128,8 +140,8 @@ def test_the_laws(log: list[bytes], data: st.DataObject) -> None:
     before = read(log)
     end = before[-1].offset + 1
     bound = data.draw(st.integers(0, end + 1))
-    last_offsets = replayed(log).last_offsets()
-    after_log = compacted(log, bound=bound, last_offsets=last_offsets)
+    last = replayed(log).last_batches()
+    after_log = compacted(log, bound=bound, last=last)
     after = read(after_log)
     assert view(after) == view(before), "the last value of each key stays"
     assert [record for record in before if record in after] == after, "nothing is invented or moved"
@@ -138,7 +150,7 @@ def test_the_laws(log: list[bytes], data: st.DataObject) -> None:
     for name in (1, 2):
         old, new = replayed(log).get(name), replayed(after_log).get(name)
         assert (old and (old.epoch, old.last_sequence)) == (new and (new.epoch, new.last_sequence))
-    assert compacted(after_log, bound=bound, last_offsets=last_offsets) == after_log, "a second pass finds nothing"
+    assert compacted(after_log, bound=bound, last=last) == after_log, "a second pass finds nothing"
 
 
 @settings(deadline=None, max_examples=30)
@@ -200,13 +212,13 @@ def test_the_last_batch_of_a_producer_stays_empty_without_codec() -> None:
         made, compression=Compression.GZIP, producer_id=4, producer_epoch=2, base_sequence=8, leader_epoch=1
     )
     last = records.encode([Record(2, 6, b"a", b"3")], base_offset=2)
-    kept = compacted([first, last], last_offsets={4: 1})
+    kept = compacted([first, last], last=LastBatches({4: 1}, {}))
     header = batch.read_header(kept[0])
     assert header == batch.read_header(first)._replace(size=61, count=0, attributes=0, max_timestamp=-1, crc=header.crc)
     assert records.decode(kept[0]) == []
     assert kept[1] == last
-    assert compacted(kept, last_offsets={4: 1}) == kept
-    assert compacted(kept, last_offsets={4: 77}) == [last], "a later batch holds the sequence now"
+    assert compacted(kept, last=LastBatches({4: 1}, {})) == kept
+    assert compacted(kept, last=LastBatches({4: 77}, {})) == [last], "a later batch holds the sequence now"
 
 
 def test_max_timestamp_is_that_of_the_records_that_stay() -> None:
@@ -222,14 +234,173 @@ def test_records_without_a_key_go() -> None:
     assert [record.offset for record in read(compacted(beyond, keys_max=1))] == [1, 2, 3], "the map ends before b"
 
 
-def test_markers_and_records_of_transactions() -> None:
-    """A transaction may have been aborted: it supersedes nothing, but is itself superseded."""
+# --- transactions
+def txn(offset: int, *pairs: tuple[bytes, bytes | None], pid: int = 7, sequence: int = 0, epoch: int = 0) -> bytes:
+    made = [Record(offset + i, 0, key, value) for i, (key, value) in enumerate(pairs)]
+    return records.encode(
+        made, base_offset=offset, producer_id=pid, producer_epoch=epoch, base_sequence=sequence, transactional=True
+    )
+
+
+def end(offset: int, *, commit: bool, pid: int = 7, epoch: int = 0) -> bytes:
+    made = marker(pid, epoch, commit=commit, coordinator_epoch=0, timestamp_ms=NOW)
+    batch.patch(made, offset, -1)
+    return bytes(made)
+
+
+def offsets(log: Iterable[bytes]) -> list[int]:
+    return [record.offset for record in read(log)]
+
+
+def test_records_of_a_committed_transaction_are_as_any() -> None:
     old = records.encode([Record(0, 0, b"a", b"1")])
-    txn = records.encode([Record(1, 0, b"a", b"2"), Record(2, 0, b"b", b"2")], base_offset=1, transactional=True)
-    end = records.encode([Record(3, 0, b"\0\0\0\1", b"")], base_offset=3, transactional=True, control=True)
-    assert compacted([old, txn, end]) == [old, txn, end]
-    new = records.encode([Record(4, 0, b"a", b"3"), Record(5, 0, b"\0\0\0\1", b"3")], base_offset=4)
-    assert [record.offset for record in read(compacted([old, txn, end, new]))] == [2, 3, 4, 5]
+    new = records.encode([Record(4, 0, b"b", b"3")], base_offset=4)
+    log = [old, txn(1, (b"a", b"2"), (b"b", b"2")), end(3, commit=True), new]
+    assert offsets(compacted(log)) == [1, 3, 4]
+
+
+def test_records_of_an_aborted_transaction_go_and_supersede_nothing() -> None:
+    old = records.encode([Record(0, 0, b"a", b"1")])
+    stats = CompactionStats()
+    log = [old, txn(1, (b"a", b"2"), (b"b", b"2")), end(3, commit=False)]
+    assert offsets(compacted(log, stats=stats)) == [0, 3]
+    assert (stats.records_dropped, stats.aborted_dropped, stats.markers_dropped) == (2, 2, 0)
+    assert offsets(compacted(log, bound=2)) == [0, 1, 2, 3], "what lies behind the end is not touched"
+
+
+def test_transactions_of_one_producer_are_told_apart() -> None:
+    log = [
+        txn(0, (b"a", b"1")), end(1, commit=True), txn(2, (b"a", b"2"), sequence=1), end(3, commit=False),
+        txn(4, (b"b", b"1"), sequence=2), end(5, commit=True), txn(6, (b"a", b"3"), pid=8), end(7, commit=False, pid=8),
+    ]  # fmt: skip
+    assert offsets(compacted(log)) == [0, 1, 3, 4, 5, 7]
+
+
+def test_a_damaged_batch_of_an_aborted_transaction_is_kept_as_it_is() -> None:
+    damaged = bytearray(txn(0, (b"a", b"1")))
+    damaged[-2] ^= 1
+    log = [bytes(damaged), end(1, commit=False)]
+    stats = CompactionStats()
+    assert compacted(log, stats=stats) == log
+    assert stats.batches_unreadable == 1
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_the_life_of_a_marker(commit: bool) -> None:
+    """It stays while something of its transaction is left, and then until delete.retention.ms have passed."""
+    config = TopicConfig(delete_retention_ms=1000)
+    log = [txn(0, (b"a", b"1")), end(1, commit=commit)]
+    if commit:
+        assert compacted(log, config=config) == log
+        log.append(records.encode([Record(2, 0, b"a", b"2")], base_offset=2))
+    kept = compacted(log, config=config)
+    assert offsets(kept[:1]) == [1]
+    horizon = batch.read_header(kept[0])
+    assert horizon.delete_horizon_ms == NOW + 1000
+    assert horizon.max_timestamp == NOW
+    assert marker_in(kept[0]) == marker_in(log[1]), "it says what it said"
+    assert compacted(kept, config=config, now_ms=NOW + 999) == kept
+    stats = CompactionStats()
+    assert compacted(kept, config=config, now_ms=NOW + 1000, stats=stats) == kept[1:]
+    assert stats.markers_dropped == 1
+
+
+def test_a_marker_stays_while_something_of_its_transaction_is_left_in_an_earlier_segment() -> None:
+    ended = [end(1, commit=True)]
+    assert compacted(ended, opened=[7]) == ended
+    assert compacted(ended, opened=[8]) != ended
+
+
+def test_an_emptied_batch_keeps_its_marker() -> None:
+    """Without it, whoever replays the log would take the transaction for open."""
+    log = [txn(0, (b"a", b"1")), end(1, commit=False)]
+    kept = compacted(log, last=replayed(log).last_batches())
+    assert [batch.read_header(raw).count for raw in kept] == [0, 1]
+    assert kept[1] == log[1]
+    assert replayed(kept).transactions.opened() == []
+    assert compacted(kept, last=replayed(log).last_batches(), now_ms=2 * NOW) == kept
+
+
+def test_the_marker_that_holds_the_epoch_of_its_producer_stays() -> None:
+    config = TopicConfig(delete_retention_ms=0)
+    log = [txn(0, (b"a", b"1")), end(1, commit=False, epoch=1)]
+    last = replayed(log).last_batches()
+    once = compacted(log, config=config, last=last)
+    assert offsets(once) == [1]
+    assert compacted(once, config=config, last=last, now_ms=2 * NOW) == once
+    assert compacted(once, config=config, now_ms=2 * NOW) == []
+
+
+def test_markers_stay_while_a_segment_before_them_can_not_be_cleaned() -> None:
+    config = TopicConfig(delete_retention_ms=0)
+    log = [end(1, commit=True)]
+    assert compacted(log, config=config, complete=False) == log
+    marked = compacted(log, config=config)
+    assert compacted(marked, config=config, now_ms=2 * NOW, complete=False) == marked
+
+
+def test_a_tombstone_of_a_transaction_goes_in_time() -> None:
+    config = TopicConfig(delete_retention_ms=1000)
+    log = [txn(0, (b"a", None)), end(1, commit=True)]
+    kept = compacted(log, config=config)
+    assert batch.read_header(kept[0]).delete_horizon_ms == NOW + 1000
+    assert offsets(compacted(kept, config=config, now_ms=NOW + 1000)) == [1]
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.data())
+def test_whatever_is_interleaved_a_consumer_of_what_is_committed_sees_the_same_table(data: st.DataObject) -> None:
+    log = data.draw(transactions())
+    after, now, config = log, NOW, TopicConfig(delete_retention_ms=5)
+    for _ in range(3):
+        after = compacted(
+            after, last=replayed(log).last_batches(), now_ms=now, config=TopicConfig(delete_retention_ms=5)
+        )
+        assert committed_view(after) == committed_view(log)
+        assert replayed(after).transactions.opened() == []
+        now += 10
+    aborted = AbortedBatches(replayed(log).transactions.aborted)
+    assert not any(aborted.has(h) and h.count for h in map(batch.read_header, after)), "nothing aborted is left"
+
+
+@st.composite
+def transactions(draw: st.DrawFn) -> list[bytes]:
+    """Interleaved transactions of a few producers, all of them ended; now and then with the next epoch."""
+    out: list[bytes] = []
+    offset, epochs, sequences, is_open = 0, {1: 0, 2: 0, 3: 0}, {1: 0, 2: 0, 3: 0}, set[int]()
+    steps = draw(st.lists(st.tuples(st.integers(1, 3), st.sampled_from("ddddcaCA"), st.integers(0, 3)), max_size=40))
+    for pid, kind, key in [*steps, (1, "c", 0), (2, "a", 0), (3, "C", 0)]:
+        if kind == "d":
+            out.append(txn(offset, (b"k%d" % key, b"%d" % offset), pid=pid, sequence=sequences[pid], epoch=epochs[pid]))
+            sequences[pid] += 1
+            is_open.add(pid)
+        elif pid in is_open or kind.isupper():
+            if kind.isupper():
+                epochs[pid], sequences[pid] = epochs[pid] + 1, 0
+            out.append(end(offset, commit=kind in "cC", pid=pid, epoch=epochs[pid]))
+            is_open.discard(pid)
+        else:
+            continue
+        offset += 1
+    return out
+
+
+def committed_view(log: list[bytes]) -> dict[bytes | None, bytes | None]:
+    """What a consumer has read in the end that is told of aborted transactions as clients are."""
+    pending = sorted((first, pid) for pid, first, _ in replayed(log).transactions.aborted)
+    seen: dict[bytes | None, bytes | None] = {}
+    skipped: set[int] = set()
+    for raw in log:
+        header = batch.read_header(raw)
+        while pending and pending[0][0] <= header.last_offset:
+            skipped.add(pending.pop(0)[1])
+        if header.control:
+            if (said := marker_in(raw)) is not None and not said.commit:
+                skipped.discard(header.producer_id)
+        elif header.producer_id not in skipped or not header.transactional:
+            seen.update((record.key, record.value) for record in records.decode(raw))
+    assert not skipped, "an abort marker ends what is skipped"
+    return seen
 
 
 def test_a_damaged_batch_is_kept_as_it_is() -> None:

@@ -171,7 +171,8 @@ CASES: dict[str, list[Step]] = {
         (marker(coordinator=2), "1"),
         (txn(1), "2"),
         (marker(coordinator=1), "zombie"),
-        (marker(coordinator=1, epoch=1), "3"),
+        (marker(coordinator=1, epoch=1), "zombie"),
+        (marker(coordinator=2, epoch=1), "3"),
     ],
     "a newer coordinator is remembered even if nothing is open": [
         (txn(0), "0"),

@@ -10,16 +10,19 @@ Rule 5: a segment in which batches can't even be told apart is left as it is.
 import asyncio
 from collections.abc import Coroutine, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from crc32c import crc32c
 
+from runnel.log.aborted import AbortedReader
 from runnel.log.checkpoint import sync, sync_dir
-from runnel.log.compaction import CompactionStats, KeyMap, clean, is_due, map_keys
+from runnel.log.compaction import AbortedBatches, CompactionStats, KeyMap, clean, is_due, map_keys
 from runnel.log.files import Files
 from runnel.log.index import Index
 from runnel.log.indexing import seal
 from runnel.log.layout import CLEANED, SWAP, ranged
+from runnel.log.outcomes import Extent, Follower, save_or_leave
 from runnel.log.reader import Reader
 from runnel.log.recovery import finish_swap
 from runnel.log.scan import walk
@@ -31,6 +34,7 @@ from runnel.model.limits import KIB
 from runnel.model.seams import Buffer, Disk, File
 from runnel.model.topic_config import INT_MAX, TopicConfig
 from runnel.record.batch import read_header
+from runnel.record.control import marker_in
 
 T = TypeVar("T")
 SLICE_BYTES = 256 * KIB  # about a millisecond of work
@@ -39,14 +43,17 @@ SLICE_BYTES = 256 * KIB  # about a millisecond of work
 class Cleaner:
     """Compacts one log."""
 
-    __slots__ = ("_disk", "_files", "_reader", "_state", "_writer")
+    __slots__ = ("_aborted", "_disk", "_files", "_reader", "_state", "_writer")
 
-    def __init__(self, disk: Disk, files: Files, state: State, writer: Writer, reader: Reader) -> None:
+    def __init__(
+        self, disk: Disk, files: Files, state: State, writer: Writer, reader: Reader, aborted: AbortedReader
+    ) -> None:
         self._disk = disk
         self._files = files
         self._state = state
         self._writer = writer
         self._reader = reader
+        self._aborted = aborted
 
     async def compact(self, config: TopicConfig, now_ms: int, upto: int) -> CompactionStats | None:
         """One pass over what is below `upto`; None if it is not worth its while."""
@@ -88,26 +95,38 @@ class Cleaner:
 
     async def _map_keys(self, dirty: list[Segment], config: TopicConfig, now_ms: int, upto: int) -> KeyMap:
         latest = KeyMap(max(self._state.cleaned_offset, self._state.start_offset))
-        batches = _batches(self._disk, dirty)
-        while await _to_its_end(
-            self._disk.offload(
-                lambda: map_keys(latest, batches, bound=upto, config=config, now_ms=now_ms, bytes_max=SLICE_BYTES)
-            )
-        ):
-            pass
+        for segment in dirty:
+            batches = _batches(self._disk, [segment])
+            work = partial(
+                map_keys, latest, batches, bound=upto, config=config, now_ms=now_ms, bytes_max=SLICE_BYTES,
+                aborted=await self._aborted_batches([segment]),
+            )  # fmt: skip
+            while await _to_its_end(self._disk.offload(work)):
+                pass
+            if latest.complete:
+                break
         return latest
+
+    async def _aborted_batches(self, group: list[Segment]) -> AbortedBatches:
+        return AbortedBatches(await self._aborted.ranges(group[0].base_offset, self._state.end_of(group[-1])))
 
     async def _clean(
         self, group: list[Segment], latest: KeyMap, config: TopicConfig, now_ms: int, stats: CompactionStats
     ) -> None:
         """Write what stays of a group of segments into one, and exchange them."""
         state = self._state
-        earlier = state.segments[: state.segments.index(group[0])]
-        rewrite = _Rewrite(self._disk, group, state.end_of(group[-1]), config.index_interval_bytes)
+        aborted, opened = await self._aborted_batches(group), await self._aborted.opened_before(group[0])
+        if not set(group) <= set(state.segments[:-1]):
+            return  # truncated or trimmed meanwhile
+        earlier, end = state.segments[: state.segments.index(group[0])], state.end_of(group[-1])
+        rewrite = _Rewrite(
+            self._disk, group, end, config.index_interval_bytes, opened,
+            transactions=state.producers.transactions.since < end,
+        )  # fmt: skip
         kept = clean(
-            rewrite.batches(), latest, config=config, now_ms=now_ms, stats=stats,
-            last_offsets=state.producers.last_offsets(),
-            complete=not any(self._is_damaged(segment) for segment in earlier),
+            rewrite.batches(), latest, config=config, now_ms=now_ms, stats=stats, last=state.producers.last_batches(),
+            complete=not any(self._is_damaged(segment) for segment in earlier), aborted=aborted,
+            opened=[producer_id for producer_id, _ in opened],
         )  # fmt: skip
         try:
             while await _to_its_end(self._disk.offload(lambda: rewrite.take(kept))):
@@ -133,6 +152,7 @@ class Cleaner:
                 raise
             at = state.segments.index(group[0])
             state.set_segments([*state.segments[:at], made, *state.segments[at + len(group) :]])
+            state.outcomes.clear()
 
     async def _cleaned_up_to(self, offset: Offset) -> None:
         state = self._state
@@ -154,7 +174,10 @@ async def _to_its_end(step: Coroutine[Any, Any, T]) -> T:
 class _Rewrite:
     """One group of segments being written anew. All of it runs off the loop, a slice at a time."""
 
-    def __init__(self, disk: Disk, group: list[Segment], end_offset: Offset, interval_bytes: int) -> None:
+    def __init__(
+        self, disk: Disk, group: list[Segment], end_offset: Offset, interval_bytes: int,
+        opened: list[tuple[int, int]], *, transactions: bool,
+    ) -> None:  # fmt: skip
         self._disk = disk
         self._group = group
         self._base, self._end = group[0].base_offset, end_offset
@@ -163,6 +186,7 @@ class _Rewrite:
         self._file: File | None = None
         self._position = 0
         self._index = Index()
+        self._transactions = Follower(opened) if transactions else None
         self._crc_read = self._crc_written = 0
         self.sizes = [segment.size for segment in group]
 
@@ -182,6 +206,8 @@ class _Rewrite:
             self._index.note(
                 header.base_offset - self._base, self._position, header.max_timestamp, self._interval_bytes
             )
+            if self._transactions is not None:
+                self._transactions.take(header, marker_in(raw) if header.control else None)
             self._crc_written = crc32c(raw, self._crc_written)
             parts.append(raw)
             self._position += len(raw)
@@ -201,6 +227,8 @@ class _Rewrite:
         sync_dir(self._disk, self._folder)
         finish_swap(self._disk, self._folder, self._base, self._end, [segment.base_offset for segment in self._group])
         made = Segment(self._folder, self._base, self._position, self._group[0].created_ms, None)
+        if self._transactions is not None:
+            save_or_leave(self._disk, Extent(made, made.size, self._end), self._transactions.outcomes())
         self._index.gaps = True
         with suppress(OSError):
             index_file = self._disk.open(made.index_path, create=True)

@@ -6,17 +6,23 @@ Rule 2: a tombstone stays until `delete.retention.ms` after the pass that first 
 Rule 3: nothing at or beyond the map's end is touched: it is in the active segment, not replicated yet, or too young.
 Rule 4: the last batch of each producer stays, empty if need be, for its sequence numbers.
 Rule 5: what can't be read is kept as it is: compaction gives no damaged batch a fresh checksum.
-Rule 6: a record of a transaction supersedes none, as it may have been aborted. Markers stay.
+Rule 6: only what is decided is touched: the end is never behind the first transaction that is open. Records of aborted
+        transactions go, and supersede none; those of committed ones are as any.
+Rule 7: a marker stays while anything of its transaction is left, as what is left would be open without it, and then
+        until `delete.retention.ms` have passed, as tombstones do: a consumer that has read of the transaction needs to
+        see its end. So does the last of a producer, for its epoch.
 
     latest = KeyMap(the first offset that was not compacted yet); map_keys(latest, batches from there on, ...)
     for each group of closed segments below latest.end_offset, in order of offsets (a tombstone must not be marked
     before the records it deletes are durably gone): write what clean(its batches, latest, ...) yields
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from runnel.log.producers import LastBatches
 from runnel.model.errors import InvalidRecord
 from runnel.model.seams import Buffer
 from runnel.model.topic_config import TopicConfig
@@ -40,32 +46,61 @@ class CompactionStats:
     bytes_written: int = 0
     records_dropped: int = 0
     tombstones_dropped: int = 0  # of those, because their time was over
+    aborted_dropped: int = 0  # of those, because their transaction was aborted
+    markers_dropped: int = 0  # of those, because nothing of their transaction was left for long enough
     batches_unreadable: int = 0  # kept as they were
+
+
+class AbortedBatches:
+    """Which batches belong to aborted transactions, in some part of a log."""
+
+    __slots__ = ("_ranges",)
+
+    def __init__(self, ranges: Iterable[tuple[int, int, int]] = ()) -> None:
+        """Of each transaction its producer id, first offset and the offset of its marker."""
+        self._ranges: dict[int, list[tuple[int, int]]] = {}
+        for producer_id, first, marker in sorted(ranges):
+            self._ranges.setdefault(producer_id, []).append((first, marker))
+
+    def has(self, header: BatchHeader) -> bool:
+        ranges = self._ranges.get(header.producer_id)
+        if ranges is None or header.control or not header.transactional:
+            return False
+        at = bisect_right(ranges, header.base_offset, key=lambda one: one[0]) - 1
+        return at >= 0 and header.base_offset < ranges[at][1]
+
+
+NONE_ABORTED = AbortedBatches()
 
 
 class KeyMap:
     """The last offset of each key in [start, end_offset)."""
 
-    __slots__ = ("_keys_max", "_latest", "end_offset")
+    __slots__ = ("_keys_max", "_latest", "complete", "end_offset")
 
     def __init__(self, start: int, keys_max: int = KEYS_MAX) -> None:
         self._latest: dict[bytes, int] = {}
         self._keys_max = keys_max
         self.end_offset = start
+        self.complete = False  # there is no more to be mapped in this pass
 
     def __len__(self) -> int:
         return len(self._latest)
 
     def add(self, raw: Buffer, header: BatchHeader) -> bool:
-        """Take in a batch; False if the map was full before its end."""
-        if not header.control and not header.transactional:
+        """Take in a batch that was not aborted; False if the map was full before its end."""
+        if not header.control:
             _, spans = _read(raw, header) or (b"", [])
             for span in spans:
                 if span.key is not None and span.offset >= self.end_offset and not self._put(span.key, span.offset):
                     self.end_offset = span.offset
                     return False
-        self.end_offset = max(self.end_offset, header.last_offset + 1)
+        self.pass_over(header)
         return True
+
+    def pass_over(self, header: BatchHeader) -> None:
+        """Go behind a batch."""
+        self.end_offset = max(self.end_offset, header.last_offset + 1)
 
     def _put(self, key: bytes, offset: int) -> bool:
         name = _name(key)
@@ -101,16 +136,24 @@ def is_due(*, clean_bytes: int, dirty_bytes: int, dirty_since_ms: int, config: T
 
 
 def map_keys(
-    latest: KeyMap, batches: Iterator[Buffer], *, bound: int, config: TopicConfig, now_ms: int, bytes_max: int
-) -> bool:
-    """Map the keys of the next `bytes_max` of batches; False at the first that reaches `bound` or is too young, when
-    the map is full, and at the end. To be called again while it is True: a slice is what may run without a break."""
+    latest: KeyMap, batches: Iterator[Buffer], *, bound: int, config: TopicConfig, now_ms: int, bytes_max: int,
+    aborted: AbortedBatches = NONE_ABORTED,
+) -> bool:  # fmt: skip
+    """Map the keys of the next `bytes_max` of batches; False at their end, and when the map is complete: at the first
+    that reaches `bound` or is too young, or when it is full. To be called again while it is True: a slice is what may
+    run without a break."""
     lag_ms = config.min_compaction_lag_ms
     young_ms = now_ms - lag_ms if lag_ms else TIMESTAMP_MAX  # without a lag, timestamps in the future are no matter
     size = 0
     for raw in batches:
         header = read_header(raw)
-        if header.last_offset >= bound or header.max_timestamp > young_ms or not latest.add(raw, header):
+        if header.last_offset >= bound or header.max_timestamp > young_ms:
+            latest.complete = True
+            return False
+        if aborted.has(header):
+            latest.pass_over(header)
+        elif not latest.add(raw, header):
+            latest.complete = True
             return False
         size += len(raw)
         if size >= bytes_max:
@@ -124,52 +167,102 @@ def clean(
     *,
     config: TopicConfig,
     now_ms: int,
-    last_offsets: Mapping[int, int],
+    last: LastBatches,
     stats: CompactionStats,
     complete: bool = True,
+    aborted: AbortedBatches = NONE_ABORTED,
+    opened: Iterable[int] = (),
 ) -> Iterator[Buffer]:
-    """The batches that stay, in order; `last_offsets` says where the last batch of each producer ends.
+    """The batches that stay, in order; `last` knows the last batch of each producer.
 
     `complete` says that every segment before these was cleaned too. If one was left out, or a batch could not be read,
-    it may hold records that a tombstone deletes, so all tombstones behind it stay.
+    it may hold records that a tombstone deletes, so all tombstones behind it stay, and all markers. `opened` are the
+    producers of whose transactions something is left in the segments before these, where they are open.
     """
     horizon_ms = min(now_ms + config.delete_retention_ms, TIMESTAMP_MAX - 1) if complete else None
+    cleaning = _Cleaning(latest, now_ms, horizon_ms, last, aborted, set(opened), stats)
     for raw in batches:
-        header = read_header(raw)
         stats.batches_read += 1
         stats.bytes_read += len(raw)
-        kept = _clean(raw, header, latest, now_ms, None if stats.batches_unreadable else horizon_ms, stats)
-        if kept is None and last_offsets.get(header.producer_id) == header.last_offset:
-            kept = _emptied(header)
+        kept = cleaning.kept_of(raw, read_header(raw))
         if kept is not None:
             stats.batches_written += 1
             stats.bytes_written += len(kept)
             yield kept
 
 
-def _clean(
-    raw: Buffer, header: BatchHeader, latest: KeyMap, now_ms: int, horizon_ms: int | None, stats: CompactionStats
-) -> Buffer | None:
-    """What stays of one batch; None if nothing does."""
-    if header.control or header.base_offset >= latest.end_offset:
-        return raw
-    read = _read(raw, header)
-    if read is None:
-        stats.batches_unreadable += 1
-        return raw
-    data, spans = read
-    kept = [span for span in spans if not latest.superseded(span)]
-    marked_ms = header.delete_horizon_ms
-    if horizon_ms is not None and marked_ms is not None and marked_ms <= now_ms:
-        live = [span for span in kept if not span.tombstone]
-        stats.tombstones_dropped += len(kept) - len(live)
-        kept = live
-    stats.records_dropped += len(spans) - len(kept)
-    if not kept:
+@dataclass(slots=True)
+class _Cleaning:
+    """What is decided about the batches of one group of segments, one after the other."""
+
+    latest: KeyMap
+    now_ms: int
+    horizon_ms: int | None
+    last: LastBatches
+    aborted: AbortedBatches
+    left: set[int]  # producers of whose transactions something is left
+    stats: CompactionStats
+
+    def kept_of(self, raw: Buffer, header: BatchHeader) -> Buffer | None:
+        """What stays of one batch; None if nothing does."""
+        if self.stats.batches_unreadable:
+            self.horizon_ms = None
+        if header.control:
+            return self._marker(raw, header)
+        kept = self._records(raw, header) if header.base_offset < self.latest.end_offset else raw
+        if kept is None and self.last.has(header):
+            kept = _emptied(header)
+        if kept is not None and header.transactional:
+            self.left.add(header.producer_id)
+        return kept
+
+    def _records(self, raw: Buffer, header: BatchHeader) -> Buffer | None:
+        read = _read(raw, header)
+        if read is None:
+            self.stats.batches_unreadable += 1
+            return raw
+        data, spans = read
+        if header.last_offset < self.latest.end_offset and self.aborted.has(header):
+            self.stats.records_dropped += len(spans)
+            self.stats.aborted_dropped += len(spans)
+            return None
+        kept = self._live([span for span in spans if not self.latest.superseded(span)], header)
+        self.stats.records_dropped += len(spans) - len(kept)
+        if not kept:
+            return None
+        if self.horizon_ms is not None and _wants_horizon(header, kept, self.latest):
+            return _rewritten(header, data, kept, self.horizon_ms)
+        return raw if len(kept) == len(spans) else _rewritten(header, data, kept, None)
+
+    def _live(self, spans: list[Span], header: BatchHeader) -> list[Span]:
+        """Without the tombstones whose time is over."""
+        if self.horizon_ms is None or not self._is_over(header):
+            return spans
+        live = [span for span in spans if not span.tombstone]
+        self.stats.tombstones_dropped += len(spans) - len(live)
+        return live
+
+    def _marker(self, raw: Buffer, header: BatchHeader) -> Buffer | None:
+        if header.producer_id in self.left:
+            self.left.remove(header.producer_id)
+            return raw
+        if self.horizon_ms is None or header.last_offset >= self.latest.end_offset or header.producer_id < 0:
+            return raw
+        read = _read(raw, header)
+        if read is None:
+            self.stats.batches_unreadable += 1
+            return raw
+        if header.delete_horizon_ms is None:
+            return _rewritten(header, *read, self.horizon_ms)
+        if not self._is_over(header) or self.last.has(header):
+            return raw
+        self.stats.records_dropped += 1
+        self.stats.markers_dropped += 1
         return None
-    if horizon_ms is not None and _wants_horizon(header, kept, latest):
-        return _rewritten(header, data, kept, horizon_ms)
-    return raw if len(kept) == len(spans) else _rewritten(header, data, kept, None)
+
+    def _is_over(self, header: BatchHeader) -> bool:
+        marked_ms = header.delete_horizon_ms
+        return marked_ms is not None and marked_ms <= self.now_ms
 
 
 def _read(raw: Buffer, header: BatchHeader) -> tuple[bytes, list[Span]] | None:
@@ -184,7 +277,7 @@ def _read(raw: Buffer, header: BatchHeader) -> tuple[bytes, list[Span]] | None:
 
 
 def _wants_horizon(header: BatchHeader, kept: list[Span], latest: KeyMap) -> bool:
-    if header.delete_horizon_ms is not None or header.transactional or header.last_offset >= latest.end_offset:
+    if header.delete_horizon_ms is not None or header.last_offset >= latest.end_offset:
         return False
     return any(span.tombstone for span in kept)
 

@@ -1,4 +1,4 @@
-"""Keeps the checkpoint, the snapshots and the index of the active segment up to date on disk."""
+"""Keeps the checkpoint, the snapshots and the files beside the active segment up to date on disk."""
 
 from contextlib import suppress
 
@@ -11,6 +11,8 @@ from runnel.log.damage import entries_of
 from runnel.log.files import Files
 from runnel.log.index import Index
 from runnel.log.layout import SYNCED
+from runnel.log.outcomes import outcomes_at_end
+from runnel.log.outcomes import save as save_outcomes
 from runnel.log.producers import Producers
 from runnel.log.segment import Segment
 from runnel.log.snapshots import is_worth_saving, save_snapshot
@@ -154,5 +156,9 @@ class Keeper:
 
 def _save(disk: Disk, folder: str, checkpoint: Checkpoint, producers: Producers | None) -> None:
     if producers is not None and is_worth_saving(producers):
-        save_snapshot(disk, folder, checkpoint.recovery_offset, producers)
+        end = checkpoint.recovery_offset
+        if producers.transactions.since < end:
+            found = outcomes_at_end(producers.transactions)
+            save_outcomes(disk, folder, checkpoint.segment, checkpoint.position, end, found, durable=True)
+        save_snapshot(disk, folder, end, producers)
     checkpoints.save(disk, folder, checkpoint)

@@ -2,6 +2,7 @@
 
 00000000000000000000.log            the batches from offset 0 on
 00000000000000000000.index          where to find them by offset and by time
+00000000000000000000.transactions   the transactions that were aborted in it, and those that were open at its end
 00000000000000004711.producers      idempotent producers as they were before offset 4711
 checkpoint                          what is known to be durable
 synced                              how far the log is synced, as far as a crash has left that
@@ -18,6 +19,7 @@ from runnel.model.ids import Offset
 LOG = ".log"
 INDEX = ".index"
 PRODUCERS = ".producers"
+TRANSACTIONS = ".transactions"
 CHECKPOINT = "checkpoint"
 SYNCED = "synced"
 DAMAGED = ".damaged"
@@ -25,9 +27,9 @@ CLEANED = ".cleaned"
 SWAP = ".swap"
 TMP = ".tmp"
 
-_NUMBERED = re.compile(r"(\d{20})(\.log|\.index|\.producers)")
+_NUMBERED = re.compile(r"(\d{20})(\.log|\.index|\.producers|\.transactions)")
 _RANGE = re.compile(r"(\d{20})-(\d{20})(\.cleaned|\.swap)")
-_OURS_TMP = re.compile(r"(checkpoint|\d{20}\.(index|producers|damaged))\.tmp")
+_OURS_TMP = re.compile(r"(checkpoint|\d{20}\.(index|producers|transactions|damaged))\.tmp")
 
 
 def numbered(offset: int, suffix: str) -> str:

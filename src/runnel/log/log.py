@@ -69,8 +69,8 @@ class Log:
         self._clock = clock
         self._writer = writer
         self._reader = reader
-        self._aborted = AbortedReader(disk, state)
-        self._cleaner = Cleaner(disk, files, state, writer, reader)
+        self._aborted = AbortedReader(disk, state, writer, reader)
+        self._cleaner = Cleaner(disk, files, state, writer, reader, self._aborted)
         self._times = TimeReader(disk, files, state, reader)
         self._trimmer = Trimmer(disk, files, state, writer, reader)
         self.config = config
@@ -184,6 +184,11 @@ class Log:
         """
         return self._writer.append_given(batches)
 
+    @property
+    def generation(self) -> int:
+        """Another one whenever something was cut off or exchanged: what was read before may not be there any more."""
+        return self._reader.generation
+
     def read_cached(self, offset: int, bytes_max: int, upto: int) -> bytes | memoryview | None:
         """What `read` would return if that needs no disk, else None."""
         return self._reader.read_cached(offset, bytes_max, upto)
@@ -215,6 +220,10 @@ class Log:
         """
         first = self._state.producers.transactions.first_unstable(upto)
         return None if first is None else Offset(max(first, self._state.start_offset))
+
+    def aborted_cached(self, start: int, end: int) -> list[AbortedTransaction] | None:
+        """What `aborted` would return if that needs no disk, else None."""
+        return self._aborted.cached(start, end)
 
     async def aborted(self, start: int, end: int) -> list[AbortedTransaction]:
         """The aborted transactions that may have something in [start, end), in the order of their first offsets."""

@@ -15,7 +15,7 @@ Rule 7: a marker is taken from the newest coordinator alone. One that was append
           --> error         behind the window, ahead of the sequence, or of an old epoch
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import chain, islice
 from struct import Struct
@@ -98,6 +98,18 @@ _producer: Callable[[tuple[int, int, tuple[Remembered, ...], bool, int, int, int
 )
 
 
+class LastBatches(NamedTuple):
+    """The last batch of each producer; of those that wrote nothing in their epoch, the marker that began it."""
+
+    offsets: Mapping[int, int]  # producer id -> last offset of its last batch
+    epochs: Mapping[int, int]  # producer id -> epoch
+
+    def has(self, header: BatchHeader) -> bool:
+        if header.attributes & CONTROL:
+            return self.epochs.get(header.producer_id) == header.producer_epoch
+        return self.offsets.get(header.producer_id) == header.last_offset
+
+
 class Producers:
     """The producers of one partition. Dictionaries are ordered: whoever wrote last stands last."""
 
@@ -134,9 +146,10 @@ class Producers:
         twin.transactions = self.transactions.copy()
         return twin
 
-    def last_offsets(self) -> dict[int, int]:
-        """Where the last batch of each producer ends: compaction keeps those batches."""
-        return {producer.producer_id: producer.batches[-1].last_offset for producer in self if producer.batches}
+    def last_batches(self) -> "LastBatches":
+        """By what the state of each producer is known: compaction keeps it."""
+        offsets = {producer.producer_id: producer.batches[-1].last_offset for producer in self if producer.batches}
+        return LastBatches(offsets, {producer.producer_id: producer.epoch for producer in self if not producer.batches})
 
     # --- deciding
     def check(self, header: BatchHeader, marker: Marker | None = None) -> Duplicate | None:
@@ -341,16 +354,15 @@ def _check_transaction(known: Producer, header: BatchHeader) -> None:
 
 
 def _check_marker(known: Producer, header: BatchHeader, marker: Marker | None) -> Duplicate | None:
-    if marker is None or header.producer_epoch > known.epoch:
+    if marker is None:
         return None
     if marker.coordinator_epoch < known.coordinator_epoch:
         raise TransactionCoordinatorFenced(
             f"a marker of coordinator epoch {known.coordinator_epoch} has ended a transaction of producer "
             f"{header.producer_id}: that of epoch {marker.coordinator_epoch} comes from a coordinator that is none now"
         )
-    if known.txn_first_offset < 0 and marker.coordinator_epoch == known.coordinator_epoch:
-        return SOMEWHERE
-    return None
+    settled = known.txn_first_offset < 0 and marker.coordinator_epoch == known.coordinator_epoch
+    return SOMEWHERE if settled and header.producer_epoch == known.epoch else None
 
 
 def _after(known: Producer | None, header: BatchHeader, base_offset: int, now_ms: int) -> Producer:
@@ -376,7 +388,7 @@ def _after_marker(known: Producer | None, header: BatchHeader, now_ms: int, mark
         known = _in_epoch(known, header, whole=True)
     return known._replace(
         last_timestamp=header.max_timestamp, seen_ms=now_ms, txn_first_offset=-1,
-        coordinator_epoch=marker.coordinator_epoch,
+        coordinator_epoch=max(marker.coordinator_epoch, known.coordinator_epoch),
     )  # fmt: skip
 
 

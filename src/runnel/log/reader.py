@@ -81,7 +81,11 @@ class Reader:
             self._changes -= 1
             self.forget()
 
-    def _stands(self, generation: int) -> bool:
+    @property
+    def generation(self) -> int:
+        return self._generation
+
+    def stands(self, generation: int) -> bool:
         """Whether the files are still those that were looked at."""
         return generation == self._generation and not self._changes
 
@@ -137,7 +141,7 @@ class Reader:
             try:
                 found = await self._fetch(segment, index, offset, bytes_max, bound)
             except Rot as rot:
-                if self._stands(generation):
+                if self.stands(generation):
                     await self._locate_rot(segment, index, rot, generation)
                 continue
             if found is not None and (found.data or bound == upto):
@@ -207,7 +211,7 @@ class Reader:
                 next_base = self._state.end_of(segment)
                 work = _loader(self._disk, segment, next_base, self.interval_bytes)
                 index, holes = await self._disk.offload(work)
-                if holes and not self._stands(generation):
+                if holes and not self.stands(generation):
                     return index
                 self._take_holes(segment, holes)
                 segment.index = index
@@ -256,7 +260,7 @@ class Reader:
         async with self._files.pinned(segment.log_path) as file:
             size, next_base = segment.size, self._state.end_of(segment)
             hole = await self._disk.offload(lambda: find_hole(file, position, size, offset, next_base))
-        if self._stands(generation):
+        if self.stands(generation):
             self._take_holes(segment, (hole,))
 
     async def _locate_rot(self, segment: Segment, index: Index, rot: Rot, generation: int) -> None:
@@ -270,7 +274,7 @@ class Reader:
             hole = await self._disk.offload(
                 lambda: _locate_rot(segment, size, frozen, epochs, log_file, index_file, rot, next_base)
             )
-        if not self._stands(generation):
+        if not self.stands(generation):
             return
         if hole is None or hole in segment.holes:  # it reads well now: then the one message is not to be trusted
             hole = Hole(rot.position, rot.position, rot.offset, rot.offset + 1)

@@ -29,15 +29,19 @@ from runnel.log.layout import (
     LOG,
     PRODUCERS,
     SWAP,
+    TRANSACTIONS,
     is_our_tmp,
     numbered,
     offsets_of,
     ranged,
     ranges_of,
 )
+from runnel.log.outcomes import Extent, outcomes_at_end, save_or_leave
+from runnel.log.outcomes import load_or_build as load_or_build_outcomes
 from runnel.log.producers import Producers
 from runnel.log.scan import find_hole, marker_at, misplaced, walk, walk_over_rot
 from runnel.log.segment import Hole, Segment
+from runnel.log.transactions import Aborted
 from runnel.model.errors import Corruption
 from runnel.model.ids import Offset
 from runnel.model.seams import Disk, File
@@ -69,15 +73,37 @@ def recover(disk: Disk, folder: str, config: TopicConfig, now_ms: int) -> Recove
     for name in filter(is_our_tmp, names):
         disk.remove(f"{folder}/{name}")
     known = checkpoints.load(disk, folder)
+    if known is None and not names:
+        return _new(disk, folder, now_ms)
     if known is not None and known.anew:
         known = _begin(disk, folder, names, known, now_ms)
         names = disk.list(folder)
     return _Recovery(disk, folder, names, known, config, now_ms).run()
 
 
+def _new(disk: Disk, folder: str, now_ms: int) -> Recovered:
+    """A log that begins. Its segment and its checkpoint are new names in one folder: one sync keeps both."""
+    segment = Segment(folder, 0, 0, now_ms, Index())
+    file = disk.open(segment.log_path, create=True)
+    try:
+        checkpoints.sync(file)
+    finally:
+        file.close()
+    nothing = Checkpoint(
+        start_offset=0, recovery_offset=0, segment=0, position=0, created_ms=now_ms, snapshot=False,
+        cleaned_offset=0, index=Index().mark(), epochs=[],
+    )  # fmt: skip
+    try:
+        checkpoints.save(disk, folder, nothing)
+    except OSError:  # it can do without, as ever
+        checkpoints.sync_dir(disk, folder)
+        return Recovered([segment], Offset(0), Offset(0), Offset(0), [], Producers(), False, fresh=True)
+    return Recovered([segment], Offset(0), Offset(0), Offset(0), [], Producers(), True, fresh=True)
+
+
 def _begin(disk: Disk, folder: str, names: list[str], decided: Checkpoint, now_ms: int) -> Checkpoint:
     """Let the log begin where it was decided; the decision is taken off before anything can be appended."""
-    for suffix in (INDEX, PRODUCERS, LOG):
+    for suffix in (INDEX, TRANSACTIONS, PRODUCERS, LOG):
         for offset in reversed(offsets_of(names, suffix)):
             path = f"{folder}/{numbered(offset, suffix)}"
             if suffix == LOG and decided.anew == "aside" and _size(disk, path):
@@ -107,15 +133,16 @@ def finish_swap(disk: Disk, folder: str, base: int, end: int, bases: list[Offset
     """Let the one cleaned segment stand for those of [base, end). May be done again after a crash at any point."""
     for old in bases:
         if base <= old < end:
-            _remove_if_there(disk, f"{folder}/{numbered(old, INDEX)}")
+            remove_if_there(disk, f"{folder}/{numbered(old, INDEX)}")
+            remove_if_there(disk, f"{folder}/{numbered(old, TRANSACTIONS)}")
             if old != base:
-                _remove_if_there(disk, f"{folder}/{numbered(old, LOG)}")
+                remove_if_there(disk, f"{folder}/{numbered(old, LOG)}")
     checkpoints.sync_dir(disk, folder)
     disk.rename(f"{folder}/{ranged(base, end, SWAP)}", f"{folder}/{numbered(base, LOG)}")
     checkpoints.sync_dir(disk, folder)
 
 
-def _remove_if_there(disk: Disk, path: str) -> None:
+def remove_if_there(disk: Disk, path: str) -> None:
     if disk.exists(path):
         disk.remove(path)
 
@@ -191,6 +218,8 @@ class _Recovery:
                 if self.end >= self.synced:
                     break
                 self._lost(self.segments[-1], self.end, segment.base_offset)
+            if number:
+                self._leave(self.segments[-1], segment.base_offset)
             if self._ends_in(segment, position, number + 1 == len(rest)):
                 break
         self._drop([segment for segment, _ in rest if segment not in self.segments])
@@ -216,7 +245,8 @@ class _Recovery:
     def _drop(self, segments: list[Segment]) -> None:
         """Remove segments, durably: one that came back would stand beside those that took its place."""
         for segment in reversed(segments):
-            _remove_if_there(self.disk, segment.index_path)
+            for path in segment.paths_beside:
+                remove_if_there(self.disk, path)
             self.disk.remove(segment.log_path)
         if segments:
             checkpoints.sync_dir(self.disk, self.folder)
@@ -242,7 +272,25 @@ class _Recovery:
             older = [snapshot for snapshot in self.snapshots if snapshot <= self.end]
             synced = [*self.segments, segment]
             self.producers = load_producers(self.disk, self.folder, older, synced, self.end, self.now_ms)
+            self._resume_outcomes(synced, known.position)
         return [(segment, known.position), *((self._segment(base), 0) for base in self.bases[at + 1 :])]
+
+    def _resume_outcomes(self, synced: list[Segment], position: int) -> None:
+        """Know again which transactions were aborted in the segment that was written to, up to the recovery point."""
+        transactions = self.producers.transactions
+        if transactions.since < self.end:
+            ends = [*(segment.base_offset for segment in synced[1:]), self.end]
+            extents = [Extent(segment, segment.size, end) for segment, end in zip(synced, ends, strict=True)]
+            extents[-1] = extents[-1]._replace(size=position)
+            transactions.aborted = load_or_build_outcomes(self.disk, extents, transactions.since)[-1].aborted
+
+    def _leave(self, segment: Segment, next_offset: int) -> None:
+        """The log goes on in another segment."""
+        transactions = self.producers.transactions
+        if transactions.since < next_offset:
+            extent = Extent(segment, segment.size, next_offset)
+            save_or_leave(self.disk, extent, outcomes_at_end(transactions))
+        transactions.aborted = Aborted()
 
     def _check_sealed(self) -> None:
         """See whether the segments that are not scanned are there, and as long as they were."""
@@ -282,6 +330,8 @@ class _Recovery:
             if torn:
                 file.truncate(good)
                 segment.size = good
+                remove_if_there(self.disk, segment.transactions_path)
+                checkpoints.sync_dir(self.disk, self.folder)
             checkpoints.sync(file)
         finally:
             file.close()
@@ -345,6 +395,8 @@ class _Recovery:
         if self.synced > max(begin, start):
             self._lost(self.segments[-1] if self.segments else None, begin, due)
         self.end = max(self.end, due)
+        if self.segments:
+            self._leave(self.segments[-1], self.end)
         segment, file = create_segment(self.disk, self.folder, self.end, self.now_ms)
         file.close()
         self.segments.append(segment)
@@ -357,16 +409,17 @@ def load_producers(
     """The producers as they were before `end_offset`: the newest good snapshot, and the log from there on.
 
     A snapshot from before the log's start is of no use: batches between the two are gone, and a producer of whom only
-    the older half is known would be refused for ever.
+    the older half is known would be refused for ever. Which transactions were aborted in the last segment is not known.
     """
+    begin, producers = 0, Producers()
     for offset in reversed([offset for offset in snapshots if offset >= segments[0].base_offset]):
         data = checkpoints.read_small(disk, f"{folder}/{numbered(offset, PRODUCERS)}")
-        producers = Producers.from_bytes(data, offset) if data is not None else None
-        if producers is not None:
-            replay(disk, segments, producers, offset, end_offset, now_ms)
-            return producers
-    producers = Producers()
-    replay(disk, segments, producers, 0, end_offset, now_ms)
+        found = Producers.from_bytes(data, offset) if data is not None else None
+        if found is not None:
+            begin, producers = offset, found
+            break
+    replay(disk, segments, producers, begin, end_offset, now_ms)
+    producers.transactions.aborted = Aborted()
     return producers
 
 

@@ -1,9 +1,9 @@
-"""One segment: a file of batches, its index, and what is known to be rotten in it."""
+"""One segment: a file of batches, the files beside it, and what is known to be rotten in it."""
 
 from typing import NamedTuple
 
 from runnel.log.index import Index
-from runnel.log.layout import INDEX, LOG, numbered
+from runnel.log.layout import INDEX, LOG, TRANSACTIONS, numbered
 from runnel.model.ids import Offset
 
 
@@ -20,19 +20,27 @@ class Segment:
     """The batches from `base_offset` on, up to the next segment."""
 
     __slots__ = (
-        "base_offset", "created_ms", "folder", "holes", "index", "index_path", "log_path", "sealed_latest", "size",
+        "base_offset", "created_ms", "crowded", "folder", "holes", "index", "index_path", "log_path", "sealed_latest",
+        "size", "transactions_path",
     )  # fmt: skip
 
     def __init__(self, folder: str, base_offset: int, size: int, created_ms: int, index: Index | None) -> None:
         self.folder = folder
         self.log_path = f"{folder}/{numbered(base_offset, LOG)}"
         self.index_path = f"{folder}/{numbered(base_offset, INDEX)}"
+        self.transactions_path = f"{folder}/{numbered(base_offset, TRANSACTIONS)}"
         self.base_offset = Offset(base_offset)
         self.size = size
         self.created_ms = created_ms
         self.index = index  # None: sealed, and not looked at yet
         self.sealed_latest: int | None = None  # its latest timestamp, while the index is not looked at
         self.holes: tuple[Hole, ...] = ()
+        self.crowded = False  # so many transactions were aborted in it that it is to be rolled
+
+    @property
+    def paths_beside(self) -> tuple[str, str]:
+        """The files that are built again from it."""
+        return self.index_path, self.transactions_path
 
     def hole_at(self, position: int) -> Hole | None:
         for hole in self.holes:

@@ -4,6 +4,7 @@ from bisect import bisect_right
 
 from runnel.log.damage import Damage
 from runnel.log.epochs import Epochs
+from runnel.log.outcomes import Kept
 from runnel.log.recovery import Recovered
 from runnel.log.segment import Segment
 from runnel.model.ids import Offset
@@ -13,8 +14,8 @@ class State:
     """Segments in order of offsets, the last of which is written to, and how far everything is."""
 
     __slots__ = (
-        "active", "cleaned_offset", "cuts", "damage", "end_offset", "epochs", "folder", "producers", "sealed_bytes",
-        "segments", "start_offset", "synced_offset",
+        "active", "cleaned_offset", "cuts", "damage", "end_offset", "epochs", "folder", "outcomes", "producers",
+        "sealed_bytes", "segments", "start_offset", "synced_offset",
     )  # fmt: skip
 
     def __init__(self, folder: str, found: Recovered, damage: Damage) -> None:
@@ -30,6 +31,7 @@ class State:
         self.cleaned_offset = found.cleaned_offset  # compaction has seen what is below
         self.epochs = Epochs(lambda: self.end_offset, found.epochs)
         self.producers = found.producers
+        self.outcomes = Kept()  # of sealed segments
         self.cuts = found.cuts
         self.damage.restore(found.damage)
         self.set_segments(found.segments)

@@ -2,7 +2,7 @@
 
 Rule 1: first the decision is durable, then files go. A crash between finds the decision, and finishes.
 Rule 2: whatever is removed at the start lies below a bound that was handed in, the high watermark.
-Rule 3: epochs, producers and index follow the log; they are never left as they were before.
+Rule 3: epochs, producers, transactions and index follow the log; they are never left as they were before.
 """
 
 from collections.abc import Coroutine
@@ -14,14 +14,16 @@ from runnel.log.files import Files
 from runnel.log.index import ENTRY_BYTES, NO_TIMESTAMP, Index
 from runnel.log.indexing import build
 from runnel.log.layout import PRODUCERS, offsets_of
+from runnel.log.outcomes import Extent, load_or_build
 from runnel.log.producers import Producers
 from runnel.log.quarantine import aside_path, set_aside
 from runnel.log.reader import Reader
-from runnel.log.recovery import load_producers
+from runnel.log.recovery import load_producers, remove_if_there
 from runnel.log.scan import walk_over_rot
 from runnel.log.segment import Segment
 from runnel.log.snapshots import drop_snapshots
 from runnel.log.state import State
+from runnel.log.transactions import Aborted
 from runnel.log.writer import Writer
 from runnel.model.errors import OffsetOutOfRange
 from runnel.model.ids import Offset
@@ -155,24 +157,43 @@ class Trimmer:
             return await self._restart_at(state.start_offset, aside=aside)
         kept = state.segments[: state.segments.index(segment) + 1]
         dropped = state.segments[len(kept) :]
+        aborted = await self._aborted_in(segment)
         if aside:
             await self._disk.offload(lambda: set_aside(self._disk, segment, cut.position))
         await self._writer.keeper.lower_recovery_point(segment, cut.position, cut.index.mark(), cut.end_offset)
         await self._remove(list(reversed(dropped)), aside=aside)
         self._files.forget(segment.index_path)
-        producers = await self._disk.offload(lambda: _cut(self._disk, kept, cut, now_ms, bool(state.producers)))
+        known = not state.producers.empty
+        producers = await self._disk.offload(lambda: _cut(self._disk, kept, cut, now_ms, known))
+        aborted.cut(cut.end_offset)
+        producers.transactions.aborted = aborted
         segment.size, segment.index, segment.holes = cut.position, cut.index, segment.holes_below(cut.position)
+        segment.crowded = False
         state.set_segments(kept)
         state.end_offset = state.synced_offset = cut.end_offset
         state.cleaned_offset = min(state.cleaned_offset, cut.end_offset)
         state.epochs.truncate(cut.end_offset)
         state.damage.truncate(cut.end_offset)
         state.producers = producers
+        state.outcomes.clear()
         self._reader.forget()
         # Always: the lowered recovery point may be just this one, but the snapshot that belongs to it is missing.
         await self._writer.keeper.save_or_leave(*self._writer.keeper.capture(), always=True)
         self._writer.moved()
         return None
+
+    async def _aborted_in(self, segment: Segment) -> Aborted:
+        """The transactions that were aborted in a segment, before it is cut."""
+        state, transactions = self._state, self._state.producers.transactions
+        if segment is state.active:
+            return transactions.aborted.copy()
+        known = state.outcomes.get(segment)
+        if known is not None:
+            return known.aborted.copy()
+        segments = state.segments[: state.segments.index(segment) + 1]
+        extents = [Extent(one, one.size, state.end_of(one)) for one in segments]
+        found = await self._disk.offload(lambda: load_or_build(self._disk, extents, transactions.since))
+        return found[-1].aborted
 
     async def _restart_at(self, offset: Offset, *, aside: bool = False) -> None:
         """Nothing of the log is left; it goes on empty at `offset`. Once that is decided, it is as after a crash."""
@@ -183,8 +204,8 @@ class Trimmer:
 
 def _remove(disk: Disk, folder: str, segments: list[Segment], aside: bool) -> None:
     for segment in segments:
-        if disk.exists(segment.index_path):
-            disk.remove(segment.index_path)
+        for path in segment.paths_beside:
+            remove_if_there(disk, path)
         if aside:
             disk.rename(segment.log_path, aside_path(segment))
         else:
@@ -231,6 +252,8 @@ def _cut(disk: Disk, kept: list[Segment], cut: Cut, now_ms: int, had_producers: 
     finally:
         index_file.close()
         log_file.close()
+    remove_if_there(disk, segment.transactions_path)
+    sync_dir(disk, segment.folder)
     drop_snapshots(disk, segment.folder, cut.end_offset)
     if not had_producers:
         return Producers()

@@ -16,26 +16,26 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
-from crc32c import crc32c
-
-from runnel.log.appending import Admit, Appended, Waiting, arrived, check_continuity, closed, dead, refusal, uncut
+from runnel.log.appending import Admit, Appended, Waiting, arrived, closed, dead, refusal, uncut
 from runnel.log.checkpoint import sync
 from runnel.log.files import Files
 from runnel.log.index import TAIL_BYTES_MAX
 from runnel.log.indexing import seal
 from runnel.log.keeper import EMPTY_MARK, Keeper
 from runnel.log.layout import SYNCED
-from runnel.log.producers import SOMEWHERE, Duplicate, Producers
+from runnel.log.outcomes import Extent, Outcomes, outcomes_at_end, save_or_leave
+from runnel.log.placing import Placing
+from runnel.log.producers import Producers
 from runnel.log.recovery import create_segment, recover
 from runnel.log.segment import Segment
 from runnel.log.state import State
+from runnel.log.transactions import Aborted
 from runnel.log.worker import Step, Worker
-from runnel.model.errors import Fatal, FencedEpoch, RunnelError, StorageFailed
+from runnel.model.errors import Fatal, RunnelError, StorageFailed
 from runnel.model.ids import Offset
 from runnel.model.seams import Buffer, Clock, Disk, File
-from runnel.model.topic_config import INT_MAX, FlushMode, TimestampType, TopicConfig
-from runnel.record.batch import CONTROL, BatchHeader, patch, stamp_append_time
-from runnel.record.control import marker_in, read_marker
+from runnel.model.topic_config import FlushMode, TopicConfig
+from runnel.record.batch import BatchHeader
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class Writer:
 
     __slots__ = (
         "_clock", "_config", "_cut_due", "_damage_due", "_discarded", "_disk", "_files", "_line", "_on_fatal",
-        "_on_progress", "_release_file", "_stamps", "_state", "_step_under_way", "_sync_due", "_timer", "_unsealed",
+        "_on_progress", "_placing", "_release_file", "_state", "_step_under_way", "_sync_due", "_timer", "_unsealed",
         "_unsynced_messages", "_worker", "closed", "keeper",
     )  # fmt: skip
 
@@ -61,7 +61,8 @@ class Writer:
         self._on_fatal = on_fatal
         self.keeper = Keeper(disk, files, state)
         self.closed = False
-        self.reconfigure(config)
+        self._placing = Placing(state, config)
+        self._config = config
         self._line: list[Waiting] = []
         self._unsealed: list[tuple[Segment, Offset, Producers, Callable[[], None] | None]] = []
         self._worker = Worker(self._due, self._refused, self._die)
@@ -76,7 +77,7 @@ class Writer:
 
     def reconfigure(self, config: TopicConfig) -> None:
         self._config = config
-        self._stamps = config.message_timestamp_type is TimestampType.APPEND
+        self._placing.reconfigure(config)
 
     @property
     def held_offset(self) -> Offset:
@@ -93,10 +94,10 @@ class Writer:
         now_ms = self._clock.wall_ms()
         if (
             self._step_under_way or self._line or self._cut_due or self.closed or file is None
-            or self._is_full(position, header.size, end + header.last_offset_delta, now_ms)
+            or self._placing.is_full(position, header.size, end + header.last_offset_delta, now_ms)
         ):  # fmt: skip
             return self._wait_in_line(buffer, header, leader_epoch, None, admit)
-        appended = self._place(buffer, header, leader_epoch, end, now_ms, admit)
+        appended = self._placing.place(buffer, header, leader_epoch, end, now_ms, admit)
         if appended.duplicate:
             return appended
         try:
@@ -115,10 +116,10 @@ class Writer:
         file = self._files.get(self._state.active.log_path)
         if (
             self._step_under_way or self._line or self._cut_due or self.closed or file is None
-            or self._is_full(position, len(buffer), given[-1].last_offset, now_ms)
+            or self._placing.is_full(position, len(buffer), given[-1].last_offset, now_ms)
         ):  # fmt: skip
             return self._wait_in_line(buffer, given[0], -1, given)
-        appended = self._place_given(buffer, given, self._state.end_offset, now_ms)
+        appended = self._placing.place_given(buffer, given, self._state.end_offset, now_ms)
         try:
             file.write((buffer,), position)
         except OSError as error:
@@ -146,64 +147,6 @@ class Writer:
             raise dead(self._state.folder, self._worker.fatal)
         if self.closed:
             raise closed(self._state.folder)
-
-    def _is_full(self, position: int, size: int, last_offset: int, now_ms: int) -> bool:
-        """Whether the active segment has to be rolled before a batch of this size."""
-        active, config = self._state.active, self._config
-        assert active.index is not None
-        return position > 0 and (
-            position + size > config.segment_bytes
-            or last_offset - active.base_offset > INT_MAX
-            or active.index.size >= config.segment_index_bytes
-            or now_ms - active.created_ms >= config.segment_ms - (self._jitter_ms() if config.segment_jitter_ms else 0)
-        )
-
-    def _jitter_ms(self) -> int:
-        """The same for a segment whoever asks, and different for partitions created together."""
-        return crc32c(self._state.active.log_path.encode()) % self._config.segment_jitter_ms
-
-    def _place(
-        self, buffer: Buffer, header: BatchHeader, leader_epoch: int, base: int, now_ms: int, admit: Admit | None
-    ) -> Appended:
-        """Give a batch its offsets, in its buffer and in the producer state; neither is written yet."""
-        if leader_epoch < self._state.epochs.latest:
-            raise FencedEpoch(
-                f"{self._state.folder} has batches of leader epoch {self._state.epochs.latest}, {leader_epoch} is over"
-            )
-        if header.producer_id >= 0:
-            marker = read_marker(buffer) if header.attributes & CONTROL else None
-            known = self._state.producers.check(header, marker)
-            if known is not None:
-                return self._found(known, base)
-            if admit is not None:
-                admit(self._state.producers.get(header.producer_id))
-            # What the log will say: a replay must give the same state.
-            kept = header._replace(max_timestamp=now_ms) if self._stamps else header
-            self._state.producers.record(kept, base, now_ms, marker)
-        assert not isinstance(buffer, bytes)
-        patch(buffer, base, leader_epoch)
-        if self._stamps:
-            stamp_append_time(buffer, now_ms)
-            return Appended(Offset(base), Offset(base + header.last_offset_delta), now_ms, False)
-        return Appended(Offset(base), Offset(base + header.last_offset_delta), -1, False)
-
-    def _found(self, known: Duplicate, base: int) -> Appended:
-        """It is in the log; of a marker nobody knows where: it is committed at the latest when all this is."""
-        if known is SOMEWHERE:
-            return Appended(Offset(base - 1), Offset(base - 1), -1, True)
-        time = known.timestamp if self._stamps else -1
-        return Appended(Offset(known.base_offset), Offset(known.last_offset), time, True)
-
-    def _place_given(self, buffer: Buffer, given: list[BatchHeader], base: int, now_ms: int) -> Appended:
-        check_continuity(given, base, self._state.epochs.latest)
-        producers, position = self._state.producers, 0
-        for header in given:
-            if header.producer_id >= 0:
-                control = header.attributes & CONTROL
-                marker = marker_in(memoryview(buffer)[position : position + header.size]) if control else None
-                producers.record(header, header.base_offset, now_ms, marker)
-            position += header.size
-        return Appended(Offset(given[0].base_offset), Offset(given[-1].last_offset), -1, False)
 
     def _note(self, header: BatchHeader, base_offset: int, timestamp: int, leader_epoch: int) -> None:
         """A batch has been written at the end of the active segment."""
@@ -291,7 +234,7 @@ class Writer:
         end, position = self._state.end_offset, self._state.active.size
         placed: list[tuple[Waiting, Appended]] = []
         for number, waiting in enumerate(line):
-            if self._is_full_for(waiting, end, position):
+            if self._placing.is_full_for(waiting, end, position, now_ms):
                 self._line = line[number:]
                 break
             appended = self._try_to_place(waiting, end, now_ms)
@@ -304,8 +247,8 @@ class Writer:
     def _try_to_place(self, waiting: Waiting, end: int, now_ms: int) -> Appended | None:
         try:
             if waiting.given:
-                return self._place_given(waiting.buffer, waiting.given, end, now_ms)
-            return self._place(waiting.buffer, waiting.header, waiting.leader_epoch, end, now_ms, waiting.admit)
+                return self._placing.place_given(waiting.buffer, waiting.given, end, now_ms)
+            return self._placing.place(waiting.buffer, waiting.header, waiting.leader_epoch, end, now_ms, waiting.admit)
         except RunnelError as error:
             waiting.fail(error)
             return None
@@ -399,14 +342,15 @@ class Writer:
                 path = self._state.active.log_path
                 if self._files.get(path) is None:
                     self._files.put(path, await self._disk.offload(lambda: self._disk.open(path)))
-                elif self._line and self._is_full_for(self._line[0], self._state.end_offset, self._state.active.size):
+                elif self._line and self._is_full():
                     await self.roll()
             except OSError as error:
                 self._fail_line(refusal(self._state.folder, error))
 
-    def _is_full_for(self, waiting: Waiting, end: int, position: int) -> bool:
-        last = waiting.given[-1].last_offset if waiting.given else end + waiting.header.last_offset_delta
-        return self._is_full(position, len(waiting.buffer), last, self._clock.wall_ms())
+    def _is_full(self) -> bool:
+        """Whether the first in line needs a new segment."""
+        state = self._state
+        return self._placing.is_full_for(self._line[0], state.end_offset, state.active.size, self._clock.wall_ms())
 
     async def roll(self) -> None:
         """Begin a new segment. Only while appends wait."""
@@ -421,7 +365,11 @@ class Writer:
         segment, file = await self._disk.offload(lambda: create_segment(self._disk, state.folder, end, now_ms))
         self._files.put(segment.log_path, file)
         state.set_segments([*state.segments, segment])
-        self._unsealed.append((old, end, state.producers.copy(), self._release_file))
+        producers = state.producers.copy()
+        if producers.transactions.since < end:
+            state.outcomes.put(old, outcomes_at_end(producers.transactions))
+            state.producers.transactions.aborted = Aborted()
+        self._unsealed.append((old, end, producers, self._release_file))
         self._release_file = None
 
     async def _seal(self) -> None:
@@ -429,9 +377,12 @@ class Writer:
         state = self._state
         segment, next_base, producers, release = self._unsealed[0]
         self.keeper.flush_index(segment)
+        transactions = producers.transactions
+        outcomes = outcomes_at_end(transactions) if transactions.since < next_base else None
         async with self._files.pinned(segment.log_path) as file:
-            await self._disk.offload(lambda: _seal(self._disk, file, segment, next_base))
+            await self._disk.offload(lambda: _seal(self._disk, file, segment, next_base, outcomes))
         self._unsealed.pop(0)
+        transactions.aborted = Aborted()  # in the segment that follows
         if release is not None:
             release()
         state.synced_offset = max(state.synced_offset, next_base)
@@ -546,8 +497,10 @@ class Writer:
         self._on_fatal(error)
 
 
-def _seal(disk: Disk, file: File, segment: Segment, next_base: Offset) -> None:
+def _seal(disk: Disk, file: File, segment: Segment, next_base: Offset, outcomes: Outcomes | None) -> None:
     sync(file)
+    if outcomes is not None:
+        save_or_leave(disk, Extent(segment, segment.size, next_base), outcomes)
     assert segment.index is not None
     with suppress(OSError):
         index_file = disk.open(segment.index_path, create=True)

@@ -9,19 +9,21 @@ After every step:
 - what runs has a deadline, and what was decided has its markers under way.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.transactions.rig import TIMEOUT_MS, Rig, shown
 
 from runnel.model.errors import ConcurrentTransactions, InvalidProducerMapping, ProducerFenced
 from runnel.model.ids import ProducerId
 from runnel.transactions.records import Transaction
 from runnel.transactions.values import EPOCH_LAST, NOBODY, Identity, State, Verdict
+
+numbers = st.integers(0, 2)  # of the producers
 
 
 @dataclass(eq=False)
@@ -33,7 +35,6 @@ class Producer:
     identity: Identity = NOBODY
     open: bool = False  # it has been told that a partition takes part
     wish: bool | None = None  # the end that it asked for and has no answer to
-    told: list[Identity] = field(default_factory=list)
 
 
 @dataclass
@@ -46,29 +47,30 @@ class Truth:
 
 
 class Lives(RuleBasedStateMachine):
-    producers = Bundle("producers")
-
-    @initialize(epoch=st.sampled_from([None, 0, EPOCH_LAST - 2, EPOCH_LAST]))
-    def begin(self, epoch: int | None) -> None:
+    @initialize(epoch=st.sampled_from([None, 0, EPOCH_LAST - 2, EPOCH_LAST]), ages=st.tuples(*[st.booleans()] * 3))
+    def begin(self, epoch: int | None, ages: tuple[bool, ...]) -> None:
         old = None if epoch is None else Transaction(State.EMPTY, ProducerId(1), epoch, TIMEOUT_MS, 1_000_000)
         self.rig = Rig(old)
-        self.count = 0
+        self.producers = [Producer(modern, number) for number, modern in enumerate(ages)]
         self.owners: dict[Identity, Producer] = {}
         self.newest: Producer | None = None  # of those that were told who they are
         self.running: Truth | None = None
         self.past: list[Truth] = []
-        self.seen_verdicts: list[Verdict] = []
 
     # --- what producers do
 
-    @rule(target=producers, modern=st.booleans())
-    def come(self, modern: bool) -> Producer:
-        self.count += 1
-        return Producer(modern, self.count)
+    @rule(number=numbers, commit=st.booleans(), lost=st.booleans())
+    def transact(self, number: int, commit: bool, lost: bool) -> None:
+        """What a producer does all day."""
+        if self.producers[number].identity == NOBODY:
+            self.init(number, lost=False, again=False)
+        self.add(number, "t/0")
+        self.end(number, commit, lost)
 
-    @rule(producer=producers, lost=st.booleans(), again=st.booleans())
-    def init(self, producer: Producer, lost: bool, again: bool) -> None:
+    @rule(number=numbers, lost=st.booleans(), again=st.booleans())
+    def init(self, number: int, lost: bool, again: bool) -> None:
         """Begin, or go on under another epoch (KIP-360). The answer may be lost."""
+        producer = self.producers[number]
         past = shown(producer.identity) if again and producer.identity != NOBODY else ""
         before = self.newest
         answer = self.rig.init(past)
@@ -81,8 +83,9 @@ class Lives(RuleBasedStateMachine):
         if not lost:
             producer.identity, producer.open, producer.wish = answer, False, None
 
-    @rule(producer=producers, partition=st.sampled_from(["t/0", "t/1", "u/2"]))
-    def add(self, producer: Producer, partition: str) -> None:
+    @rule(number=numbers, partition=st.sampled_from(["t/0", "t/1", "u/2"]))
+    def add(self, number: int, partition: str) -> None:
+        producer = self.producers[number]
         if producer.identity == NOBODY:
             return
         answer = self.rig.add(shown(producer.identity), partition)
@@ -93,9 +96,10 @@ class Lives(RuleBasedStateMachine):
                 self.running = Truth(producer.identity, producer)
             assert self.running.producer is producer, "somebody else's transaction"
 
-    @rule(producer=producers, commit=st.booleans(), lost=st.booleans())
-    def end(self, producer: Producer, commit: bool, lost: bool) -> None:
+    @rule(number=numbers, commit=st.booleans(), lost=st.booleans())
+    def end(self, number: int, commit: bool, lost: bool) -> None:
         """End what runs, or ask again for the same."""
+        producer = self.producers[number]
         if producer.identity == NOBODY:
             return
         wish = commit if producer.wish is None else producer.wish
@@ -115,12 +119,12 @@ class Lives(RuleBasedStateMachine):
 
     def _fenced_if_replaced(self, producer: Producer, answer: Any, *, asks: bool) -> None:
         """Whoever was replaced can do nothing any more but begin anew."""
-        if asks and self.newest is not None and self.newest is not producer and producer.number != self.newest.number:
+        if asks and self.newest is not None and self.newest is not producer:
             assert isinstance(answer, ProducerFenced | InvalidProducerMapping | ConcurrentTransactions), answer
 
     # --- what else happens
 
-    @rule(ms=st.sampled_from([1, TIMEOUT_MS // 2, TIMEOUT_MS]))
+    @rule(ms=st.sampled_from([1, 1, 1, TIMEOUT_MS // 2, TIMEOUT_MS]))
     def wait(self, ms: int) -> None:
         self.rig.wait(ms)
 
@@ -183,5 +187,5 @@ class Lives(RuleBasedStateMachine):
         assert bool(self.rig.orders) == state.state.ending
 
 
-Lives.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+Lives.TestCase.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
 TestLives = pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")(Lives.TestCase)

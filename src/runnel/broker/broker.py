@@ -11,13 +11,16 @@ from typing import TypeVar
 
 from runnel.broker.config import BrokerConfig
 from runnel.broker.damage import Damages
+from runnel.broker.endings import Endings
 from runnel.broker.fetch import Fetching
 from runnel.broker.followers import Followers
-from runnel.broker.forwarding import Forwarding
+from runnel.broker.forwarding import GROUP, TRANSACTION, Forwarding
+from runnel.broker.gate import Gate
 from runnel.broker.groups import Groups
 from runnel.broker.housekeeping import Housekeeping, LeaderBalance
-from runnel.broker.internal import GROUPS, INTERNAL, internal_topic
+from runnel.broker.internal import GROUPS, INTERNAL, TRANSACTIONS, internal_topic
 from runnel.broker.isr import InSync
+from runnel.broker.markers import MarkerSender
 from runnel.broker.partitions import Partitions
 from runnel.broker.peers import Peers
 from runnel.broker.produce import Producing
@@ -25,6 +28,7 @@ from runnel.broker.replication import Replication
 from runnel.broker.replication import Settings as ReplicationSettings
 from runnel.broker.routing import Routing
 from runnel.broker.throttle import Throttle
+from runnel.broker.transactions import Transactions
 from runnel.broker.watchdog import Watchdog
 from runnel.cluster.config_rules import ConfigChange
 from runnel.cluster.controller import Resource
@@ -45,6 +49,7 @@ from runnel.model.ids import BrokerId, Offset, PartitionKey, ProducerId, TopicId
 from runnel.model.limits import topic_name_problem
 from runnel.model.seams import Clock, Disk, Rng
 from runnel.replica.partition import Partition
+from runnel.transactions.values import TransactionConfig
 
 FOLLOW_S = 10.0  # how long a request waits until this broker has done what it led to
 
@@ -68,9 +73,8 @@ class Broker:
             self.id, config.topic, disk=disk, files_max=files_max, clock=clock, on_fatal=on_fatal,
             on_damage=lambda partition: self._damages.found(partition), note_open=note_open,
         )  # fmt: skip
-        group_config = GroupConfig(initial_rebalance_delay_ms=config.group_initial_delay_ms)
-        self.groups = Groups(self.partitions, group_config, clock, rng)
         self._peers = Peers(self.id)
+        self._coordinate(config, clock, rng)
         self.forwarding = Forwarding(self.id, self._peers, metadata, rng)
         self._in_sync = InSync(
             self.id, self.partitions, self._newest, self.forwarding.alter_partitions, clock,
@@ -83,7 +87,7 @@ class Broker:
             self.id, lambda: metadata.epoch, self._peers, _replication_of(config), throttle, rng, on_fatal
         )
         self._fetching = Fetching(config.fetch_bytes_max, self._near)
-        producing = Producing(clock)
+        producing = Producing(clock, self.gate)
         self.produce = producing.produce
         self.forward_produce = Routing(self.partitions, producing, self._peers, self._newest, rng).produce
         self.fetch = self._fetching.fetch
@@ -102,6 +106,22 @@ class Broker:
         self._waiting: dict[asyncio.Future[None], Callable[[Image], bool]] = {}
         self._producer_ids: deque[int] = deque()
 
+    def _coordinate(self, config: BrokerConfig, clock: Clock, rng: Rng) -> None:
+        """Make the coordinators: those of groups and transactions need each other."""
+        markers = MarkerSender(self.id, self._peers, lambda some: self.write_markers(some), self._newest, rng)
+        self.transactions = Transactions(
+            self.partitions,
+            TransactionConfig(config.transaction_max_timeout_ms, config.transactional_id_expiration_ms),
+            markers, clock,
+            make_topic=lambda key: self._make_internal(TRANSACTIONS, config.transaction_partitions, key, TRANSACTION),
+            new_producer_id=self.new_producer_id,
+            place_of_group=self._place_of_group,
+        )  # fmt: skip
+        self.gate = Gate(self.id, self.transactions, self._peers, rng)
+        group_config = GroupConfig(initial_rebalance_delay_ms=config.group_initial_delay_ms)
+        self.groups = Groups(self.partitions, group_config, clock, rng, self.gate)
+        self.write_markers = Endings(self.partitions, self.groups).write
+
     async def start(self) -> None:
         """Open everything that is placed here, and begin to follow the image."""
         self._seen = self.metadata.image
@@ -109,6 +129,7 @@ class Broker:
         self.metadata.subscribe(self._changed)
         await self.partitions.start(self._seen)
         self.groups.start(self._seen)
+        self.transactions.start(self._seen)
         self._housekeeping.start()
         self._leader_balance.start()
         self._in_sync.start()
@@ -122,6 +143,8 @@ class Broker:
         self._fetching.close()
         self.followers.close()
         self.groups.close()
+        self.transactions.close()
+        self.gate.close()
 
     async def stop(self) -> bool:
         """Close every log; returns whether all of them could be closed cleanly."""
@@ -177,6 +200,7 @@ class Broker:
             self._peers.follow(self._newest())
             self._place(changed)
             self.groups.follow(change)
+            self.transactions.follow(change)
             self._tell_followed()
             if change.delta.deleted:
                 await self._remove_deleted(change.after)
@@ -191,6 +215,7 @@ class Broker:
     async def _try_again(self) -> None:
         self._place(await self.partitions.try_again())
         self.groups.shards.open()
+        self.transactions.shards.open()
 
     def _followed(self, task: "asyncio.Task[None]") -> None:
         self._follower = None
@@ -325,14 +350,19 @@ class Broker:
         await self.caught_up()
         return errors
 
-    # --- groups and producers
+    # --- coordinators and producers
 
     async def find_coordinator(self, group_id: str) -> BrokerImage:
         """The broker that keeps a group; the first to ask makes the topic that groups live in."""
-        await self._make_internal(GROUPS, self.config.group_partitions, group_id)
+        await self._make_internal(GROUPS, self.config.group_partitions, group_id, GROUP)
         return self.groups.shards.leader_of(group_id)
 
-    async def _make_internal(self, name: str, partitions: int, key: str) -> None:
+    async def _place_of_group(self, group_id: str) -> tuple[str, int]:
+        """The partition that keeps a group's offsets."""
+        await self.find_coordinator(group_id)
+        return GROUPS, self.groups.shards.number_of(group_id)
+
+    async def _make_internal(self, name: str, partitions: int, key: str, key_type: int) -> None:
         """Have a coordinators' topic made, if it is not there."""
         if name in self.image.names:
             return
@@ -340,7 +370,7 @@ class Broker:
             topic = internal_topic(name, self._newest(), partitions)
             _report_failures([topic], await self.metadata.create_topics([topic]))
         else:
-            await self.forwarding.find_coordinator(key)  # the controller makes it
+            await self.forwarding.find_coordinator(key, key_type)  # the controller makes it
         await self._until(lambda image: name in image.names)
 
     async def new_producer_id(self) -> ProducerId:

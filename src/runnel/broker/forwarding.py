@@ -23,6 +23,8 @@ from runnel.wire.kafka.apis import Api
 
 TIMEOUT_MS: Final = 15_000  # for finding the controller and for its answer
 PAUSE_MS: Final = 50
+GROUP: Final = 0  # what a coordinator keeps, as FindCoordinator numbers it
+TRANSACTION: Final = 1
 
 R = TypeVar("R")
 
@@ -98,9 +100,9 @@ class Forwarding:
         }
         return [errors.get(spec.name) for spec in specs]
 
-    async def find_coordinator(self, group_id: str) -> None:
-        """Let the controller look for a group's coordinator: the topic of groups is there afterwards."""
-        request = m.FindCoordinatorRequest(key=group_id, coordinator_keys=[group_id])
+    async def find_coordinator(self, key: str, key_type: int) -> None:
+        """Let the controller look for a coordinator: the topic that its kind lives in is there afterwards."""
+        request = m.FindCoordinatorRequest(key=key, key_type=key_type, coordinator_keys=[key])
         await self.ask_controller(Api.FIND_COORDINATOR, request, m.FindCoordinatorResponse)
 
     async def alter_partitions(self, changes: Sequence[IsrChange]) -> list[PartitionImage | RunnelError]:

@@ -28,6 +28,11 @@ SERVED: dict[Api, tuple[int, int]] = {
     Api.DELETE_RECORDS: (0, 2),
     Api.INIT_PRODUCER_ID: (0, 5),
     Api.OFFSET_FOR_LEADER_EPOCH: (2, 4),
+    Api.ADD_PARTITIONS_TO_TXN: (0, 5),
+    Api.ADD_OFFSETS_TO_TXN: (0, 4),
+    Api.END_TXN: (0, 5),
+    Api.WRITE_TXN_MARKERS: (1, 2),
+    Api.TXN_OFFSET_COMMIT: (0, 5),
     Api.DESCRIBE_CONFIGS: (1, 4),
     Api.ALTER_CONFIGS: (0, 2),
     Api.DESCRIBE_LOG_DIRS: (1, 5),
@@ -41,12 +46,18 @@ SERVED: dict[Api, tuple[int, int]] = {
     Api.ALTER_PARTITION: (3, 3),
     Api.DESCRIBE_CLUSTER: (0, 2),
     Api.DESCRIBE_PRODUCERS: (0, 0),
+    Api.DESCRIBE_TRANSACTIONS: (0, 0),
+    Api.LIST_TRANSACTIONS: (0, 2),
     Api.CONSUMER_GROUP_HEARTBEAT: (0, 1),
     Api.CONSUMER_GROUP_DESCRIBE: (0, 1),
     Api.DESCRIBE_TOPIC_PARTITIONS: (0, 0),
 }
 
-FEATURES = {"group.version": 1, "metadata.version": 27}  # 27: Kafka 4.3's level; no client needs more of it
+FEATURES = {
+    "group.version": 1,
+    "metadata.version": 27,  # Kafka 4.3's level; no client needs more of it
+    "transaction.version": 2,  # KIP-890: brokers add partitions, and each end of a transaction ends its epoch
+}
 METADATA_VERSION_MIN = 7  # what Kafka 4 brokers give as the lowest level
 
 

@@ -6,6 +6,8 @@ from typing import NamedTuple
 from runnel.broker.broker import Broker
 from runnel.broker.fetch import Waits
 from runnel.doors.kafka import alter_configs, api_versions
+from runnel.doors.kafka.add_offsets_to_txn import add_offsets_to_txn
+from runnel.doors.kafka.add_partitions_to_txn import add_partitions_to_txn
 from runnel.doors.kafka.alter_partition import alter_partition
 from runnel.doors.kafka.alter_partition_reassignments import alter_partition_reassignments
 from runnel.doors.kafka.api_versions import SERVED
@@ -23,7 +25,9 @@ from runnel.doors.kafka.describe_groups import describe_groups
 from runnel.doors.kafka.describe_log_dirs import describe_log_dirs
 from runnel.doors.kafka.describe_producers import describe_producers
 from runnel.doors.kafka.describe_topic_partitions import describe_topic_partitions
+from runnel.doors.kafka.describe_transactions import describe_transactions
 from runnel.doors.kafka.elect_leaders import elect_leaders
+from runnel.doors.kafka.end_txn import end_txn
 from runnel.doors.kafka.fetch import fetch
 from runnel.doors.kafka.fetch_sessions import FetchSessions
 from runnel.doors.kafka.find_coordinator import find_coordinator
@@ -34,6 +38,7 @@ from runnel.doors.kafka.leave_group import leave_group
 from runnel.doors.kafka.list_groups import list_groups
 from runnel.doors.kafka.list_offsets import list_offsets
 from runnel.doors.kafka.list_partition_reassignments import list_partition_reassignments
+from runnel.doors.kafka.list_transactions import list_transactions
 from runnel.doors.kafka.metadata import metadata
 from runnel.doors.kafka.offset_commit import offset_commit
 from runnel.doors.kafka.offset_delete import offset_delete
@@ -42,6 +47,8 @@ from runnel.doors.kafka.offset_for_leader_epoch import offset_for_leader_epoch
 from runnel.doors.kafka.produce import produce
 from runnel.doors.kafka.relay import CONTROLLERS, relayed
 from runnel.doors.kafka.sync_group import sync_group
+from runnel.doors.kafka.txn_offset_commit import txn_offset_commit
+from runnel.doors.kafka.write_txn_markers import write_txn_markers
 from runnel.model.errors import InvalidRequest
 from runnel.model.seams import Buffer, Rng
 from runnel.net.connection import Connection
@@ -79,6 +86,11 @@ ANSWERS: dict[Api, Answer] = {
     Api.DELETE_RECORDS: delete_records,
     Api.INIT_PRODUCER_ID: init_producer_id,
     Api.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch,
+    Api.ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
+    Api.ADD_OFFSETS_TO_TXN: add_offsets_to_txn,
+    Api.END_TXN: end_txn,
+    Api.WRITE_TXN_MARKERS: write_txn_markers,
+    Api.TXN_OFFSET_COMMIT: txn_offset_commit,
     Api.DESCRIBE_CONFIGS: describe_configs,
     Api.ALTER_CONFIGS: alter_configs.alter_configs,
     Api.DESCRIBE_LOG_DIRS: describe_log_dirs,
@@ -92,6 +104,8 @@ ANSWERS: dict[Api, Answer] = {
     Api.ALTER_PARTITION: alter_partition,
     Api.DESCRIBE_CLUSTER: describe_cluster,
     Api.DESCRIBE_PRODUCERS: describe_producers,
+    Api.DESCRIBE_TRANSACTIONS: describe_transactions,
+    Api.LIST_TRANSACTIONS: list_transactions,
     Api.CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat,
     Api.CONSUMER_GROUP_DESCRIBE: consumer_group_describe,
     Api.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,

@@ -103,5 +103,14 @@ def code_of(error: e.RunnelError | None) -> int:
     return next(int(CODES[kind]) for kind in type(error).__mro__ if kind in CODES)
 
 
+def transaction_code(error: e.RunnelError | None, *, knows_fencing: bool, knows_abortable: bool = True) -> int:
+    """The code of what a transaction's coordinator said, for clients of any age."""
+    if isinstance(error, e.ProducerFenced) and not knows_fencing:
+        return int(ErrorCode.INVALID_PRODUCER_EPOCH)
+    if isinstance(error, e.TransactionAbortable) and not knows_abortable:
+        return int(ErrorCode.INVALID_TXN_STATE)
+    return code_of(error)
+
+
 def text_of(error: e.RunnelError | None) -> str | None:
     return None if error is None else str(error)

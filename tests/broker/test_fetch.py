@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runnel.broker.fetch import Fetching, Read, ReadResult, Waits
+from runnel.broker.fetch import Fetching, Read, ReadResult, Waits, _read_committed
 from runnel.cluster.image import Partition as PartitionImage
 from runnel.model import errors as e
 from runnel.model.ids import BrokerId, Epoch, Offset
@@ -333,5 +333,36 @@ def test_a_follower_serves_what_is_committed_as_far_as_it_knows(run: Run) -> Non
         after = await fetch(partition)
         assert (data_of(after), [tuple(each) for each in after.aborted or ()]) == ([b"7-0"], [(7, 0)])
         assert (after.last_stable_offset, after.high_watermark) == (2, 2)
+
+    run(scenario)
+
+
+class ExchangedLog:
+    """A log that is compacted between reading a batch and asking whether its transaction was aborted."""
+
+    def __init__(self, before: bytes, after: bytes) -> None:
+        self.data, self._after, self.generation, self.log = before, after, 0, self
+
+    def read_cached(self, offset: int, bytes_max: int, *, committed_only: bool) -> bytes:
+        return self.data
+
+    def check_readable(self, offset: int) -> None:
+        if self.data == b"":
+            raise e.OffsetOutOfRange("gone")
+
+    async def aborted(self, start: int, end: int) -> list[tuple[int, int]]:
+        if self.data is not self._after:
+            self.data, self.generation = self._after, 1
+        return []  # nobody remembers
+
+
+def test_what_was_read_before_a_compaction_is_not_told_with_what_is_known_after_it(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        aborted, left = bytes(written(7)), bytes(written(8))
+        log: Any = ExchangedLog(aborted, left)
+        assert await _read_committed(log, Offset(0), 1000) == (left, [])
+        gone: Any = ExchangedLog(aborted, b"")
+        with pytest.raises(e.OffsetOutOfRange):
+            await _read_committed(gone, Offset(0), 1000)
 
     run(scenario)

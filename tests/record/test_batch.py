@@ -201,3 +201,11 @@ def test_the_header_is_what_the_format_says() -> None:
     fields = unpack_from(">qiibIhiqqqhii", raw)
     assert header == BatchHeader(fields[0], fields[1] + 12, *fields[2:])
     assert (header.leader_epoch, header.magic) == (9, 2)
+
+
+def test_the_offset_after_some_batches() -> None:
+    first, second = three(), three()
+    batch.patch(first, 10, 1)
+    batch.patch(second, 20, 1)  # compaction left a gap
+    assert batch.next_offset(first) == 13
+    assert batch.next_offset(first + second) == 23

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 from runnel.log.log import AbortedTransaction
 from runnel.model.errors import FencedEpoch, NotLeader, OffsetNotAvailable, OffsetOutOfRange, RunnelError, UnknownEpoch
 from runnel.model.ids import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, Offset
-from runnel.record.batch import headers
+from runnel.record.batch import next_offset
 from runnel.replica.partition import Partition
 
 WAIT_MS_MAX = 300_000  # a client that asks to wait longer is answered empty, and asks again
@@ -180,17 +180,17 @@ class Fetching:
             limit = min(read.bytes_max, bytes_left)
             if limit <= 0 and not first:
                 return _result(partition)
-            records = partition.read_cached(read.offset, limit, committed_only=read.committed_only)
-            if records is None:
-                records = await partition.read(read.offset, limit, committed_only=read.committed_only)
-            if len(records) > bytes_left and not first:
-                records = b""  # the one batch that is larger than asked is for the first partition only
+            aborted = None
             if read.committed_only:
-                aborted = await _aborted(partition, read.offset, records)
-                return _result(partition, records)._replace(aborted=aborted)
+                records, aborted = await _read_committed(partition, read.offset, limit)
+            else:
+                cached = partition.read_cached(read.offset, limit)
+                records = await partition.read(read.offset, limit) if cached is None else cached
         except RunnelError as error:
             return _result(partition)._replace(error=error)
-        return _result(partition, records)
+        if len(records) > bytes_left and not first:
+            records = b""  # the one batch that is larger than asked is for the first partition only
+        return _result(partition, records, aborted)
 
 
 def _check(partition: Partition, read: Read) -> None:
@@ -204,12 +204,23 @@ def _check(partition: Partition, read: Read) -> None:
         raise OffsetNotAvailable(f"{partition.name} has no offset {read.offset} on this follower yet: try again")
 
 
-async def _aborted(partition: Partition, offset: Offset, records: bytes | memoryview) -> Sequence[AbortedTransaction]:
-    """The transactions that these records are of in part, and that were aborted."""
-    end = offset
-    for _, header in headers(records):
-        end = Offset(header.last_offset + 1)
-    return await partition.log.aborted(offset, end) if end > offset else ()
+async def _read_committed(
+    partition: Partition, offset: Offset, bytes_max: int
+) -> tuple[bytes | memoryview, Sequence[AbortedTransaction]]:
+    """Batches below the last stable offset, and the aborted transactions that some of them are of.
+
+    Compaction and retention forget both. They may come in between, so both are of the same log, or asked for again.
+    """
+    log = partition.log
+    while True:
+        generation = log.generation
+        records = partition.read_cached(offset, bytes_max, committed_only=True)
+        if records is None:
+            records = await partition.read(offset, bytes_max, committed_only=True)
+        aborted = await log.aborted(offset, next_offset(records)) if records else ()
+        partition.check_readable(offset)
+        if log.generation == generation:
+            return records, aborted
 
 
 def _has_grown(read: Read, result: ReadResult) -> bool:
@@ -221,9 +232,11 @@ def _has_grown(read: Read, result: ReadResult) -> bool:
     return partition.high_watermark > result.high_watermark
 
 
-def _result(partition: Partition, records: bytes | memoryview = b"") -> ReadResult:
-    start = partition.log.start_offset
-    return ReadResult(records, partition.high_watermark, start, partition.last_stable_offset)
+def _result(
+    partition: Partition, records: bytes | memoryview = b"", aborted: Sequence[AbortedTransaction] | None = None
+) -> ReadResult:
+    start, stable = partition.log.start_offset, partition.last_stable_offset
+    return ReadResult(records, partition.high_watermark, start, stable, aborted=aborted)
 
 
 def check_epoch(partition: Partition, epoch: Epoch) -> None:

@@ -39,10 +39,11 @@ _I64 = Struct(">q")
 _I32 = Struct(">i")
 _U32 = Struct(">I")
 _I16 = Struct(">h")
-_ATTRIBUTES_AT, _MAX_TIMESTAMP_AT, _LEADER_EPOCH_AT, _CRC_AT = 21, 35, 12, 17
+_ATTRIBUTES_AT, _MAX_TIMESTAMP_AT, _LEADER_EPOCH_AT, _CRC_AT, _LAST_DELTA_AT = 21, 35, 12, 17, 23
 
 _unpack = _HEADER.unpack_from
 _put_i64, _put_i32 = _I64.pack_into, _I32.pack_into
+_unpack_framing, _unpack_i32 = Struct(">qi").unpack_from, _I32.unpack_from
 
 
 class BatchHeader(NamedTuple):
@@ -131,6 +132,17 @@ def headers(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeade
             return
         yield position, header
         position += header.size
+
+
+def next_offset(buffer: Buffer) -> int:
+    """The first offset after these whole batches, of which there must be one."""
+    end, position, at, base = len(buffer), 0, 0, 0
+    while position < end:  # nothing else of the headers is unpacked: there may be thousands
+        at = position
+        base, length = _unpack_framing(buffer, at)
+        position += length + FRAMING_BYTES
+    delta: int = _unpack_i32(buffer, at + _LAST_DELTA_AT)[0]
+    return base + delta + 1
 
 
 def check_produced(buffer: Buffer) -> BatchHeader:

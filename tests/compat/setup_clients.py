@@ -26,7 +26,7 @@ BUILD = ROOT / "build" / "compat"
 KAFKAJS = BUILD / "kafkajs"
 SUITE = BUILD / "kafka-python"
 SUITE_VENV = BUILD / "venv"
-JAVA_SOURCE = HERE / "agents" / "java" / "Agent.java"
+JAVA_SOURCES = [HERE / "agents" / "java" / "Agent.java", ROOT / "tests" / "faults" / "copiers" / "Copier.java"]
 JAVA_VERSIONS = ("3.9", "4.3")
 JARS = ("kafka-clients-", "slf4j-api-2", "lz4-java-", "zstd-jni-", "snappy-java-1.1.10", "jackson-")
 JACKSON = ("jackson-core-2", "jackson-databind-2", "jackson-annotations-2")
@@ -127,14 +127,14 @@ def take_jars(wheel: Path, folder: Path) -> None:
 
 
 def compile_java(version: str) -> None:
-    """Compile the agent against one client, when its source changed."""
+    """Compile our programs against one client, when their source changed."""
 
     def compile_now() -> None:
-        say(f"compiling the Java agent against the client {version}")
+        say(f"compiling the Java programs of the tests against the client {version}")
         folder = java_folder(version)
-        run("javac", "-nowarn", "-d", folder / "classes", "-cp", f"{folder}/*", JAVA_SOURCE)
+        run("javac", "-nowarn", "-d", folder / "classes", "-cp", f"{folder}/*", *JAVA_SOURCES)
 
-    once(f"java-{version}-agent", [JAVA_SOURCE], compile_now)
+    once(f"java-{version}-agent", JAVA_SOURCES, compile_now)
 
 
 def fetch_suite() -> None:

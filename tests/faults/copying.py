@@ -1,0 +1,316 @@
+"""Workers that copy in transactions, run and started again as a service manager would, and what became of it all.
+
+The judgement is the checker's: every message of the source is in the target exactly once and in order, and nothing is
+there that was not committed. `CLIENTS` says which clients there are, and how many workers share the work.
+"""
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
+from tests.compat import setup_clients
+from tests.faults.clients.load import key as place_name
+from tests.faults.copiers.work import KEYS, CopyTask, source_partition
+from tests.faults.journal import lines_of
+
+from runnel.testing.checker import Anomaly, check
+from runnel.testing.history import History, Looked, Poll, Records, Send, Status, Transaction
+
+HERE = Path(__file__).resolve().parent / "copiers"
+JAVA_VERSION = "4.3"
+AGAIN_S = 0.3
+LIMIT_S = 120.0
+CALL_S = 30.0
+KILLED = -9
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client library: how many workers share its group, and whether each reads partitions of its own."""
+
+    name: str
+    workers: int = 2
+    fixed: bool = False
+
+    def missing(self) -> str | None:
+        wanted = {"java": f"java-{JAVA_VERSION}", "kafkajs": "kafkajs"}.get(self.name)
+        return setup_clients.missing(wanted) if wanted else None
+
+    def command(self, task: CopyTask) -> list[str]:
+        if self.name == "kafkajs":
+            program = setup_clients.KAFKAJS / "copier.mjs"  # node looks for modules beside the file
+            shutil.copy(HERE / "kafkajs.mjs", program)
+            return ["node", str(program), task.to_json()]
+        if self.name == "java":
+            folder = setup_clients.java_folder(JAVA_VERSION)
+            quick = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m", "-Xshare:auto"]
+            return ["java", *quick, "-cp", f"{folder}/classes:{folder}/*", "Copier", task.to_json()]
+        return [sys.executable, "-m", f"tests.faults.copiers.{self.name}", task.to_json()]
+
+
+CLIENTS = {
+    client.name: client
+    for client in (
+        Client("confluent"),
+        Client("kafka_python"),
+        Client("aio", fixed=True),
+        Client("kafkajs", workers=1),  # it can't tell the coordinator which of two members an offset is from
+        Client("java"),
+        Client("own"),
+    )
+}
+
+
+class Worker:
+    """One seat at the work: a process, and the next one when it ends."""
+
+    def __init__(self, client: Client, task: CopyTask, folder: Path) -> None:
+        self.client, self.task, self._folder = client, task, folder
+        self.ends: list[int] = []  # exit codes
+        self._lives = itertools.count(1)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, **how: Any) -> "subprocess.Popen[bytes]":
+        """A new life; `how` says where it stops."""
+        name = f"{self.task.worker}.{next(self._lives)}"
+        task = replace(self.task, worker=name, journal=str(self._folder / f"{self.task.worker}.jsonl"), **how)
+        with (self._folder / f"{self.task.worker}.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                self.client.command(task), stdin=subprocess.PIPE, stdout=log, stderr=log, cwd=setup_clients.ROOT,
+                env={**os.environ, "PYTHONWARNINGS": "ignore", "KAFKAJS_NO_PARTITIONER_WARNING": "1"},
+            )  # fmt: skip
+        return self._process
+
+    def revive(self) -> None:
+        """Start it again if it ended."""
+        if self._process is None or (code := self._process.poll()) is None:
+            return
+        self._hang_up()
+        self.ends.append(code)
+        self.start()
+
+    def _hang_up(self) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def stop(self) -> None:
+        """Let it finish what it does."""
+        self._hang_up()
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._hang_up()
+
+    def wait(self, limit_s: float = LIMIT_S) -> int:
+        """Until it ended; its exit code."""
+        assert self._process is not None
+        try:
+            code = self._process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"{self.task.worker} did not end:\n{self.trouble()}") from None
+        self._hang_up()
+        return code
+
+    def trouble(self) -> str:
+        return (self._folder / f"{self.task.worker}.log").read_text(errors="replace")[-3000:]
+
+
+class Feed:
+    """Sends the messages to be copied; keeps those that were acknowledged."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+        self.topic, self._partitions = topic, partitions
+        self.sends: list[Send] = []
+        self._numbers = itertools.count()
+        self._producer: Any = Producer(
+            {"bootstrap.servers": bootstrap, "enable.idempotence": True, "acks": "all", "linger.ms": 5, "log_level": 0}
+        )
+
+    def send(self, count: int) -> None:
+        for number in itertools.islice(self._numbers, count):
+            key = number % KEYS
+            partition = source_partition(key, self._partitions)
+            send = Send("feed", place_name(self.topic, partition), f"{key}/{number // KEYS}", time.monotonic())
+            self.sends.append(send)
+            self._producer.produce(
+                self.topic, send.value, str(key), partition,
+                on_delivery=lambda error, message, send=send: _settle(send, error, message),
+            )  # fmt: skip
+            self._producer.poll(0)
+
+    def flush(self) -> None:
+        self._producer.flush(LIMIT_S)
+
+
+def _settle(send: Send, error: KafkaError | None, message: Any) -> None:
+    send.ended = time.monotonic()
+    if error is None:
+        send.status, send.offset = Status.OK, message.offset()
+
+
+class Copy:
+    """The work of one client: a source, a target of its own, a group, and its workers."""
+
+    def __init__(self, bootstrap: str, client: Client, feed: Feed, target: str, partitions: int, folder: Path) -> None:
+        self.bootstrap, self.client, self.feed, self.target, self.partitions = (
+            bootstrap,
+            client,
+            feed,
+            target,
+            partitions,
+        )
+        self.group = f"copiers-{target}"
+        self.folder = folder
+        folder.mkdir(parents=True)
+        self.workers = [self._worker(number) for number in range(client.workers)]
+        self._over = threading.Event()
+        self._reviver: threading.Thread | None = None
+
+    def _worker(self, number: int) -> Worker:
+        name = f"{self.client.name}-{number}"
+        mine = [part for part in range(self.partitions) if part % self.client.workers == number]
+        task = CopyTask(
+            self.bootstrap, self.feed.topic, self.target, self.partitions, self.group,
+            transactional_id=f"{self.target}-{number}", worker=name, journal="",
+            mine=mine if self.client.fixed else [],
+        )  # fmt: skip
+        return Worker(self.client, task, self.folder)
+
+    @property
+    def journals(self) -> list[Path]:
+        return sorted(self.folder.glob("*.jsonl"))
+
+    # --- running
+    def run(self) -> None:
+        """All workers, each started again when it ends."""
+        for worker in self.workers:
+            worker.start()
+        self._reviver = threading.Thread(target=self._revive, daemon=True)
+        self._reviver.start()
+
+    def _revive(self) -> None:
+        while not self._over.wait(AGAIN_S):
+            for worker in self.workers:
+                worker.revive()
+
+    def close(self) -> None:
+        self._over.set()
+        if self._reviver is not None:
+            self._reviver.join()
+        for worker in self.workers:
+            worker.kill()
+
+    def committed(self) -> dict[int, int]:
+        """Where the group is."""
+        places = [TopicPartition(self.feed.topic, number) for number in range(self.partitions)]
+        with _reader(self.bootstrap, "read_committed", self.group) as consumer:
+            found = consumer.committed(places, CALL_S)
+        return {place.partition: max(place.offset, 0) for place in found}
+
+    def wait_caught_up(self, limit_s: float = LIMIT_S) -> None:
+        """Until the group has committed all that was acknowledged."""
+        self.feed.flush()
+        ends = dict.fromkeys(range(self.partitions), 0)
+        for send in self.feed.sends:
+            number = int(send.key.rpartition("-")[2])
+            ends[number] = max(ends[number], -1 if send.offset is None else send.offset + 1)
+        deadline = time.monotonic() + limit_s
+        while True:
+            at = self.committed()
+            if all(at[number] >= end for number, end in ends.items()):
+                return
+            if time.monotonic() > deadline:
+                trouble = "\n".join(worker.trouble() for worker in self.workers)
+                raise TimeoutError(f"{self.client.name} is at {at}, not at {ends}:\n{trouble}")
+            time.sleep(0.2)
+
+    # --- judging
+    def anomalies(self) -> list[Anomaly]:
+        """Read everything, and judge."""
+        return check(self.history())
+
+    def history(self) -> History:
+        transactions = list(transactions_of(self.journals, self.target))
+        history = History(
+            sends=[*self.feed.sends, *(send for one in transactions for send in one.sends)],
+            transactions=transactions,
+            transforming_group=self.group,
+        )
+        given, made = (read_all(self.bootstrap, topic, self.partitions) for topic in (self.feed.topic, self.target))
+        history.polls += [Poll("final", given, final=True), Poll("final", made, final=True)]
+        history.polls += [polled(one, given, self.group) for one in transactions]
+        at = {place_name(self.feed.topic, number): offset for number, offset in self.committed().items()}
+        history.looks.append(Looked(self.group, at))
+        return history
+
+
+def polled(transaction: Transaction, source: Records, group: str) -> Poll:
+    """What a worker was given for a transaction: a process of its own, because it may go back after an abort."""
+    wanted = {send.source for send in transaction.sends}
+    found = {key: [(at, value) for at, value in records if value in wanted] for key, records in source.items()}
+    name = f"{transaction.process}:{transaction.sends[0].value.rpartition(':')[2]}"
+    return Poll(name, {key: records for key, records in found.items() if records}, group=group)
+
+
+def transactions_of(journals: Iterable[Path], target: str) -> Iterator[Transaction]:
+    """What workers noted. Nothing is there of a transaction whose commit was not asked for."""
+    found: dict[tuple[str, int], Transaction] = {}
+    for line in itertools.chain.from_iterable(map(lines_of, journals)):
+        name, at = (line["worker"], line["transaction"]), line["at"]
+        match line["step"]:
+            case "begun":
+                found[name] = Transaction(line["worker"])
+                found[name].sends = [
+                    Send(line["worker"], place_name(target, number), value, at, transactional=True, source=source)
+                    for number, value, source in line["outputs"]
+                ]
+                found[name].becomes(Status.FAIL, at)
+            case "committing":
+                found[name].becomes(Status.INFO)
+            case "committed":
+                found[name].becomes(Status.OK, at)
+    yield from found.values()
+
+
+def read_all(bootstrap: str, topic: str, partitions: int, limit_s: float = LIMIT_S) -> Records:
+    """All that is committed, once no transaction is open any more."""
+    places = [TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(partitions)]
+    with _reader(bootstrap, "read_uncommitted") as consumer:
+        left = {place.partition: consumer.get_watermark_offsets(place, CALL_S)[1] for place in places}
+    found: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    deadline = time.monotonic() + limit_s
+    with _reader(bootstrap, "read_committed") as consumer:
+        consumer.assign(places)
+        while left:
+            for message in consumer.consume(1_000, 0.2):
+                number, offset = message.partition(), message.offset()
+                if message.error() is None:
+                    found[place_name(topic, number)].append((offset, message.value().decode()))
+                elif message.error().code() == KafkaError._PARTITION_EOF and offset >= left.get(number, 0):
+                    left.pop(number, None)
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"a transaction stays open: {topic} has nothing committed up to {left}")
+    return found
+
+
+@contextmanager
+def _reader(bootstrap: str, isolation: str, group: str = "reader") -> Iterator[Any]:
+    settings = {"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False, "log_level": 0}
+    consumer: Any = Consumer({**settings, "isolation.level": isolation, "enable.partition.eof": True})
+    try:
+        yield consumer
+    finally:
+        consumer.close()

@@ -62,9 +62,9 @@ async def _commit(
     try:
         committed = await call.broker.groups.txn_commit(asked, request.transactional_id, adds=adds)
     except RunnelError as error:
-        return dict.fromkeys(known, code_of(_told(error, call.version)))
+        return dict.fromkeys(known, code_of(in_words_of(call.version, error)))
     return {
-        place: code_of(error and _told(error, call.version))
+        place: code_of(error and in_words_of(call.version, error))
         for place, error in zip(known, committed.errors, strict=True)
     }
 
@@ -80,8 +80,8 @@ def _offset_of(
     )
 
 
-def _told(error: RunnelError, version: int) -> RunnelError:
-    """In words that a client of this version understands."""
+def in_words_of(version: int, error: RunnelError) -> RunnelError:
+    """An error as clients of a version understand it."""
     if isinstance(error, UnknownTopicId):  # asked for by name, and deleted since
         return UnknownTopic(str(error))
     if isinstance(error, TransactionAbortable) and version < ABORTABLE_SINCE:

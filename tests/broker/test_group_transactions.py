@@ -83,11 +83,14 @@ class Rig:
         while not all(shard.loaded for shard in self.groups.shards):
             await asyncio.sleep(0.001)
 
-    async def lead_again(self) -> None:
-        """In a new epoch."""
-        topic_id = IMAGE.names[GROUPS]
-        placed = Topic(topic_id, GROUPS, (replace(HERE, leader_epoch=Epoch(1)),))
-        after = dataclasses.replace(IMAGE, version=IMAGE.version + 1, topics={**IMAGE.topics, topic_id: placed})
+    async def lead_again(self, coordinator_epoch: int = COORDINATOR_EPOCH) -> None:
+        """In a new epoch; that of the transaction's coordinator may be new, too."""
+        moved = {
+            GROUPS: replace(HERE, leader_epoch=Epoch(1)),
+            TRANSACTIONS: replace(ELSEWHERE, leader_epoch=Epoch(coordinator_epoch)),
+        }
+        topics = {IMAGE.names[name]: Topic(IMAGE.names[name], name, (place,)) for name, place in moved.items()}
+        after = dataclasses.replace(IMAGE, version=IMAGE.version + 1, topics={**IMAGE.topics, **topics})
         change = Change(IMAGE, after, diff(IMAGE, after))
         await self.partitions.follow(change)
         self.groups.follow(change)
@@ -235,6 +238,20 @@ def test_a_coordinator_older_than_the_one_known_here_ends_nothing(tmp_path: Path
         with pytest.raises(TransactionCoordinatorFenced):
             await rig.end(coordinator=COORDINATOR_EPOCH - 1)
         assert await rig.offset() == "UnstableOffsetCommit"
+
+    run(tmp_path, scenario)
+
+
+def test_a_coordinator_that_a_newer_one_has_followed_is_not_asked(tmp_path: Path) -> None:
+    """It might not know yet that the transaction has ended: the offsets would be pending for ever."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.end(coordinator=COORDINATOR_EPOCH + 1)
+        with pytest.raises(CoordinatorLoading):
+            await rig.commit(5)
+        assert not rig.gate.asked
+        await rig.lead_again(coordinator_epoch=COORDINATOR_EPOCH + 1)
+        await rig.commit(5)
 
     run(tmp_path, scenario)
 

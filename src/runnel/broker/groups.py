@@ -5,7 +5,8 @@ kept by the leader of that partition.
 
 Rule 1: offsets in a transaction are taken when its coordinator says that it is open and this partition part of it. That
         counts only if no end of a transaction of this producer came here since before it was asked.
-Rule 2: whatever may be better in a moment is told in words that make a client of any age ask again.
+Rule 2: a coordinator that is not the last one that was heard of here is not even asked.
+Rule 3: whatever may be better in a moment is told in words that make a client of any age ask again.
 """
 
 from collections import defaultdict
@@ -16,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from runnel.broker.admission import Closed, Gate
+from runnel.broker.heard import Heard
 from runnel.broker.internal import GROUPS, TRANSACTIONS, ImageTopics
 from runnel.broker.partitions import Partitions
 from runnel.broker.shard import Shard
@@ -76,6 +78,7 @@ class Groups:
         self._rng = rng
         self._gate = gate or Closed()
         self._guards: defaultdict[int, Guards] = defaultdict(Guards)  # by the number of the shard
+        self._heard = Heard()
         self._image: Image
         self._topics: ImageTopics
 
@@ -141,6 +144,8 @@ class Groups:
         number = self.shards.number_of(request.group_id)
         guard = self._guards[number].of(request.producer_id)
         known_epoch = self._coordinator_epoch(transactional_id)
+        if known_epoch < self._heard.newest(request.producer_id):
+            raise CoordinatorLoading(f"who coordinates {transactional_id!r} is not known here yet: try again")
         await self._admit(request, transactional_id, number, adds)
         if not guard.valid:
             raise ConcurrentTransactions(
@@ -178,6 +183,7 @@ class Groups:
     ) -> None:
         """Let the offsets that a transaction holds in a shard count, or drop them; returns when that is kept."""
         shard = self.shards.numbered(number)
+        self._heard.note(producer_id, coordinator_epoch)
         self._guards[number].void(producer_id, ConcurrentTransactions("the transaction has ended"))
         request = EndTransaction(
             producer_id=producer_id, producer_epoch=epoch, commit=commit, coordinator_epoch=coordinator_epoch,

@@ -123,12 +123,19 @@ def test_a_refused_commit_may_be_aborted() -> None:
     transaction.aborting()
 
 
-@pytest.mark.parametrize(("modern", "dead"), [(True, False), (False, True)])
-def test_a_commit_of_what_was_aborted_meanwhile(modern: bool, dead: bool) -> None:
+@pytest.mark.parametrize(
+    ("said", "modern", "dead"),
+    [
+        (e.InvalidTransactionState("x"), True, False),  # Kafka's word for it
+        (e.TransactionAbortable("x"), True, False),
+        (e.InvalidTransactionState("x"), False, True),
+    ],
+)
+def test_a_commit_of_what_was_aborted_meanwhile(said: e.RunnelError, modern: bool, dead: bool) -> None:
     """With an epoch for each transaction, an abort brings the next one; without, the epoch is somebody else's."""
     transaction = opened(modern=modern)
     transaction.committing()
-    raised = transaction.fail(e.InvalidTransactionState("x"), coordinator=True)
+    raised = transaction.fail(said, coordinator=True)
     assert (transaction.state is State.DEAD) == dead
     assert dead or "was open for more than 60000 ms" in str(raised)
 

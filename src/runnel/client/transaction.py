@@ -139,7 +139,7 @@ class Transaction:
             self.doom = self._fenced() if fenced else error
             return
         why: object = error
-        if isinstance(error, InvalidTransactionState) and self.state is State.COMMITTING:
+        if isinstance(error, InvalidTransactionState | TransactionAbortable) and self.state is State.COMMITTING:
             why = f"it was open for more than {self.timeout_ms} ms, or an administrator ended it, and it was aborted"
         if self.state is State.COMMITTING:
             self.state = State.OPEN  # refused for certain: it may be aborted

@@ -4,11 +4,13 @@ Rule 1: every question gets an answer for each partition, or the error that stan
 Rule 2: questions for one broker that come while one is under way there go together in the next request.
 Rule 3: who coordinates may be changing just now, and the transaction before may be ending: it is asked again for a
         short while. The connection of the producer waits for it, so it is short; the producer asks again.
+Rule 4: what a coordinator says does not count once a newer one has ended a transaction of the producer: it may not
+        know yet that it is over, and say yes to what has ended.
 """
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from runnel.broker.peers import Peers
@@ -22,7 +24,7 @@ from runnel.model.errors import (
     RequestTimedOut,
     RunnelError,
 )
-from runnel.model.ids import BrokerId, ProducerId
+from runnel.model.ids import NO_EPOCH, BrokerId, ProducerId
 from runnel.model.seams import Rng
 from runnel.transactions.values import AddPartitions, Identity, NamedPartition
 from runnel.wire.kafka import messages as m
@@ -31,9 +33,10 @@ from runnel.wire.kafka.apis import Api
 PATIENCE_MS: Final = 1_000
 PAUSE_MS: Final = 10
 AT_ONCE_MAX: Final = 500  # transactions in one request
-TIMEOUT_MS: Final = 30_000  # the coordinator may wait for its replicas
+TIMEOUT_MS: Final = 10_000  # the coordinator may wait for its replicas; producers ask again
 AGAIN: Final = (BrokerUnreachable, NotCoordinator, CoordinatorLoading, CoordinatorNotAvailable)
 
+Topics: TypeAlias = Sequence[m.AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult]
 Errors: TypeAlias = dict[NamedPartition, RunnelError | None]
 
 logger = logging.getLogger("runnel.transactions")
@@ -61,27 +64,36 @@ class Gate:
 
     async def admit(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: Sequence[NamedPartition], *,
-        add: bool, timeout_ms: int,
+        add: bool, timeout_ms: int, coordinator_epoch: int = NO_EPOCH,
     ) -> Errors:  # fmt: skip
-        """For each partition: None if the transaction takes part there, after adding it if asked to, else why not."""
+        """For each partition: None if the transaction takes part there, after adding it if asked to, else why not.
+
+        `coordinator_epoch`: of the newest coordinator that whoever asks has heard of (rule 4).
+        """
         asked = AddPartitions(
             transactional_id, Identity(ProducerId(producer_id), epoch), tuple(partitions), verify_only=not add
         )
         await asyncio.sleep(0)  # a request that was answered at once until now goes on in a task: timeouts need one
         end = asyncio.get_running_loop().time() + min(timeout_ms, PATIENCE_MS) / 1000
         while True:
-            errors = await self._try(asked)
+            errors = await self._try(asked, coordinator_epoch)
             if not self._is_passing(errors, add) or not await self._pause(end):
                 return errors
 
-    async def _try(self, asked: AddPartitions) -> Errors:
+    async def _try(self, asked: AddPartitions, coordinator_epoch: int) -> Errors:
         try:
-            coordinator = self._transactions.shards.leader_of(asked.transactional_id).id
+            coordinator = self._coordinator(asked.transactional_id, coordinator_epoch)
             if coordinator == self._me:
                 return dict((await self._transactions.add_partitions(asked)).errors)
             return await self._ask(coordinator, asked)
         except RunnelError as error:
             return dict.fromkeys(asked.partitions, error)
+
+    def _coordinator(self, transactional_id: str, known_epoch: int) -> BrokerId:
+        shards = self._transactions.shards
+        if shards.epoch_of(transactional_id) < known_epoch:
+            raise CoordinatorNotAvailable(f"the coordinator of {transactional_id!r} is over, the next is not known yet")
+        return shards.leader_of(transactional_id).id
 
     def _is_passing(self, errors: Errors, add: bool) -> bool:
         """Rule 3: whether the answer may be another one in a moment."""
@@ -109,6 +121,7 @@ class Gate:
 
     async def _send_all(self, coordinator: BrokerId) -> None:
         """Put what waits to a coordinator, until nothing does."""
+        batch: list[Question] = []
         try:
             while waiting := self._waiting.pop(coordinator, None):
                 batch, rest = _split(waiting)
@@ -117,11 +130,13 @@ class Gate:
                 await self._send(coordinator, batch)
         finally:
             del self._senders[coordinator]
-            for question in self._waiting.pop(coordinator, ()):
-                question.answer.cancel()
+            for question in (*batch, *self._waiting.pop(coordinator, ())):
+                if not question.answer.done():  # this broker is closing
+                    question.answer.set_exception(NotCoordinator("this broker asks no coordinator any more"))
 
     async def _send(self, coordinator: BrokerId, batch: list[Question]) -> None:
         request = m.AddPartitionsToTxnRequest(transactions=[_transaction(question.asked) for question in batch])
+        told: list[Errors]
         try:
             answer = await self._peers.ask(
                 coordinator, Api.ADD_PARTITIONS_TO_TXN, request, m.AddPartitionsToTxnResponse,
@@ -129,8 +144,7 @@ class Gate:
             )  # fmt: skip
             check(answer.error_code, action="ask about transactions", broker=str(coordinator))
             results = {each.transactional_id: each.topic_results for each in answer.results_by_transaction}
-            told = [_errors(question.asked, results.get(question.asked.transactional_id, []), coordinator)
-                    for question in batch]  # fmt: skip
+            told = [_errors(question.asked, results, coordinator) for question in batch]
         except RunnelError as error:
             told = [dict.fromkeys(question.asked.partitions, error) for question in batch]
         for question, errors in zip(batch, told, strict=True):
@@ -166,14 +180,10 @@ def _transaction(asked: AddPartitions) -> m.AddPartitionsToTxnRequest.AddPartiti
     )
 
 
-def _errors(
-    asked: AddPartitions,
-    topics: Sequence[m.AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult],
-    coordinator: BrokerId,
-) -> Errors:
+def _errors(asked: AddPartitions, results: Mapping[str, Topics], coordinator: BrokerId) -> Errors:
     codes = {
         (topic.name, partition.partition_index): partition.partition_error_code
-        for topic in topics
+        for topic in results.get(asked.transactional_id, ())
         for partition in topic.results_by_partition
     }
     missing = RequestTimedOut("the coordinator left this partition out of its answer")

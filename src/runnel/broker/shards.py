@@ -12,7 +12,9 @@ from crc32c import crc32c
 from runnel.broker.partitions import Partitions
 from runnel.broker.shard import Shard
 from runnel.cluster.image import Broker, Image
+from runnel.cluster.image import Partition as PartitionImage
 from runnel.model.errors import CoordinatorNotAvailable, LeaderNotAvailable, NotCoordinator, NotLeader, RunnelError
+from runnel.model.ids import Epoch
 from runnel.replica.partition import Partition
 
 logger = logging.getLogger("runnel.coordinator")
@@ -73,11 +75,18 @@ class Shards(Generic[V]):
 
     def leader_of(self, name: str) -> Broker:
         """The broker that keeps this; there must be the topic."""
-        number = self.number_of(name)
-        broker = self._image.brokers.get(self._image.topic_named(self.topic).partitions[number].leader)
+        broker = self._image.brokers.get(self._partition_of(name).leader)
         if broker is None:
             raise CoordinatorNotAvailable(f"the coordinator of {name!r} is not alive: try again")
         return broker
+
+    def epoch_of(self, name: str) -> Epoch:
+        """The epoch of the broker that keeps this; there must be the topic."""
+        return self._partition_of(name).leader_epoch
+
+    def _partition_of(self, name: str) -> PartitionImage:
+        number = self.number_of(name)
+        return self._image.topic_named(self.topic).partitions[number]
 
     def of(self, name: str) -> Shard[V]:
         """The shard that keeps this, if that is here."""

@@ -67,6 +67,7 @@ class Transactions:
     def follow(self, change: Change) -> None:
         """The image changed: lead new shards, and look again who leads what has to hear how transactions ended."""
         self._see(change.after)
+        self._tellings = {key: telling for key, telling in self._tellings.items() if telling.is_wanted()}
         self._markers.follow()
 
     def close(self) -> None:

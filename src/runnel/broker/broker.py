@@ -27,6 +27,7 @@ from runnel.broker.produce import Producing
 from runnel.broker.replication import Replication
 from runnel.broker.replication import Settings as ReplicationSettings
 from runnel.broker.routing import Routing
+from runnel.broker.seen import WAIT_MS, Seen
 from runnel.broker.throttle import Throttle
 from runnel.broker.transactions import Transactions
 from runnel.broker.watchdog import Watchdog
@@ -37,21 +38,12 @@ from runnel.cluster.image import Change, Image, Topic
 from runnel.cluster.metadata import Metadata
 from runnel.cluster.topic_rules import NewPartitions, NewTopic
 from runnel.groups.values import GroupConfig
-from runnel.model.errors import (
-    InvalidTopicName,
-    RequestTimedOut,
-    RetriableError,
-    RunnelError,
-    TopicAlreadyExists,
-    UnknownTopic,
-)
+from runnel.model.errors import InvalidTopicName, RetriableError, RunnelError, TopicAlreadyExists, UnknownTopic
 from runnel.model.ids import BrokerId, Offset, PartitionKey, ProducerId, TopicId
 from runnel.model.limits import topic_name_problem
 from runnel.model.seams import Clock, Disk, Rng
 from runnel.replica.partition import Partition
 from runnel.transactions.values import TransactionConfig
-
-FOLLOW_S = 10.0  # how long a request waits until this broker has done what it led to
 
 logger = logging.getLogger("runnel.broker")
 R = TypeVar("R")
@@ -102,8 +94,7 @@ class Broker:
         self._on_fatal = on_fatal
         self._changes: deque[Change] = deque()
         self._follower: asyncio.Task[None] | None = None
-        self._seen: Image = metadata.image
-        self._waiting: dict[asyncio.Future[None], Callable[[Image], bool]] = {}
+        self._seen = Seen(metadata.image)
         self._producer_ids: deque[int] = deque()
 
     def _coordinate(self, config: BrokerConfig, clock: Clock, rng: Rng) -> None:
@@ -124,19 +115,19 @@ class Broker:
 
     async def start(self) -> None:
         """Open everything that is placed here, and begin to follow the image."""
-        self._seen = self.metadata.image
+        self._seen.image = image = self.metadata.image
         self._watchdog.start()
         self.metadata.subscribe(self._changed)
-        await self.partitions.start(self._seen)
-        self.groups.start(self._seen)
-        self.transactions.start(self._seen)
+        await self.partitions.start(image)
+        self.groups.start(image)
+        self.transactions.start(image)
         self._housekeeping.start()
         self._leader_balance.start()
         self._in_sync.start()
         self._damages.start()
-        self._peers.follow(self._seen)
+        self._peers.follow(image)
         self._work_off()
-        await self._remove_deleted(self._seen)
+        await self._remove_deleted(image)
 
     def wake_waiters(self) -> None:
         """The broker is about to stop: answer at once who waits for messages or for a group."""
@@ -163,7 +154,7 @@ class Broker:
     @property
     def image(self) -> Image:
         """The cluster as far as this broker has followed it."""
-        return self._seen
+        return self._seen.image
 
     def _newest(self) -> Image:
         """The cluster as the metadata has it: this broker may not have done all that it says yet."""
@@ -196,12 +187,12 @@ class Broker:
         while self._changes:
             change = self._changes.popleft()
             changed = await self.partitions.follow(change)
-            self._seen = change.after
+            self._seen.image = change.after
             self._peers.follow(self._newest())
             self._place(changed)
             self.groups.follow(change)
             self.transactions.follow(change)
-            self._tell_followed()
+            self._seen.reach(change.after)
             if change.delta.deleted:
                 await self._remove_deleted(change.after)
 
@@ -234,28 +225,10 @@ class Broker:
             except RetriableError as error:
                 logger.warning("the data of %d deleted topics is gone, but could not be reported: %s", len(gone), error)
 
-    def _tell_followed(self) -> None:
-        for future, holds in self._waiting.items():
-            if not future.done() and holds(self._seen):
-                future.set_result(None)
-
     async def caught_up(self) -> None:
         """Wait until this broker has done what the newest image says."""
         wanted = self.metadata.image.version
-        await self._until(lambda image: image.version >= wanted)
-
-    async def _until(self, holds: Callable[[Image], bool]) -> None:
-        """Wait until this broker has done what an image says for which this holds; raises if that takes too long."""
-        if holds(self._seen):
-            return
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[future] = holds
-        try:
-            done, _ = await asyncio.wait([future], timeout=FOLLOW_S)
-        finally:
-            del self._waiting[future]
-        if not done:
-            raise RequestTimedOut("this broker has not followed the metadata so far yet: try again")
+        await self._seen.until(lambda image: image.version >= wanted)
 
     # --- topics
 
@@ -274,27 +247,31 @@ class Broker:
         return PartitionKey(found.id, number)
 
     async def create_topics(
-        self, specs: Sequence[NewTopic], *, validate_only: bool = False
+        self, specs: Sequence[NewTopic], *, validate_only: bool = False, timeout_ms: int = WAIT_MS
     ) -> list[Topic | RunnelError]:
         """For each topic: what it became, or why not. It is open for clients when this returns."""
         return await self._change_topics(
             specs,
             lambda spec: self._internal(spec.name),
             lambda some: self.metadata.create_topics(some, validate_only=validate_only),
+            None if validate_only else timeout_ms,
         )
 
     async def create_partitions(
-        self, specs: Sequence[NewPartitions], *, validate_only: bool = False
+        self, specs: Sequence[NewPartitions], *, validate_only: bool = False, timeout_ms: int = WAIT_MS
     ) -> list[Topic | RunnelError]:
         return await self._change_topics(
             specs,
             lambda spec: self._internal(spec.name),
             lambda some: self.metadata.create_partitions(some, validate_only=validate_only),
+            None if validate_only else timeout_ms,
         )
 
-    async def delete_topics(self, topics: Sequence[str | TopicId]) -> list[Topic | RunnelError]:
+    async def delete_topics(
+        self, topics: Sequence[str | TopicId], *, timeout_ms: int = WAIT_MS
+    ) -> list[Topic | RunnelError]:
         return await self._change_topics(
-            topics, lambda topic: self._internal(self._name_of(topic)), self.metadata.delete_topics
+            topics, lambda topic: self._internal(self._name_of(topic)), self.metadata.delete_topics, timeout_ms
         )
 
     def _name_of(self, topic: str | TopicId) -> str:
@@ -313,13 +290,19 @@ class Broker:
         requests: Sequence[R],
         refusal: Callable[[R], RunnelError | None],
         change: Callable[[list[R]], Awaitable[list[Topic | RunnelError]]],
+        timeout_ms: int | None,
     ) -> list[Topic | RunnelError]:
-        """Change what is not refused, and wait until this broker has followed; one result for each request."""
+        """Change what is not refused, and wait until this broker has followed; one result for each request.
+
+        It waits for the topics of this request alone; of those that it has not followed in time, it says so.
+        """
         refused = [refusal(request) for request in requests]
         allowed = [request for request, error in zip(requests, refused, strict=True) if error is None]
-        changed = iter(await change(allowed))
-        await self.caught_up()
-        return [next(changed) if error is None else error for error in refused]
+        changed = await change(allowed)
+        if timeout_ms is not None:
+            changed = await self._seen.topics(changed, self.metadata.image, timeout_ms)
+        left = iter(changed)
+        return [next(left) if error is None else error for error in refused]
 
     async def create_missing_topics(self, names: Sequence[str]) -> None:
         """Create the topics that are not there yet, if they can be; who asks for them learns the rest."""
@@ -337,7 +320,7 @@ class Broker:
             results = await self.forwarding.create_topics(missing)
         _report_failures(missing, results)
         made = [spec.name for spec, result in zip(missing, results, strict=True) if not _is_refused(result)]
-        await self._until(lambda image: all(name in image.names for name in made))
+        await self._seen.until(lambda image: all(name in image.names for name in made))
 
     async def alter_configs(
         self,
@@ -371,7 +354,7 @@ class Broker:
             _report_failures([topic], await self.metadata.create_topics([topic]))
         else:
             await self.forwarding.find_coordinator(key, key_type)  # the controller makes it
-        await self._until(lambda image: name in image.names)
+        await self._seen.until(lambda image: name in image.names)
 
     async def new_producer_id(self) -> ProducerId:
         """A number that no other producer has had or will have."""

@@ -16,7 +16,9 @@ Response = m.CreateTopicsResponse
 async def create_topics(request: m.CreateTopicsRequest, call: Call) -> m.CreateTopicsResponse:
     specs = [_spec_of(topic) for topic in request.topics]
     try:
-        results = await call.broker.create_topics(specs, validate_only=request.validate_only)
+        results = await call.broker.create_topics(
+            specs, validate_only=request.validate_only, timeout_ms=request.timeout_ms
+        )
     except RunnelError as error:
         results = [error] * len(specs)
     return Response(

@@ -7,7 +7,9 @@ Rule 2: what a broker hands on is not handed on again: two brokers that take eac
 
 from typing import Any, Final
 
+from runnel.broker.forwarding import TIMEOUT_MS
 from runnel.broker.peers import NAME as PEER
+from runnel.broker.seen import WAIT_MS_MAX
 from runnel.doors.kafka.call import Answer, Call
 from runnel.model.errors import RetriableError
 from runnel.wire.kafka import messages
@@ -36,8 +38,15 @@ def relayed(api: Api, answer: Answer) -> Answer:
         if forwarding.is_ours or call.client_id.startswith(PEER):
             return await answer(request, call)
         try:
-            return await forwarding.ask_controller(api, request, reply, version_max=call.version)
+            return await forwarding.ask_controller(
+                api, request, reply, timeout_ms=_patience_ms(request), version_max=call.version
+            )
         except RetriableError:
             return await answer(request, call)  # which says, in the words of this API, that we are not the controller
 
     return handed_on
+
+
+def _patience_ms(request: Any) -> int:
+    """The controller may take as long as the request allows, beyond what it takes to ask it."""
+    return TIMEOUT_MS + min(max(getattr(request, "timeout_ms", 0), 0), WAIT_MS_MAX)

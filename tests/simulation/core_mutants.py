@@ -135,6 +135,12 @@ def _follow_from_high_watermark(self: Replica, image: Any) -> None:
 _follow = Replica._follow
 
 
+def _step_down_and_promise_on(self: Replica) -> None:
+    """Who waits for an acknowledgement goes on waiting, for whatever comes to lie at its offset."""
+    self.role = Role.IDLE
+    self._turn += 1
+
+
 def _leaders_high_watermark(known: Any, leaders: Any, own_end: Any) -> Any:
     return max(known, leaders)
 
@@ -374,6 +380,12 @@ MUTANTS = [
     Mutant("no_dedupe", "a batch that comes twice is stored once", ((Producers, "check", _check_nothing),)),
     Mutant("read_leo", "readers stop at the high watermark", switches=_without("read_to_high")),
     Mutant("ack1", "acks=all is answered at the high watermark", switches=_without("ack_at_high")),
+    Mutant(
+        "cross_epochs",
+        "an acknowledgement belongs to the epoch in which was appended",
+        ((Replica, "step_down", _step_down_and_promise_on),),
+        ("isolate", "transfer", "pause"),
+    ),
     Mutant(
         "early_duplicate",
         "a duplicate is answered when its original is committed",

@@ -6,25 +6,30 @@ python -m tests.simulation.mutants [SEEDS [NAME...]]     prints the table: rule,
 import asyncio
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 from unittest import mock
+from uuid import NAMESPACE_DNS, uuid5
 
 import msgspec
 from tests.simulation.hunting import Mutant, Pack, main
 
 from runnel.broker import followers, produce
+from runnel.broker.damage import Damages
 from runnel.broker.followers import FollowerSession
+from runnel.broker.partitions import Partitions
 from runnel.broker.shard import Shard
-from runnel.cluster import elections, isr_changes, membership
+from runnel.cluster import controller, elections, isr_changes, membership
 from runnel.cluster.drafting import Draft, Rules
 from runnel.groups.classic import ClassicGroup
-from runnel.log import checkpoint, recovery, scan, writer
+from runnel.log import checkpoint, reader, recovery, scan, writer
 from runnel.log.producers import Producers
 from runnel.log.reader import Reader
 from runnel.log.trimming import Trimmer
 from runnel.log.writer import Writer
 from runnel.model.errors import RunnelError
-from runnel.model.topic_config import FlushMode
+from runnel.model.ids import TopicId
+from runnel.model.topic_config import FlushMode, TopicConfig
 from runnel.net import buffers
 from runnel.net.inbox import Inbox
 from runnel.replica.commits import Commits
@@ -126,6 +131,42 @@ async def _finish_duplicate_at_once(partition: Any, begun: Any, epoch: Any, acks
 _finish = produce._finish
 
 
+# --- damage and deletion
+
+
+class _Whatever(int):
+    """A checksum that every other one equals."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = int.__hash__
+
+
+def _any_checksum(*_: Any) -> int:
+    return _Whatever()
+
+
+def _heals_at_once(self: Partition) -> bool:
+    return self.is_follower and bool(self.log.damage)
+
+
+def _create_under_the_same_id(image: Any, specs: Any, new_id: Any, *rest: Any) -> Any:
+    return _create_topics(image, specs, lambda: TopicId(uuid5(NAMESPACE_DNS, specs[0].name)), *rest)
+
+
+_create_topics = controller.create_topics
+
+
+async def _remove_whatever_is_unknown(self: Partitions, image: Any) -> None:
+    known = {str(topic_id) for topic_id in image.topics}
+    names = self._disk.list("partitions")
+    await self._remove_folders([name for name in names if name.rpartition("-")[0] not in known])
+
+
 # --- replication
 
 
@@ -202,6 +243,13 @@ def _clean_registration(broker: Any, identity: Any, past: Any) -> Any:
 
 
 _registration = membership._registration
+
+THREE = {"brokers": 3, "replicas": 3}
+SAFE = TopicConfig(
+    flush_mode=FlushMode.COMMIT, min_insync_replicas=2, segment_bytes=2_000, segment_ms=1_500, index_interval_bytes=200,
+    retention_ms=-1, min_cleanable_dirty_ratio=0.0, message_timestamp_after_max_ms=10**9,
+)  # fmt: skip
+SMALL = replace(SAFE, min_insync_replicas=1)
 
 MUTANTS = [
     Mutant(
@@ -320,18 +368,17 @@ MUTANTS = [
         "cross-epochs",
         "an acknowledgement belongs to the epoch in which was appended",
         ((Partition, "_must_lead", _nothing), (Commits, "fail", _nothing)),
+        alone="tests/replica/test_partition.py::test_a_new_epoch_ends_the_promises_of_the_last_one",
     ),
     Mutant(
-        "unsettled",
-        "a new leader tells no end before it knows it",
-        ((Partition, "settled", True),),
-        ("kill",),
-        {"brokers": 3, "replicas": 3},
+        "unsettled", "a new leader tells no end before it knows it", ((Partition, "settled", True),), ("kill",), THREE
     ),
     Mutant(
         "old-shard",
         "groups are kept in the epoch in which they were read",
         ((Shard, "_is_led", True), (Shard, "belongs_to", _yes)),
+        ("elect", "kill"),
+        {**THREE, "fault_every_s": 0.4, "load_s": 12.0, "session_s": 1.5, "down_s": (0.3,), "members": 2},
     ),
     Mutant("shard-half-read", "groups are read when all of their log is committed", ((Shard, "_settled", _done),)),
     Mutant(
@@ -340,7 +387,53 @@ MUTANTS = [
         ((FollowerSession, "next_news", _told_again),),
         alone="tests/broker/test_followers.py::test_what_was_answered_is_not_answered_again_in_the_same_answer",
     ),
-    Mutant("false-rot", "a file that was exchanged is not a rotten one", ((Reader, "_stands", _yes),)),
+    Mutant(
+        "false-rot",
+        "a file that was exchanged is not a rotten one",
+        ((Reader, "_stands", _yes),),
+        ("kill", "elect", "stop", "kill-all"),
+        {**THREE, "topic": SMALL, "cold_chance": 0.6, "disk_s": (0.00005, 0.03)},
+    ),
+    Mutant(
+        "rot-served",
+        "no batch leaves with a wrong checksum",
+        ((reader, "crc32c", _any_checksum),),
+        ("rot", "elect"),
+        {**THREE, "topic": SAFE},
+    ),
+    Mutant(
+        "rot-kept",
+        "whose copy is damaged says so, and leads no more",
+        ((Damages, "found", _nothing),),
+        ("rot", "elect"),
+        {**THREE, "topic": SAFE},
+    ),
+    Mutant(
+        "healed-early",
+        "damage is cut off when nobody counts on the copy any more",
+        ((Partition, "may_heal", property(_heals_at_once)),),
+        ("rot", "elect", "kill"),
+        {**THREE, "topic": SAFE},
+    ),
+    Mutant(
+        "same-id",
+        "a topic that is made again is another one",
+        ((controller, "create_topics", _create_under_the_same_id),),
+        ("kill", "pause"),
+        {**THREE, "drafts": True},
+    ),
+    Mutant(
+        "deleted-kept",
+        "what was deleted goes from every disk",
+        ((Partitions, "remove_data", _done),),
+        given={**THREE, "drafts": True},
+    ),
+    Mutant(
+        "unknown-removed",
+        "what nobody knows is left alone",
+        ((Partitions, "_tidy_up", _remove_whatever_is_unknown),),
+        alone="tests/broker/test_partitions.py::test_what_nobody_knows_is_left_alone",
+    ),
     Mutant(
         "buffer-reused",
         "a receive buffer is used again when its requests are answered",

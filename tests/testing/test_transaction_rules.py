@@ -10,8 +10,9 @@ from runnel.testing.history import Assigned, History, Looked, Poll, Send, Status
 IN, OUT, BESIDE = "orders/0", "ledger/0", "ledger/1"
 
 
-def written(transaction: Transaction, key: str, value: str, offset: int, source: str | None = None) -> Send:
-    send = Send(transaction.process, key, value, offset=offset, transactional=True, source=source)
+def written(transaction: Transaction, key: str, value: str, offset: int, source: int | None = None) -> Send:
+    send = Send(transaction.process, key, value, offset=offset, transactional=True)
+    send.source = None if source is None else (IN, source)
     transaction.sends.append(send)
     return send
 
@@ -22,8 +23,8 @@ def good() -> History:
     history.sends += [Send("p", IN, f"o{n}", n, n + 0.5, Status.OK, n) for n in range(2)]
     first, second = Transaction("t"), Transaction("u", reads={OUT: [(0, "e0")]})
     given_up, unknown = Transaction("v"), Transaction("w")
-    written(first, OUT, "e0", 0, source="o0")
-    written(first, OUT, "e1", 1, source="o1")
+    written(first, OUT, "e0", 0, source=0)
+    written(first, OUT, "e1", 1, source=1)
     written(second, OUT, "x0", 3)
     written(second, BESIDE, "x1", 0)
     written(given_up, OUT, "y0", 5)
@@ -77,7 +78,7 @@ def plant_write_cycle(history: History) -> None:
 
 def plant_transformed_twice(history: History) -> None:
     again = Transaction("t2")
-    history.sends.append(written(again, OUT, "e0again", 9, source="o0"))
+    history.sends.append(written(again, OUT, "e0again", 9, source=0))
     history.transactions.append(again)
     again.becomes(Status.OK)
     read_at_the_end(history, OUT, (9, "e0again"))
@@ -92,7 +93,8 @@ def plant_not_transformed(history: History) -> None:
 
 def plant_transformed_disorder(history: History) -> None:
     for send in history.transactions[0].sends:
-        send.source = {"o0": "o1", "o1": "o0"}[send.source or ""]
+        assert send.source is not None
+        send.source = IN, 1 - send.source[1]
 
 
 PLANTS: dict[str, Callable[[History], None]] = {

@@ -31,7 +31,7 @@ class Send:
     durable: bool = True  # sent with acks=all: what is acknowledged must survive
     idempotent: bool = True
     transactional: bool = False  # then its status is that of its transaction
-    source: str | None = None  # the message that was turned into this one
+    source: tuple[str, int] | None = None  # where the message lies that was turned into this one
 
 
 @dataclass(slots=True)

@@ -118,7 +118,9 @@ class Transactor:
         assert message.value is not None
         order = message.value.partition(b"|")[0].decode()
         where = TopicPartition(LEDGER, message.partition % self._plan.partitions)
-        await self._send(producer, transaction, where, f"{order}>{self._client.process}.{self._sent}", order)
+        value = f"{order}>{self._client.process}.{self._sent}"
+        source = str(TopicPartition(message.topic, message.partition)), message.offset
+        await self._send(producer, transaction, where, value, source)
 
     # --- one transaction
 
@@ -137,8 +139,9 @@ class Transactor:
         return transaction
 
     async def _send(
-        self, producer: Producer, transaction: Transaction, where: TopicPartition, value: str, source: str | None = None
-    ) -> None:
+        self, producer: Producer, transaction: Transaction, where: TopicPartition, value: str,
+        source: tuple[str, int] | None = None,
+    ) -> None:  # fmt: skip
         self._sent += 1
         send = Send(
             self._client.process, str(where), value, self._client.now(), status=Status.FAIL,

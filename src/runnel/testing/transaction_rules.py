@@ -13,9 +13,12 @@ that is legal, and not looked for.
 
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import TypeAlias
 
 from runnel.testing.facts import Anomaly, Facts
 from runnel.testing.history import Status
+
+Place: TypeAlias = tuple[str, int]  # partition and offset
 
 
 def _fractured(facts: Facts) -> Iterator[Anomaly]:
@@ -60,9 +63,9 @@ def _write_cycle(facts: Facts) -> Iterator[Anomaly]:
         yield Anomaly("write-cycle", "", f"{len(left)} transactions read from each other: {values[:6]}")
 
 
-def _transformed(facts: Facts) -> dict[str, dict[str, list[tuple[int, str]]]]:
+def _transformed(facts: Facts) -> dict[str, dict[Place, list[tuple[int, str]]]]:
     """Per partition, where what each source was turned into lies: those that somebody read as committed."""
-    found: dict[str, dict[str, list[tuple[int, str]]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[str, dict[Place, list[tuple[int, str]]]] = defaultdict(lambda: defaultdict(list))
     for key, where in facts.offsets.items():
         for value, offsets in where.items():
             send = facts.sends.get(value)
@@ -89,21 +92,18 @@ def _not_transformed(facts: Facts) -> Iterator[Anomaly]:
         if look.group == group:
             committed.update(look.offsets)
     for key, bound in sorted(committed.items()):
-        for offset, values in sorted(facts.log.get(key, {}).items()):
-            if offset < bound and not values & done:
-                yield Anomaly("not-transformed", key, f"{sorted(values)} at {offset}; group {group} is at {bound}")
+        missing = [offset for offset in sorted(facts.log.get(key, ())) if offset < bound and (key, offset) not in done]
+        if missing:
+            yield Anomaly("not-transformed", key, f"what lies at {missing[:5]}; group {group} is at {bound}")
 
 
 def _transformed_disorder(facts: Facts) -> Iterator[Anomaly]:
-    places = {value: (key, offsets[0]) for key, where in facts.offsets.items() for value, offsets in where.items()}
     for key, sources in _transformed(facts).items():
-        last: dict[str, tuple[int, str]] = {}
-        for _, source in sorted((min(results)[0], source) for source, results in sources.items()):
-            origin, offset = places.get(source, ("", -1))
-            before = last.get(origin, (-1, ""))
-            if origin and offset < before[0]:
-                yield Anomaly("transformed-disorder", key, f"{source} of {origin} at {offset} came after {before[1]}")
-            last[origin] = offset, source
+        last: dict[str, int] = {}
+        for _, (origin, offset) in sorted((min(results)[0], source) for source, results in sources.items()):
+            if offset < last.get(origin, -1):
+                yield Anomaly("transformed-disorder", key, f"{origin} {offset} came after {last[origin]}")
+            last[origin] = offset
 
 
 TRANSACTION_RULES = (

@@ -67,12 +67,11 @@ class Producing:
 
         `adds`: the partitions that are written to are to be added to the transaction.
         """
-        guards: dict[int, Guard | RunnelError] = {}
-        if transactional_id is not None:
+        if transactional_id is None:
+            begun = [(self._begin(append, acks), _epoch_of(append)) for append in appends]
+        else:
             guards = await self._admitted(appends, Claim(transactional_id, adds, timeout_ms))
-        begun = [
-            (self._begin(append, acks, guards.get(number)), _epoch_of(append)) for number, append in enumerate(appends)
-        ]
+            begun = [(self._begin(append, acks, guards.get(n)), _epoch_of(append)) for n, append in enumerate(appends)]
         let_pass()
         results: list[Produced | RunnelError] = []
         for append, (result, epoch) in zip(appends, begun, strict=True):
@@ -95,7 +94,7 @@ class Producing:
         return await admit(self._gate, claim, first) if first else {}
 
     def _begin(
-        self, append: Append, acks: int, guard: Guard | RunnelError | None
+        self, append: Append, acks: int, guard: Guard | RunnelError | None = None
     ) -> "Appended | asyncio.Future[Appended] | RunnelError":
         partition, batch = append
         if isinstance(partition, RunnelError):

@@ -346,11 +346,11 @@ class Partition:
 
     def _advance(self, high_watermark: Offset) -> None:
         """The high watermark moves on: wake whoever can read more."""
-        stable = self.last_stable_offset
+        stable, size = self._stable, self.log.size_bytes
         self._reach(high_watermark)
-        self._readers.wake(self.log.size_bytes)
-        if self.last_stable_offset > stable:
-            self._committed_readers.wake(self.log.size_bytes)
+        self._readers.wake(size)
+        if self._stable > stable:
+            self._committed_readers.wake(size)
 
     def _reach(self, high_watermark: Offset) -> None:
         """What is committed ends here; what is stable follows from it and from the log alone."""

@@ -30,8 +30,9 @@ class Readers:
         """The bound moved; the log has so many bytes now."""
         # At least one: retention may have made the log smaller meanwhile.
         grown, self._bytes_seen = max(size_bytes - self._bytes_seen, 1), size_bytes
-        for watcher in list(self._watchers):
-            watcher.grown(grown)
+        if self._watchers:
+            for watcher in list(self._watchers):
+                watcher.grown(grown)
 
     def wake_all(self) -> None:
         """What they wait for may never come: let them look."""

@@ -79,8 +79,11 @@ def test_what_would_need_too_large_a_table_is_refused_at_once(pattern: str) -> N
         Pattern(pattern)
 
 
-def test_a_name_with_foreign_characters_never_matches() -> None:
-    assert not Pattern(".*").matches("über")
+def test_a_name_with_foreign_characters_matches_only_what_may_be_any_character() -> None:
+    assert Pattern(".*").matches("über")
+    assert Pattern("[^a]ber").matches("über")
+    assert not Pattern("[a-z]*").matches("über")
+    assert not Pattern("über").matches("über")
 
 
 def test_an_expression_is_resolved_once_for_each_picture_of_the_topics() -> None:

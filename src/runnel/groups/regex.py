@@ -1,8 +1,8 @@
-"""Regular expressions over topic names, matched in linear time.
+"""Regular expressions over names (of topics, of transactional ids), matched in linear time.
 
 A subscription's expression runs on the broker, for every topic, and comes from anybody. Python's `re` backtracks: one
 hostile pattern stalls it for ever. So an expression is compiled here to a finite table (a deterministic automaton over
-the 65 characters a topic name can have), and matching is one look-up a character. Compiling is bounded too: an
+the characters that names can have), and matching is one look-up a character. Compiling is bounded too: an
 expression whose table would get too large is refused when the member subscribes, never later.
 
 An expression must match the whole name, as in Kafka.
@@ -11,7 +11,7 @@ An expression must match the whole name, as in Kafka.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from runnel.groups.regex_syntax import ALPHABET, Chars, Choice, Edge, Node, Parser, Repeat, Sequence
+from runnel.groups.regex_syntax import ALPHABET, OTHER, Chars, Choice, Edge, Node, Parser, Repeat, Sequence
 from runnel.model.errors import InvalidRegularExpression
 
 PATTERN_CHARS_MAX = 2_000
@@ -102,8 +102,9 @@ class Pattern:
 
     def matches(self, name: str) -> bool:
         state, table, classes = 0, self._table, self._classes
+        other = classes[OTHER]
         for char in name:
-            state = table[state][classes.get(char, -1)]  # the last column is for what no name has
+            state = table[state][classes.get(char, other)]
             if state < 0:
                 return False
         return self._accepting[state]
@@ -118,7 +119,7 @@ class Pattern:
             for node in nodes:
                 for column in reads[node]:
                     steps.setdefault(column, set()).add(automaton.then[node])
-            row = [-1] * (len(columns) + 1)
+            row = [-1] * len(columns)
             for column, step in steps.items():
                 target = automaton.closure(step)
                 work += len(step) + len(target)

@@ -1,4 +1,4 @@
-"""The syntax of regular expressions over topic names: from text to a tree.
+"""The syntax of regular expressions over names: from text to a tree.
 
 It is RE2's, as in Kafka, without what can't be decided by a finite table or makes no sense in a name: no look-around,
 no back references, no word boundaries.
@@ -10,21 +10,23 @@ from dataclasses import dataclass
 
 from runnel.model.errors import InvalidRegularExpression
 
-ALPHABET = string.ascii_letters + string.digits + "._-"  # of topic names
+OTHER = "\uffff"  # stands for every character that is not in ASCII, or can't be seen
+ALPHABET = string.ascii_letters + string.digits + string.punctuation + " " + OTHER
 REPETITIONS_MAX = 2_000
 NESTING_MAX = 50
 
 _ALL = frozenset(ALPHABET)
 _DIGITS = frozenset(string.digits)
+_SPACE = frozenset(" ")
 _WORD = frozenset(string.ascii_letters + string.digits + "_")
-_ESCAPES = {"d": _DIGITS, "D": _ALL - _DIGITS, "w": _WORD, "W": _ALL - _WORD, "s": frozenset[str](), "S": _ALL}
+_ESCAPES = {"d": _DIGITS, "D": _ALL - _DIGITS, "w": _WORD, "W": _ALL - _WORD, "s": _SPACE, "S": _ALL - _SPACE}
 _POSIX = {
     "alnum": frozenset(string.ascii_letters + string.digits),
     "alpha": frozenset(string.ascii_letters),
     "digit": _DIGITS,
     "lower": frozenset(string.ascii_lowercase),
     "upper": frozenset(string.ascii_uppercase),
-    "punct": frozenset("._-"),
+    "punct": frozenset(string.punctuation),
     "word": _WORD,
     "xdigit": frozenset(string.hexdigits),
 }
@@ -138,7 +140,7 @@ class Parser:
         return self.chars({char})
 
     def chars(self, allowed: Iterable[str]) -> Chars:
-        """Characters that no topic name has can stand in a pattern; they match nothing."""
+        """A character out of ASCII can stand in a pattern; it matches nothing."""
         if self.ignore_case:
             allowed = {form for char in allowed for form in (char.lower(), char.upper())}
         return Chars(_ALL & frozenset(allowed))

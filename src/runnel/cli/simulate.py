@@ -6,9 +6,9 @@ With --core, only the parts that decide about replication, in a model: a hundred
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from itertools import repeat
+from functools import partial
 from typing import TypeAlias
 
 import click
@@ -29,10 +29,12 @@ runnel simulate                                   seed 0
 runnel simulate --seeds 200 --jobs 2              seeds 0 to 199, on two cores
 runnel simulate --seed 117 --trace                one seed again, with all that happens in it
 runnel simulate --seeds 50 --faults power,kill    with these faults only
+runnel simulate --seeds 50 --transactions         with clients that use transactions
 runnel simulate --core --seeds 10000 --jobs 2     the rules of replication alone, in a model
 """
 
 AnyOutcome: TypeAlias = Outcome | cores.Outcome
+Runner: TypeAlias = Callable[..., AnyOutcome]
 
 
 @click.command(cls=Command, examples=EXAMPLES)
@@ -41,8 +43,9 @@ AnyOutcome: TypeAlias = Outcome | cores.Outcome
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Processes that share them.")
 @click.option("--faults", metavar="LIST", default="", help=f"Only these, of: {', '.join(FAULTS)}.")
 @click.option("--core", is_flag=True, help="Only the rules of replication, in a model: many more runs a minute.")
+@click.option("--transactions", is_flag=True, help="With clients that use transactions, beside all the others.")
 @click.option("--trace", is_flag=True, help="Print everything that happens (with one job).")
-def simulate(seed: int, seeds: int, jobs: int, faults: str, core: bool, trace: bool) -> int:
+def simulate(seed: int, seeds: int, jobs: int, faults: str, core: bool, transactions: bool, trace: bool) -> int:
     """Run brokers and clients under faults that a seed decides.
 
     The same seed gives the same run: its trace hash says so.
@@ -51,10 +54,14 @@ def simulate(seed: int, seeds: int, jobs: int, faults: str, core: bool, trace: b
     kinds, known = tuple(kind.strip() for kind in faults.split(",") if kind.strip()), CORE_FAULTS if core else FAULTS
     if unknown := [kind for kind in kinds if kind not in known]:
         raise click.UsageError(f"there is no fault {unknown[0]!r}: allowed are {', '.join(known)}.")
+    if core and transactions:
+        raise click.UsageError("--core has no transactions: leave one of the two out.")
+    short, whole = partial(cores.run, faults=kinds), partial(run, faults=kinds, transactions=transactions)
+    runner: Runner = short if core else whole
     begun = time.monotonic()
     outcomes: list[AnyOutcome] = []
     bad = 0
-    for outcome in _outcomes(range(seed, seed + seeds), jobs, kinds, core, trace):
+    for outcome in _outcomes(range(seed, seed + seeds), jobs, runner, CHUNK if core else 1, trace):
         outcomes.append(outcome)
         _show(outcome, seeds)
         bad += bool(outcome.violations)
@@ -62,18 +69,13 @@ def simulate(seed: int, seeds: int, jobs: int, faults: str, core: bool, trace: b
     return _sum_up(outcomes, time.monotonic() - begun)
 
 
-def _outcomes(seeds: range, jobs: int, kinds: tuple[str, ...], core: bool, trace: bool) -> Iterator[AnyOutcome]:
+def _outcomes(seeds: range, jobs: int, runner: Runner, chunk: int, trace: bool) -> Iterator[AnyOutcome]:
     if jobs == 1:
         for seed in seeds:
-            yield _run(seed, kinds, core, trace)
+            yield runner(seed, tracer=click.echo if trace else None)
         return
     with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(_run, seeds, repeat(kinds), repeat(core), chunksize=CHUNK if core else 1)
-
-
-def _run(seed: int, kinds: tuple[str, ...], core: bool, trace: bool = False) -> AnyOutcome:
-    tracer = click.echo if trace else None
-    return cores.run(seed, faults=kinds, tracer=tracer) if core else run(seed, faults=kinds, tracer=tracer)
+        yield from pool.map(runner, seeds, chunksize=chunk)
 
 
 def _show(outcome: AnyOutcome, seeds: int) -> None:

@@ -11,9 +11,12 @@ from runnel.cluster.image import Broker, BrokerState, Change, Delta, Image, Topi
 from runnel.cluster.image import Partition as Placed
 from runnel.model.errors import LeaderNotAvailable, NotLeader, StorageFailed, UnknownTopic
 from runnel.model.ids import BrokerId, Epoch, TopicId
+from runnel.model.seams import Disk
 from runnel.model.topic_config import TopicConfig
 from runnel.shell.clock import SystemClock
 from runnel.shell.disk import RealDisk
+from runnel.testing.clock import SeededRng
+from runnel.testing.disk import SimDisk
 from runnel.testing.gated_disk import GatedDisk
 
 ME, OTHER = BrokerId(1), BrokerId(2)
@@ -29,7 +32,7 @@ def image_of(*topics: Topic) -> Image:
     return Image("cluster").apply(Delta(topics={each.id: each for each in topics}, brokers={ME: Broker(ME, {})}))
 
 
-def partitions_on(disk: RealDisk) -> Partitions:
+def partitions_on(disk: Disk) -> Partitions:
     def fail(error: BaseException) -> None:
         raise AssertionError(error)
 
@@ -203,3 +206,24 @@ def test_what_is_opened_while_the_image_changes_gets_the_role_of_now(tmp_path: P
         disk.close()
 
     asyncio.run(main())
+
+
+def test_new_logs_cost_three_syncs_each_and_survive_a_power_loss() -> None:
+    """Segment and checkpoint are synced, then the names of both; the folders of all logs are made with one sync."""
+
+    async def main(seed: int) -> None:
+        disk = SimDisk(SeededRng(seed))
+        partitions = partitions_on(disk)
+        await partitions.start(image_of())
+        disk.calls.clear()
+        after = image_of(topic(GOOD, "good", *[ME] * 6))
+        await partitions.follow(Change(image_of(), after, Delta(topics={GOOD: after.topics[GOOD]})))
+        syncs = [call for call, _ in disk.calls if call.startswith("sync")]
+        assert len(syncs) == 6 * 3 + 1
+        survived = disk.crash()
+        assert survived.list(FOLDER) == [f"{GOOD}-{number}" for number in range(6)]
+        for folder in survived.list(FOLDER):
+            assert survived.list(f"{FOLDER}/{folder}") == ["00000000000000000000.log", "checkpoint"]
+
+    for seed in range(20):
+        asyncio.run(main(seed))

@@ -40,6 +40,19 @@ def test_what_is_written_is_read_and_private(disk: RealDisk, tmp_path: Path) -> 
     assert stat.S_IMODE((tmp_path / "data" / "partitions").stat().st_mode) == 0o700
 
 
+def test_many_folders_are_made_at_once_those_that_are_missing(disk: RealDisk, tmp_path: Path) -> None:
+    disk.make_dir("partitions")
+    disk.make_dirs("partitions", ["p-0", "p-1"])
+    disk.open("partitions/p-1/a", create=True).close()
+    disk.make_dirs("partitions", ["p-1", "p-2"])
+    assert disk.list("partitions") == ["p-0", "p-1", "p-2"]
+    assert disk.list("partitions/p-1") == ["a"]
+    assert stat.S_IMODE((tmp_path / "data" / "partitions" / "p-2").stat().st_mode) == 0o700
+    for name in ("..", "", "p-3/q"):
+        with pytest.raises((OSError, ValueError)):
+            disk.make_dirs("partitions", [name])
+
+
 def test_read_cached_gives_what_the_page_cache_has(disk: RealDisk) -> None:
     file = disk.open("a", create=True)
     file.write([b"x" * 3_000_000], 0)

@@ -10,12 +10,14 @@ Rule 3: nothing has a role before the image says that this broker serves: what a
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from uuid import UUID
 
 from runnel.broker.turns import by_turns, side_by_side
 from runnel.cluster.config_rules import topic_config
 from runnel.cluster.image import Change, Image, Topic
 from runnel.cluster.image import Partition as PartitionImage
+from runnel.log.checkpoint import sync_dir
 from runnel.log.files import Files
 from runnel.model.errors import Corruption, LeaderNotAvailable, NotLeader, RunnelError, StorageFailed, UnknownTopic
 from runnel.model.ids import BrokerId, PartitionKey, TopicId
@@ -182,7 +184,11 @@ class Partitions:
     async def _open_all(self, topics: Iterable[Topic]) -> list[Partition]:
         """Open what should be open here and is not; returns what could be opened."""
         async with self._turn:
-            found = await side_by_side(self._missing(topics), lambda missing: self._open_partition(*missing), AT_ONCE)
+            missing = list(self._missing(topics))
+            if missing:
+                folders = [str(PartitionKey(topic.id, number)) for topic, number, _ in missing]
+                await self._disk.offload(lambda: _make_folders(self._disk, folders))
+            found = await side_by_side(missing, lambda one: self._open_partition(*one), AT_ONCE)
         opened = [partition for partition in found if partition is not None]
         self._note_open(len(opened))
         return opened
@@ -296,6 +302,13 @@ def _partitions_of(topics: Iterable[Topic]) -> Iterator[tuple[PartitionKey, Part
 def _elsewhere(topic: Topic, me: BrokerId) -> Iterator[PartitionKey]:
     """The partitions of a topic that have no replica here."""
     return (PartitionKey(topic.id, n) for n, image in enumerate(topic.partitions) if me not in image.replicas)
+
+
+def _make_folders(disk: Disk, names: list[str]) -> None:
+    """Make those that are new with one sync for all; what can't be made fails alone, when it is opened."""
+    with suppress(OSError):
+        disk.make_dirs(FOLDER, names)
+    sync_dir(disk, FOLDER)
 
 
 def _remove(disk: Disk, names: list[str]) -> None:

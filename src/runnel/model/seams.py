@@ -82,6 +82,10 @@ class Disk(Protocol):
         """Make a folder (0700) and its missing parents; syncs each parent that changed."""
         ...
 
+    def make_dirs(self, path: str, names: Sequence[str]) -> None:
+        """Make folders (0700) in a folder, those that are not there; durable only after `sync_dir` of it."""
+        ...
+
     def rename(self, old: str, new: str) -> None:
         """Atomic; durable only after `sync_dir` of the parent."""
         ...

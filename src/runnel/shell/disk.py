@@ -15,6 +15,7 @@ import os
 import stat
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TypeVar
 
 from runnel.model.errors import DataInUse
@@ -156,6 +157,16 @@ class RealDisk:
             finally:
                 os.close(parent)
         os.close(self._folder(parts))  # a file or a link of that name is an error
+
+    def make_dirs(self, path: str, names: Sequence[str]) -> None:
+        parent = self._folder(_components(path))
+        try:
+            for name in names:
+                (plain,) = _components(name)
+                with suppress(FileExistsError):
+                    os.mkdir(plain, 0o700, dir_fd=parent)
+        finally:
+            os.close(parent)
 
     def rename(self, old: str, new: str) -> None:
         old_parent, old_name = self._parent(old)

@@ -311,6 +311,12 @@ class SimDisk:
                 raise _error(errno.ENOTDIR, path)
             folder = inner
 
+    def make_dirs(self, path: str, names: Sequence[str]) -> None:
+        self.called("make_dirs", path)
+        folder = self._folder(path)
+        for name in names:
+            folder.now.setdefault(name, _Folder())
+
     def rename(self, old: str, new: str) -> None:
         self.called("rename", old)
         old_folder, old_name = self._parent(old)

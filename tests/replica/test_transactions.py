@@ -330,6 +330,24 @@ def test_an_admission_is_void_once_a_marker_has_come(tmp_path: Path) -> None:
     in_memory(tmp_path, scenario)
 
 
+def test_the_next_transaction_is_admitted_while_the_end_of_the_last_one_comes(tmp_path: Path) -> None:
+    """Since version 2 a client writes on before every partition knows of the end; its epoch tells which is which."""
+
+    async def scenario(partition: Partition, disk: GatedDisk) -> None:
+        begin(partition, A)
+        guard = admitted(partition, A, epoch=1)
+        late = admitted(partition, B)
+        await end(partition, A, epoch=1, version=2)
+        data = batch(A, 0, epoch=1)
+        partition.append(data, check_produced(data), guard)
+        await end(partition, B, epoch=1, version=2)
+        data = batch(B, 0)
+        with pytest.raises(e.InvalidProducerEpoch):
+            partition.append(data, check_produced(data), late)
+
+    in_memory(tmp_path, scenario)
+
+
 def test_an_admission_is_void_once_the_role_has_changed(tmp_path: Path) -> None:
     async def scenario(partition: Partition, disk: GatedDisk) -> None:
         guard = admitted(partition, A)

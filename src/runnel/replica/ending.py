@@ -7,7 +7,8 @@ Rule 1: a batch belongs to the transaction that is open under its epoch, or open
         admitted. That counts only if no marker of its producer has come since before the coordinator was asked, and
         the partition was led in one epoch since then.
 Rule 2: since transactions of version 2 a marker carries the epoch of the producer's next transaction (KIP-890). It
-        ends lower epochs only: whatever is open in its own epoch is that next one.
+        ends lower epochs only: whatever is open in its own epoch is that next one. It voids no answer either: what
+        comes late has an epoch that the log refuses, and the next transaction may be admitted before it comes.
 Rule 3: a marker that has nothing left to do is done, and writes nothing: a coordinator that asks again must not be
         refused, or it would ask for ever (KAFKA-19999).
 """

@@ -41,6 +41,7 @@ from runnel.record.batch import TRANSACTIONAL, BatchHeader, read_header
 from runnel.record.control import marker
 from runnel.replica.commits import Commits
 from runnel.replica.ending import (
+    BUMPING,
     AlreadyEnded,
     Ending,
     Guard,
@@ -48,7 +49,6 @@ from runnel.replica.ending import (
     check_marker,
     check_member,
     ended,
-    is_late,
     is_open,
 )
 from runnel.replica.following import Answer, Append, AskAgain, BeginAt, Cut, Question, decide, high_watermark
@@ -256,7 +256,7 @@ class Partition:
         """End a transaction here; returns when that is committed, also if it was ended before; raises why not."""
         self.must_lead()
         self.must_have_enough()
-        if not is_late(ending, self.log.producers.get(ending.producer_id)):
+        if ending.version < BUMPING:
             self._guards.void(ending.producer_id, ended(ending))
         leader_epoch = self.leader_epoch
         batch = marker(

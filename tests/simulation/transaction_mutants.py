@@ -1,0 +1,154 @@
+"""Rules of transactions, each switched off on purpose.
+
+python -m tests.simulation.transaction_mutants [SEEDS [NAME...]]     prints the table: rule, the seed, what it saw
+"""
+
+import sys
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+from tests.simulation.hunting import Mutant, Pack, main
+
+from runnel.broker.endings import Endings
+from runnel.broker.gate import Gate
+from runnel.broker.markers import MarkerSender
+from runnel.broker.shard import Shard
+from runnel.groups import pending
+from runnel.groups.classic import ClassicGroup
+from runnel.log.log import Log
+from runnel.log.transactions import Transactions
+from runnel.replica.partition import Partition
+from runnel.testing.simulation import run
+from runnel.transactions import life, shard
+
+SEEDS_MAX = 60
+LATE = ("isolate", "cut", "pause", "slow", "reset", "client-kill")  # what makes requests come late
+LEADERS = ("kill", "pause", "isolate", "elect", "stop", "client-kill")  # what changes leaders and coordinators
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
+async def _done(*_: Any, **__: Any) -> None:
+    return None
+
+
+async def _none_aborted(*_: Any) -> list[Any]:
+    return []
+
+
+async def _admitted(self: Gate, transactional_id: str, producer_id: int, epoch: int, places: Any, **_: Any) -> Any:
+    return dict.fromkeys(places)
+
+
+def _ignores_ended(self: Transactions, upto: int) -> int | None:
+    """What a marker ended counts as stable before the marker is committed."""
+    while self._ended:
+        self._unstable.pop(self._ended.popleft()[1], None)
+    return next(iter(self._unstable), None)
+
+
+def _same_epoch(was: Any, new_id: Any) -> Any:
+    return was.identity
+
+
+def _fenced_in_the_same_epoch(was: Any, *arguments: Any, **options: Any) -> Any:
+    return replace(FENCED(was, *arguments, **options), epoch=was.epoch)
+
+
+def _forgotten(self: shard.TransactionShard, request: Any, was: Any, asks_again: bool, turn: Any) -> Any:
+    """Whoever comes next does not end what the one before it began."""
+    return self._renew(request, was, turn)
+
+
+def _told_once(self: MarkerSender, marker: Any, *_: Any) -> None:
+    """A marker counts as written, whatever the leader said."""
+    self._done(marker)
+
+
+async def _no_offsets(self: Endings, place: Any, topic: str, number: int) -> Any:
+    return None if topic.startswith("__") else await WRITE(self, place, topic, number)
+
+
+def _at_once(self: Shard[Any], step: Any) -> None:
+    """Orders are carried out before what was decided is committed."""
+    for order in step.orders:
+        self._carry_out(order)
+    step.orders.clear()
+    TAKE(self, step)
+
+
+def _none_pending(*_: Any) -> frozenset[Any]:
+    return frozenset()
+
+
+FENCED, WRITE, TAKE = life.fenced, Endings._write, Shard._take
+
+MUTANTS = [
+    Mutant(
+        "lso-at-high",
+        "committed messages are read up to the first open transaction",
+        ((Log, "first_unstable", _nothing),),
+    ),
+    Mutant(
+        "none-aborted",
+        "readers are told what was aborted",
+        ((Log, "aborted", _none_aborted), (Log, "aborted_cached", lambda *_: [])),
+    ),
+    Mutant("no-marker", "every partition is told how a transaction ended", ((Partition, "write_marker", _done),)),
+    Mutant("told-once", "a partition is told until it knows", ((MarkerSender, "_judged", _told_once),), LEADERS),
+    Mutant("no-group-marker", "groups are told how a transaction ended", ((Endings, "_write", _no_offsets),)),
+    Mutant("no-fencing", "each producer of an id has an epoch of its own", ((life, "_next", _same_epoch),), LATE),
+    Mutant(
+        "fenced-same-epoch",
+        "what is ended against its producer's will goes on under no epoch",
+        ((life, "fenced", _fenced_in_the_same_epoch),),
+        LATE,
+    ),
+    Mutant(
+        "left-open",
+        "what the producer before left open is aborted",
+        ((shard.TransactionShard, "_fence", _forgotten),),
+        ("client-kill", "pause", "kill"),
+    ),
+    Mutant(
+        "any-producer", "only the present producer ends a transaction", ((shard, "_check_producer", _nothing),), LATE
+    ),
+    Mutant(
+        "unverified",
+        "a batch opens a transaction only where its coordinator knows of it",
+        ((Gate, "admit", _admitted),),
+        LATE,
+    ),
+    Mutant(
+        "marker-uncommitted",
+        "a transaction has ended once its marker is committed",
+        ((Transactions, "first_unstable", _ignores_ended),),
+        LEADERS,
+    ),
+    Mutant(
+        "orders-first",
+        "how a transaction ends is kept before partitions are told",
+        ((Shard, "_take", _at_once),),
+        ("power", "kill", "power-all", "isolate", "elect"),
+    ),
+    Mutant(
+        "seatless-offsets",
+        "who lost its seat can't commit in a transaction",
+        ((ClassicGroup, "check_transaction", _nothing),),
+        ("pause", "client-kill", "isolate"),
+    ),
+    Mutant(
+        "pending-unseen",
+        "who asks for offsets waits for open transactions",
+        ((pending, "partitions", _none_pending),),
+        ("pause", "client-kill", "isolate", "slow"),
+    ),
+]
+PACK = Pack("txn", partial(run, transactions=True), MUTANTS, SEEDS_MAX)
+
+
+if __name__ == "__main__":
+    sys.exit(main([PACK], sys.argv[1:]))

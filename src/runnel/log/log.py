@@ -99,6 +99,8 @@ class Log:
             on_damage(one)
 
         state = State(folder, found, Damage(found_damage))
+        if found.file is not None:
+            files.put(state.active.log_path, found.file)
         writer = Writer(disk, files, state, config, clock, on_progress, on_fatal)
         reader = Reader(disk, files, state, writer, config.index_interval_bytes)
         await writer.keeper.opened(changed=found.scanned or not found.known)

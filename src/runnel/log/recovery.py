@@ -64,6 +64,7 @@ class Recovered:
     cuts: int = 0
     fresh: bool = False  # there was nothing at all
     damage: list[Corruption] = field(default_factory=list)
+    file: File | None = None  # of a new log, still open: somebody is about to write to it
 
 
 def recover(disk: Disk, folder: str, config: TopicConfig, now_ms: int) -> Recovered:
@@ -84,21 +85,23 @@ def recover(disk: Disk, folder: str, config: TopicConfig, now_ms: int) -> Recove
 def _new(disk: Disk, folder: str, now_ms: int) -> Recovered:
     """A log that begins. Its segment and its checkpoint are new names in one folder: one sync keeps both."""
     segment = Segment(folder, 0, 0, now_ms, Index())
-    file = disk.open(segment.log_path, create=True)
-    try:
-        checkpoints.sync(file)
-    finally:
-        file.close()
     nothing = Checkpoint(
         start_offset=0, recovery_offset=0, segment=0, position=0, created_ms=now_ms, snapshot=False,
         cleaned_offset=0, index=Index().mark(), epochs=[],
     )  # fmt: skip
+    found = Recovered([segment], Offset(0), Offset(0), Offset(0), [], Producers(), known=True, fresh=True)
+    found.file = file = disk.open(segment.log_path, create=True)
     try:
-        checkpoints.save(disk, folder, nothing)
-    except OSError:  # it can do without, as ever
-        checkpoints.sync_dir(disk, folder)
-        return Recovered([segment], Offset(0), Offset(0), Offset(0), [], Producers(), False, fresh=True)
-    return Recovered([segment], Offset(0), Offset(0), Offset(0), [], Producers(), True, fresh=True)
+        checkpoints.sync(file)
+        try:
+            checkpoints.save(disk, folder, nothing)
+        except OSError:  # it can do without, as ever
+            found.known = False
+            checkpoints.sync_dir(disk, folder)
+    except BaseException:
+        file.close()
+        raise
+    return found
 
 
 def _begin(disk: Disk, folder: str, names: list[str], decided: Checkpoint, now_ms: int) -> Checkpoint:

@@ -439,6 +439,8 @@ class Writer:
             self.abandon()
             raise
         self._state.take(found)
+        if found.file is not None:
+            self._files.put(self._state.active.log_path, found.file)
         self._cut_due = False
         await self.keeper.opened(changed=True)
         self.moved()

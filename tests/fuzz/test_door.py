@@ -44,6 +44,7 @@ TEXTS = [
     "range",
     "consumer",
     "__consumer_offsets",
+    "__transaction_state",
     "1",
     "[a-",
     "\U0001f600",

@@ -22,12 +22,12 @@ from runnel.wire.kafka import messages as m
 from runnel.wire.kafka.apis import API, Api
 from runnel.wire.kafka.error_codes import ErrorCode
 
-# As real 4.3 brokers advertise it, for the requests that a broker without transactions and access control has.
+# As real 4.3 brokers advertise it, for the requests that a broker without access control has.
 KAFKA_TABLE = {
     0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 8: (2, 10), 9: (1, 10), 10: (0, 6), 11: (0, 9), 12: (0, 4),
     13: (0, 5), 14: (0, 5), 15: (0, 6), 16: (0, 5), 18: (0, 4), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 5),
-    23: (2, 4), 32: (1, 4), 33: (0, 2), 35: (1, 5), 37: (0, 3), 42: (0, 2), 44: (0, 1), 47: (0, 0), 60: (0, 2),
-    61: (0, 0), 68: (0, 1), 69: (0, 1), 75: (0, 0),
+    23: (2, 4), 24: (0, 5), 25: (0, 4), 26: (0, 5), 27: (1, 2), 28: (0, 5), 32: (1, 4), 33: (0, 2), 35: (1, 5),
+    37: (0, 3), 42: (0, 2), 44: (0, 1), 47: (0, 0), 60: (0, 2), 61: (0, 0), 65: (0, 0), 66: (0, 2), 68: (0, 1), 69: (0, 1), 75: (0, 0),
 }  # fmt: skip
 
 WHO = m.ApiVersionsRequest(client_software_name="trap", client_software_version="1")

@@ -209,6 +209,21 @@ def test_an_end_that_comes_while_the_coordinator_is_asked_voids_its_answer(tmp_p
     run(tmp_path, scenario)
 
 
+def test_a_producer_may_go_on_while_its_last_transaction_is_ended(tmp_path: Path) -> None:
+    """KIP-890: the next transaction has another epoch; the coordinator lets it in when the last one has ended."""
+
+    async def scenario(rig: Rig) -> None:
+        rig.gate.meanwhile = lambda: rig.end(epoch=4, version=2)
+        await rig.commit(5, epoch=4, adds=True)
+        assert await rig.offset() == "UnstableOffsetCommit"
+        rig.gate.meanwhile = lambda: rig.end(epoch=5, version=2)
+        with pytest.raises(ConcurrentTransactions):
+            await rig.commit(6, epoch=4, adds=True)
+        assert await rig.offset() == 5
+
+    run(tmp_path, scenario)
+
+
 def test_a_new_role_voids_the_answer_too(tmp_path: Path) -> None:
     """Another leader may have ended the transaction in between."""
 

@@ -4,7 +4,7 @@ The state of groups lives in an internal compacted topic. A group belongs to one
 kept by the leader of that partition.
 
 Rule 1: offsets in a transaction are taken when its coordinator says that it is open and this partition part of it. That
-        counts only if no end of a transaction of this producer came here since before it was asked.
+        counts only if no end of that transaction came here since before it was asked.
 Rule 2: a coordinator that is not the last one that was heard of here is not even asked.
 Rule 3: whatever may be better in a moment is told in words that make a client of any age ask again.
 """
@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from runnel.broker.admission import Closed, Gate
+from runnel.broker.asking import Questions
 from runnel.broker.heard import Heard
 from runnel.broker.internal import GROUPS, TRANSACTIONS, ImageTopics
 from runnel.broker.partitions import Partitions
@@ -59,7 +60,6 @@ from runnel.model.errors import (
     RetriableError,
 )
 from runnel.model.seams import Clock, Rng
-from runnel.replica.ending import Guards
 from runnel.replica.partition import Partition
 
 ADMIT_TIMEOUT_MS: Final = 10_000  # how long a transaction's coordinator may take; clients wait 30 s and more
@@ -77,7 +77,7 @@ class Groups:
         self._clock = clock
         self._rng = rng
         self._gate = gate or Closed()
-        self._guards: defaultdict[int, Guards] = defaultdict(Guards)  # by the number of the shard
+        self._asking: defaultdict[int, Questions] = defaultdict(Questions)  # by the number of the shard
         self._heard = Heard()
         self._image: Image
         self._topics: ImageTopics
@@ -142,15 +142,13 @@ class Groups:
         check_name(request.group_id)
         shard = self.shards.of(request.group_id)
         number = self.shards.number_of(request.group_id)
-        guard = self._guards[number].of(request.producer_id)
         known_epoch = self._coordinator_epoch(transactional_id)
         if known_epoch < self._heard.newest(request.producer_id):
             raise CoordinatorLoading(f"who coordinates {transactional_id!r} is not known here yet: try again")
-        await self._admit(request, transactional_id, number, adds)
-        if not guard.valid:
-            raise ConcurrentTransactions(
-                f"a transaction of {transactional_id!r} ended while this one was being looked at: try again"
-            )
+        with self._asking[number].about(request.producer_id, request.producer_epoch) as question:
+            await self._admit(request, transactional_id, number, adds)
+        if question.void:
+            raise ConcurrentTransactions(f"a transaction of {transactional_id!r} has just been ended: try again")
         admitted = msgspec.structs.replace(request, coordinator_epoch=known_epoch)
         result: OffsetsCommitted = await shard.ask("commit_in_transaction", admitted)
         return result
@@ -184,11 +182,11 @@ class Groups:
         """Let the offsets that a transaction holds in a shard count, or drop them; returns when that is kept."""
         shard = self.shards.numbered(number)
         self._heard.note(producer_id, coordinator_epoch)
-        self._guards[number].void(producer_id, ConcurrentTransactions("the transaction has ended"))
         request = EndTransaction(
             producer_id=producer_id, producer_epoch=epoch, commit=commit, coordinator_epoch=coordinator_epoch,
             bumped=version >= BUMPED_SINCE,
         )  # fmt: skip
+        self._asking[number].end(request)
         try:
             await shard.ask("end_transaction", request)
         except (NotCoordinator, CoordinatorLoading) as error:  # as a leader would say it

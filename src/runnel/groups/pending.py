@@ -69,7 +69,7 @@ def _is_meant(request: EndTransaction, record: PendingRecord) -> bool:
         raise InvalidProducerEpoch(
             f"producer {request.producer_id} is in epoch {record.epoch} by now, not {request.producer_epoch}"
         )
-    return request.producer_epoch > record.epoch or not request.bumped
+    return request.ends(record.epoch)
 
 
 def _keep(group_id: str, record: PendingRecord, turn: Turn) -> None:

@@ -229,6 +229,10 @@ class EndTransaction(msgspec.Struct, frozen=True, kw_only=True):
     coordinator_epoch: int
     bumped: bool  # KIP-890: the epoch is that of the producer's next transaction
 
+    def ends(self, epoch: int) -> bool:
+        """Whether it means a transaction of this epoch."""
+        return epoch < self.producer_epoch or (epoch == self.producer_epoch and not self.bumped)
+
 
 class OffsetsCommitted(msgspec.Struct, frozen=True):
     """One entry for each offset asked for, in order."""

@@ -353,9 +353,7 @@ def test_whatever_is_interleaved_a_consumer_of_what_is_committed_sees_the_same_t
     log = data.draw(transactions())
     after, now, config = log, NOW, TopicConfig(delete_retention_ms=5)
     for _ in range(3):
-        after = compacted(
-            after, last=replayed(log).last_batches(), now_ms=now, config=TopicConfig(delete_retention_ms=5)
-        )
+        after = compacted(after, last=replayed(log).last_batches(), now_ms=now, config=config)
         assert committed_view(after) == committed_view(log)
         assert replayed(after).transactions.opened() == []
         now += 10

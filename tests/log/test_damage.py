@@ -407,6 +407,34 @@ def test_truncation_and_a_new_start_end_the_damage_they_remove() -> None:
     run(test)
 
 
+def test_a_file_that_is_cut_while_it_is_read_is_not_taken_for_a_rotten_one() -> None:
+    async def test(disk: SimDisk) -> None:
+        log = await filled(disk, WIDE)
+        disk.chill(lambda path: True)
+        offload, held = disk.offload, asyncio.Event()
+        begun = asyncio.Event()
+
+        async def late(work: Callable[[], Any]) -> Any:
+            begun.set()
+            await held.wait()
+            return await offload(work)
+
+        disk.offload = late  # type: ignore[method-assign]
+        reading = asyncio.create_task(log.read(8, 1000, 12))
+        await begun.wait()
+        disk.offload = offload  # type: ignore[method-assign]
+        await log.truncate(4)
+        other = bytearray(records.encode([Record(n, 2000, b"k", b"x" * 150, ()) for n in range(8)]))
+        batch.patch(other, 4, 1)
+        log.append_as_follower(bytes(other))
+        await log.idle()
+        held.set()
+        assert bytes(await reading) == other, "the batch that has offset 8 now"
+        assert log.damage == []
+
+    run(test)
+
+
 def test_known_damage_is_no_gap_of_compaction() -> None:
     async def test(disk: SimDisk) -> None:
         settings = config(cleanup_policy=frozenset({"compact"}), min_cleanable_dirty_ratio=0.0)

@@ -1,7 +1,8 @@
 """A log against a model of it: random appends, rolls, truncations, trims, crashes and reopenings.
 
 The promise: what was synced survives a power cut, what was written survives the death of the process, an offset
-always means the same message, and whatever was not acknowledged disappears as a whole tail or not at all.
+always means the same message, and whatever was not acknowledged disappears as a whole tail or not at all. Whoever reads
+what is committed sees what committed transactions wrote, and nothing of others, whatever files were lost.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from runnel.log.producers import Producers
 from runnel.model.errors import OffsetOutOfRange, OutOfOrderSequence
 from runnel.model.topic_config import FlushMode, TopicConfig
 from runnel.record import batch, records
+from runnel.record.control import marker, marker_in
 from runnel.record.records import Record
 from runnel.shell.disk import RealDisk
 from runnel.testing.clock import ManualClock, SeededRng
@@ -27,6 +29,7 @@ from runnel.testing.disk import Fault, PowerCut, SimDisk
 
 T = TypeVar("T")
 FOLDER = "partitions/p-0"
+TRANSACTIONAL = (11, 12, 13)  # producers
 KEYS = [b"a", b"b", b"c", b"d", b"a longer key than sixteen bytes"]
 
 
@@ -51,6 +54,7 @@ class LogMachine(RuleBasedStateMachine):
         self.epoch = 0
         self.synced = 0  # nothing below may ever get lost
         self.sequences: dict[int, int] = {}
+        self.producer_epochs: dict[int, int] = {}
         self.compacted_upto = 0
         self.log: Log = self.run(self.open)
 
@@ -116,8 +120,12 @@ class LogMachine(RuleBasedStateMachine):
         return bytearray(records.encode(made, producer_id=producer, producer_epoch=0, base_sequence=sequence))
 
     async def send(self, batches: list[bytearray]) -> list[Appended]:
-        pending = [self.log.append(b, batch.check_produced(b), leader_epoch=self.epoch) for b in batches]
+        pending = [self.log.append(b, self.header_of(b), leader_epoch=self.epoch) for b in batches]
         return [p if isinstance(p, Appended) else await p for p in pending]
+
+    def header_of(self, raw: bytearray) -> batch.BatchHeader:
+        header = batch.read_header(raw)
+        return header if header.control else batch.check_produced(raw)
 
     @rule(
         specs=st.lists(
@@ -127,7 +135,46 @@ class LogMachine(RuleBasedStateMachine):
         cut_at=st.one_of(st.none(), st.none(), st.integers(1, 12)),
     )  # fmt: skip
     def append(self, specs: list[tuple[int, int, int, int | None]], cut_at: int | None) -> None:
-        made = [self.make(*spec) for spec in specs]
+        self.append_all([self.make(*spec) for spec in specs], cut_at)
+
+    @rule(
+        steps=st.lists(
+            st.tuples(st.sampled_from(TRANSACTIONAL), st.sampled_from("dddcaCA"), st.integers(0, 4)),
+            min_size=1, max_size=8,
+        ),
+        cut_at=st.one_of(st.none(), st.none(), st.integers(1, 12)),
+    )  # fmt: skip
+    def transact(self, steps: list[tuple[int, str, int]], cut_at: int | None) -> None:
+        """Batches and markers of interleaved transactions; a capital letter ends the epoch too."""
+        made, is_open = [], {pid for pid, first in self.transactions()[0]}
+        for pid, kind, key in steps:
+            if kind == "d":
+                made.append(self.make_transactional(pid, key))
+                is_open.add(pid)
+            elif pid in is_open:
+                made.append(self.make_marker(pid, commit=kind in "cC", bump=kind.isupper()))
+                is_open.remove(pid)
+        self.append_all(made, cut_at)
+
+    def make_transactional(self, pid: int, key: int) -> bytearray:
+        self.clock.advance(1)
+        sequence, now = self.sequences.get(pid, 0), self.clock.wall_ms()
+        self.sequences[pid] = sequence + 1
+        return bytearray(
+            records.encode(
+                [Record(0, now, KEYS[key], b"%d of %d" % (sequence, pid))], producer_id=pid, base_sequence=sequence,
+                producer_epoch=self.producer_epochs.get(pid, 0), transactional=True,
+            )
+        )  # fmt: skip
+
+    def make_marker(self, pid: int, *, commit: bool, bump: bool) -> bytearray:
+        self.clock.advance(1)
+        epoch = self.producer_epochs.get(pid, 0) + bump
+        self.producer_epochs[pid] = epoch
+        self.sequences[pid] = 0 if bump else self.sequences.get(pid, 0)
+        return marker(pid, epoch, commit=commit, coordinator_epoch=0, timestamp_ms=self.clock.wall_ms())
+
+    def append_all(self, made: list[bytearray], cut_at: int | None) -> None:
         results: list[Appended] = []
 
         async def work() -> None:
@@ -232,6 +279,20 @@ class LogMachine(RuleBasedStateMachine):
     def kill(self) -> None:
         self.recover(power=False)
 
+    @rule(suffix=st.sampled_from([".transactions", ".producers", ".index"]), garbage=st.booleans())
+    def lose_files(self, suffix: str, garbage: bool) -> None:
+        """Everything but the batches can be lost."""
+        self.run(self.log.close)
+        for name in [name for name in self.disk.list(FOLDER) if name.endswith(suffix)]:
+            if garbage:
+                file = self.disk.open(f"{FOLDER}/{name}")
+                file.write([b"garbage"], file.size() // 2)
+                file.close()
+            else:
+                self.disk.remove(f"{FOLDER}/{name}")
+        self.log = self.run(self.open)
+        assert self.log.end_offset == self.end
+
     @rule()
     def crash(self) -> None:
         self.recover(power=True)
@@ -272,11 +333,31 @@ class LogMachine(RuleBasedStateMachine):
         self.forget_sequences()
 
     def forget_sequences(self) -> None:
-        self.sequences = {}
+        self.sequences, self.producer_epochs = {}, {}
         for b in self.batches:
             header = batch.read_header(b)
             if header.producer_id >= 0:
-                self.sequences[header.producer_id] = header.base_sequence + header.count
+                if header.producer_epoch != self.producer_epochs.get(header.producer_id, 0):
+                    self.sequences[header.producer_id] = 0
+                    self.producer_epochs[header.producer_id] = header.producer_epoch
+                if not header.control:
+                    self.sequences[header.producer_id] = header.base_sequence + header.count
+
+    def transactions(self) -> tuple[list[tuple[int, int]], list[tuple[int, int, int]]]:
+        """Producer id and first offset of those that are open; with the offset of the marker, of those aborted."""
+        is_open: dict[int, int] = {}
+        aborted = []
+        for b in self.batches:
+            header = batch.read_header(b)
+            if header.control:
+                first = is_open.pop(header.producer_id, -1)
+                said = marker_in(b)
+                assert said is not None
+                if first >= 0 and not said.commit:
+                    aborted.append((header.producer_id, first, header.base_offset))
+            elif header.transactional:
+                is_open.setdefault(header.producer_id, header.base_offset)
+        return list(is_open.items()), aborted
 
     # --- what must hold
 
@@ -321,10 +402,76 @@ class LogMachine(RuleBasedStateMachine):
         sent = {r.offset: r for b in expected for r in records.decode(b)}
         kept = {r.offset: r for b in found for r in records.decode(b)}
         assert kept.items() <= sent.items()
-        latest = {r.key: r for r in sent.values()}
+        decided = {r.offset: r for b in expected if self.counts(b) for r in records.decode(b)}
+        latest = {r.key: r for r in decided.values()}
         for offset, record in sent.items():
-            if offset >= max(self.compacted_upto, self.start) or latest[record.key] == record:
+            if offset >= max(self.compacted_upto, self.start) or latest.get(record.key) == record:
                 assert kept.get(offset) == record
+
+    def counts(self, raw: bytes) -> bool:
+        """Whether a batch is no marker, and of no transaction that is open or was aborted."""
+        header = batch.read_header(raw)
+        is_open, aborted = self.transactions()
+        return not header.control and not (
+            header.transactional
+            and (
+                any(pid == header.producer_id and first <= header.base_offset for pid, first in is_open)
+                or any(pid == header.producer_id and first <= header.base_offset < end for pid, first, end in aborted)
+            )
+        )
+
+    @rule(part=st.integers(0, 20), bytes_max=st.sampled_from([1, 400, 10**6]))
+    def read_committed(self, part: int, bytes_max: int) -> None:
+        """What a consumer sees that is told of aborted transactions: all that counts, and nothing else."""
+        stable = self.log.first_unstable(self.end)
+        upto = self.end if stable is None else int(stable)
+        first = self.start + (upto - self.start) * part // 20
+        seen = self.run(lambda: self.consume(first, bytes_max, upto))
+        counting = [b for b in self.batches if self.counts(b)]
+        expected = [r for b in counting for r in records.decode(b) if first <= r.offset < upto]
+        if self.compacted:
+            assert {r.offset: r for r in seen}.items() <= {r.offset: r for r in expected}.items()
+            assert {r.key: r for r in seen} == {r.key: r for r in expected}
+        else:
+            assert seen == expected
+
+    async def consume(self, offset: int, bytes_max: int, upto: int) -> list[Record]:
+        seen, first = [], offset
+        while data := await self.log.read(offset, bytes_max, upto):
+            found = list(batch.headers(data))
+            end = found[-1][1].last_offset + 1
+            cached = self.log.aborted_cached(offset, end)
+            aborted = await self.log.aborted(offset, end)
+            assert cached is None or cached == aborted
+            assert self.log.aborted_cached(offset, end) == aborted
+            skipped: set[int] = set()
+            for at, header in found:
+                raw = bytes(data[at : at + header.size])
+                skipped |= {pid for pid, begin in aborted if begin <= header.last_offset}
+                aborted = [one for one in aborted if one.first_offset > header.last_offset]
+                if header.control:
+                    skipped.discard(header.producer_id)
+                elif header.producer_id not in skipped:
+                    seen += [r for r in records.decode(raw) if r.offset >= first]
+            offset = end
+        return seen
+
+    @invariant()
+    def nothing_open_is_stable(self) -> None:
+        if not hasattr(self, "log") or self.disk.dead:
+            return
+        is_open, _ = self.transactions()
+        unstable = self.log.first_unstable(self.end)
+        remaining = [
+            header.base_offset
+            for header in map(batch.read_header, self.present())
+            if header.transactional and not header.control and (header.producer_id, header.base_offset) in is_open
+        ]
+        if not is_open:
+            assert unstable is None
+        elif remaining:
+            assert unstable is not None
+            assert self.start <= unstable <= min(remaining)
 
     async def everything(self) -> list[bytes]:
         found, offset = [], int(self.log.start_offset)
@@ -354,11 +501,13 @@ class LogMachine(RuleBasedStateMachine):
             return
         replayed = Producers()
         for b in self.present():
-            replayed.replay(batch.read_header(b), 0)
+            replayed.replay(batch.read_header(b), 0, marker_in(b))
         for producer in replayed:  # of those that retention removed it may know more
             known = self.log.producers.get(producer.producer_id)
             assert known is not None
-            assert known.batches[-len(producer.batches) :] == producer.batches
+            assert known.epoch == producer.epoch
+            assert not producer.batches or known.batches[-len(producer.batches) :] == producer.batches
+            assert (known.txn_first_offset < 0) == (producer.txn_first_offset < 0)
         for b in self.present():
             header = batch.read_header(b)
             assert self.log.epochs.epoch_of(header.base_offset) == header.leader_epoch

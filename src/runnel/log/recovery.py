@@ -273,19 +273,23 @@ class _Recovery:
         self.trusted = True
         if known.snapshot:
             older = [snapshot for snapshot in self.snapshots if snapshot <= self.end]
-            synced = [*self.segments, segment]
-            self.producers = load_producers(self.disk, self.folder, older, synced, self.end, self.now_ms)
-            self._resume_outcomes(synced, known.position)
+            self._resume_producers(older, [*self.segments, segment], known.position)
         return [(segment, known.position), *((self._segment(base), 0) for base in self.bases[at + 1 :])]
 
-    def _resume_outcomes(self, synced: list[Segment], position: int) -> None:
-        """Know again which transactions were aborted in the segment that was written to, up to the recovery point."""
+    def _resume_producers(self, snapshots: list[Offset], synced: list[Segment], position: int) -> None:
+        """Know the producers again as of the recovery point, and what was aborted in the segment that has it."""
+        begin, self.producers = newest_snapshot(self.disk, self.folder, snapshots, synced)
+        replay(self.disk, synced, self.producers, begin, self.end, self.now_ms)
+        built = begin != self.end
         transactions = self.producers.transactions
         if transactions.since < self.end:
             ends = [*(segment.base_offset for segment in synced[1:]), self.end]
             extents = [Extent(segment, segment.size, end) for segment, end in zip(synced, ends, strict=True)]
             extents[-1] = extents[-1]._replace(size=position)
-            transactions.aborted = load_or_build_outcomes(self.disk, extents, transactions.since)[-1].aborted
+            found = load_or_build_outcomes(self.disk, extents, transactions.since)
+            built = built or len(found) > 1
+            transactions.aborted = found[-1].aborted
+        self.scanned = self.scanned or built  # so that it is written down
 
     def _leave(self, segment: Segment, next_offset: int) -> None:
         """The log goes on in another segment."""
@@ -411,19 +415,28 @@ def load_producers(
 ) -> Producers:
     """The producers as they were before `end_offset`: the newest good snapshot, and the log from there on.
 
-    A snapshot from before the log's start is of no use: batches between the two are gone, and a producer of whom only
-    the older half is known would be refused for ever. Which transactions were aborted in the last segment is not known.
+    Which transactions were aborted in the last segment is not told.
     """
-    begin, producers = 0, Producers()
+    begin, producers = newest_snapshot(disk, folder, snapshots, segments)
+    replay(disk, segments, producers, begin, end_offset, now_ms)
+    producers.transactions.aborted = Aborted()
+    return producers
+
+
+def newest_snapshot(
+    disk: Disk, folder: str, snapshots: list[Offset], segments: list[Segment]
+) -> tuple[int, Producers]:  # fmt: skip
+    """The newest good one of these snapshots, and its offset; nobody, before everything, if there is none.
+
+    A snapshot from before the log's start is of no use: batches between the two are gone, and a producer of whom only
+    the older half is known would be refused for ever.
+    """
     for offset in reversed([offset for offset in snapshots if offset >= segments[0].base_offset]):
         data = checkpoints.read_small(disk, f"{folder}/{numbered(offset, PRODUCERS)}")
         found = Producers.from_bytes(data, offset) if data is not None else None
         if found is not None:
-            begin, producers = offset, found
-            break
-    replay(disk, segments, producers, begin, end_offset, now_ms)
-    producers.transactions.aborted = Aborted()
-    return producers
+            return offset, found
+    return 0, Producers()
 
 
 def replay(

@@ -28,14 +28,16 @@ class Coordinator:
     def __init__(self, answers: Mapping[Place, e.RunnelError | None] | e.RunnelError | None = None) -> None:
         self.answers = answers or {}
         self.asked: list[tuple[str, int, int, list[Place], bool]] = []
+        self.known_epochs: list[int] = []
         self.open = asyncio.Event()
         self.open.set()
 
     async def admit(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: Sequence[Place], *,
-        add: bool, timeout_ms: int,
+        add: bool, timeout_ms: int, coordinator_epoch: int = -1,
     ) -> Mapping[Place, e.RunnelError | None]:  # fmt: skip
         self.asked.append((transactional_id, producer_id, epoch, list(partitions), add))
+        self.known_epochs.append(coordinator_epoch)
         await self.open.wait()
         if isinstance(self.answers, e.RunnelError):
             raise self.answers
@@ -86,6 +88,18 @@ def test_the_coordinator_is_asked_once_for_all_partitions_and_once_for_a_transac
         await end(one)
         await client.send((one, sent(3)), (two, sent(2)))
         assert client.gate.asked[1:] == [(ID, PRODUCER, 0, [("t", 0)], adds)]
+
+    run(scenario)
+
+
+def test_whoever_is_asked_has_to_be_as_new_as_the_coordinator_of_the_last_marker(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        one, two = await open_partition(0), await open_partition(1)
+        client = Client(Coordinator())
+        await client.send((one, sent(0)))
+        await one.write_marker(Ending(PRODUCER, 0, True, 7), 60)
+        await client.send((two, sent(0)), (one, sent(1)))
+        assert client.gate.known_epochs == [-1, 7]
 
     run(scenario)
 

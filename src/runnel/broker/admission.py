@@ -5,6 +5,8 @@ Rule 1: one question for all partitions of a request. Clients of Produce v12 and
 Rule 2: a guard is taken in each partition before the question leaves. The answer counts as long as it is valid.
 Rule 3: a batch that is in the log, or goes on with a transaction that is open, needs no question.
 Rule 4: whatever may be better in a moment is told in words that make a client of any age send the batch again.
+Rule 5: a coordinator is not asked once a newer one has written a marker of the producer here: it may not know yet
+        that it is over, and would let a late batch open a transaction that nobody ends.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,6 +22,7 @@ from runnel.model.errors import (
     RetriableError,
     RunnelError,
 )
+from runnel.model.ids import NO_EPOCH, Epoch
 from runnel.record.batch import BatchHeader
 from runnel.replica.ending import Guard
 from runnel.replica.partition import Partition
@@ -30,9 +33,12 @@ class Gate(Protocol):
 
     async def admit(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: Sequence[tuple[str, int]], *,
-        add: bool, timeout_ms: int,
+        add: bool, timeout_ms: int, coordinator_epoch: int = NO_EPOCH,
     ) -> Mapping[tuple[str, int], RunnelError | None]:  # fmt: skip
-        """For each partition: None if the transaction may write there, else why not."""
+        """For each partition: None if the transaction may write there, else why not.
+
+        `coordinator_epoch`: of the newest coordinator that is known to have ended a transaction of the producer.
+        """
         ...
 
 
@@ -49,7 +55,7 @@ class Closed:
 
     async def admit(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: Sequence[tuple[str, int]], *,
-        add: bool, timeout_ms: int,
+        add: bool, timeout_ms: int, coordinator_epoch: int = NO_EPOCH,
     ) -> Mapping[tuple[str, int], RunnelError | None]:  # fmt: skip
         error = InvalidTransactionState(f"no transaction of {transactional_id!r} is open: this broker serves none")
         return dict.fromkeys(partitions, error)
@@ -78,7 +84,9 @@ async def admit(gate: Gate, claim: Claim, batches: Batches) -> dict[int, Guard |
         for number, (partition, _) in batches.items()
         if isinstance(guard := guards[number], Guard) and not guard.admits(epoch)  # a batch before it was admitted
     }
-    verdicts = await _ask(gate, claim, producer_id, epoch, list(dict.fromkeys(asked.values()))) if asked else {}
+    known_epoch = max((_known_epoch(batches[number][0], producer_id) for number in asked), default=NO_EPOCH)
+    places = list(dict.fromkeys(asked.values()))
+    verdicts = await _ask(gate, claim, producer_id, epoch, places, known_epoch) if asked else {}
     for number, place in asked.items():
         refusal, guard = verdicts.get(place), guards[number]
         if refusal is not None:
@@ -95,13 +103,20 @@ def _guard(partition: Partition, producer_id: int) -> Guard | RunnelError:
         return error
 
 
+def _known_epoch(partition: Partition, producer_id: int) -> Epoch:
+    """Rule 5: the coordinator that wrote the last marker of a producer here."""
+    known = partition.log.producers.get(producer_id)
+    return NO_EPOCH if known is None else Epoch(known.coordinator_epoch)
+
+
 async def _ask(
-    gate: Gate, claim: Claim, producer_id: int, epoch: int, partitions: Sequence[tuple[str, int]]
+    gate: Gate, claim: Claim, producer_id: int, epoch: int, partitions: Sequence[tuple[str, int]], known_epoch: Epoch
 ) -> Mapping[tuple[str, int], RunnelError | None]:
     try:
         return await gate.admit(
-            claim.transactional_id, producer_id, epoch, partitions, add=claim.adds, timeout_ms=claim.timeout_ms
-        )
+            claim.transactional_id, producer_id, epoch, partitions,
+            add=claim.adds, timeout_ms=claim.timeout_ms, coordinator_epoch=known_epoch,
+        )  # fmt: skip
     except RunnelError as error:
         return dict.fromkeys(partitions, error)
 

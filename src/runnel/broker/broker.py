@@ -342,7 +342,7 @@ class Broker:
 
     async def _place_of_group(self, group_id: str) -> tuple[str, int]:
         """The partition that keeps a group's offsets."""
-        await self.find_coordinator(group_id)
+        await self._make_internal(GROUPS, self.config.group_partitions, group_id, GROUP)
         return GROUPS, self.groups.shards.number_of(group_id)
 
     async def _make_internal(self, name: str, partitions: int, key: str, key_type: int) -> None:

@@ -57,8 +57,10 @@ class Gate:
         self._rng = rng
         self._waiting: dict[BrokerId, list[Question]] = {}
         self._senders: dict[BrokerId, asyncio.Task[None]] = {}
+        self._closed = False
 
     def close(self) -> None:
+        self._closed = True
         for sender in self._senders.values():
             sender.cancel()
 
@@ -103,7 +105,7 @@ class Gate:
 
     async def _pause(self, end: float) -> bool:
         pause_s = (PAUSE_MS + self._rng.below(PAUSE_MS)) / 1000
-        if asyncio.get_running_loop().time() + pause_s >= end:
+        if self._closed or asyncio.get_running_loop().time() + pause_s >= end:
             return False
         await asyncio.sleep(pause_s)
         return True
@@ -111,6 +113,8 @@ class Gate:
     # --- other brokers
 
     async def _ask(self, coordinator: BrokerId, asked: AddPartitions) -> Errors:
+        if self._closed:
+            raise _closing()
         answer: asyncio.Future[Errors] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(coordinator, []).append(Question(asked, answer))
         if coordinator not in self._senders:
@@ -132,7 +136,7 @@ class Gate:
             del self._senders[coordinator]
             for question in (*batch, *self._waiting.pop(coordinator, ())):
                 if not question.answer.done():  # this broker is closing
-                    question.answer.set_exception(NotCoordinator("this broker asks no coordinator any more"))
+                    question.answer.set_exception(_closing())
 
     async def _send(self, coordinator: BrokerId, batch: list[Question]) -> None:
         request = m.AddPartitionsToTxnRequest(transactions=[_transaction(question.asked) for question in batch])
@@ -196,6 +200,10 @@ def _error(code: int, asked: AddPartitions, coordinator: BrokerId) -> RunnelErro
     if not code:
         return None
     return error_of(code, action=f"write for {asked.transactional_id!r}", broker=str(coordinator))
+
+
+def _closing() -> NotCoordinator:
+    return NotCoordinator("this broker is closing, and asks no coordinator any more")
 
 
 def _report(sender: "asyncio.Task[None]") -> None:

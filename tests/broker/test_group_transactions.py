@@ -59,7 +59,7 @@ class Gate:
 
     async def admit(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: Sequence[tuple[str, int]], *,
-        add: bool, timeout_ms: int,
+        add: bool, timeout_ms: int, coordinator_epoch: int = -1,
     ) -> Mapping[tuple[str, int], RunnelError | None]:  # fmt: skip
         [place] = partitions
         self.asked.append((transactional_id, producer_id, epoch, place, add))

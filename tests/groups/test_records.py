@@ -28,11 +28,10 @@ from runnel.groups.records import (
     decode,
     encode_key,
     encode_value,
-    grouped,
-    ungrouped,
 )
 from runnel.model.errors import Fatal
 from runnel.model.ids import PartitionKey, TopicId
+from runnel.model.partition_sets import grouped, ungrouped
 
 ID = uuid.UUID(int=7)
 TOPIC = TopicId(ID)

@@ -6,7 +6,7 @@ what a member owns, it says in its next join.
 """
 
 from runnel.groups.consumers import Consumer, Consumers
-from runnel.groups.records import ClassicTerms, ConsumerMemberRecord, MemberState, Partitions
+from runnel.groups.records import ClassicTerms, ConsumerMemberRecord, MemberState
 from runnel.groups.subscription import (
     CONSUMER,
     Malformed,
@@ -28,6 +28,7 @@ from runnel.model.errors import (
     UnknownMember,
 )
 from runnel.model.ids import PartitionKey
+from runnel.model.partition_sets import Partitions
 
 
 class ClassicSeats(Consumers):

@@ -13,23 +13,14 @@ from hashlib import blake2b
 
 from runnel.groups.assignors import ASSIGNORS, Claimant
 from runnel.groups.reconcile import NOTHING, Current, reconcile
-from runnel.groups.records import (
-    ConsumerGroupRecord,
-    ConsumerMemberRecord,
-    Key,
-    Kind,
-    MemberState,
-    Partitions,
-    TargetRecord,
-    grouped,
-    ungrouped,
-)
+from runnel.groups.records import ConsumerGroupRecord, ConsumerMemberRecord, Key, Kind, MemberState, TargetRecord
 from runnel.groups.seats import find_seated
 from runnel.groups.store import Stored
 from runnel.groups.timers import Alarm, Timer
 from runnel.groups.turn import Turn
 from runnel.groups.values import LEAVE_STATIC, GroupState
 from runnel.model.ids import Millis, PartitionKey, TopicId
+from runnel.model.partition_sets import Partitions, grouped, ungrouped
 
 SMALL = 1_000  # members and partitions: a group up to this size is assigned anew at every change, which takes 10 ms
 SPACING_PER_MS = 10  # a larger one at most every 100 ms for each 1,000 of its size

@@ -9,7 +9,7 @@ from runnel.groups.classic import ClassicGroup
 from runnel.groups.consumer import ConsumerGroup
 from runnel.groups.consumers import Consumer
 from runnel.groups.reconcile import Current
-from runnel.groups.records import ClassicTerms, ConsumerMemberRecord, Key, Kind, MemberState, Partitions
+from runnel.groups.records import ClassicTerms, ConsumerMemberRecord, Key, Kind, MemberState
 from runnel.groups.roster import Member
 from runnel.groups.subscription import (
     CONSUMER,
@@ -23,6 +23,7 @@ from runnel.groups.turn import Turn
 from runnel.groups.values import OfferedProtocol
 from runnel.model.errors import GroupFull, GroupNotFound, InconsistentGroupProtocol, RebalanceInProgress
 from runnel.model.ids import PartitionKey
+from runnel.model.partition_sets import Partitions
 
 
 def emptied_to_consumer(classic: ClassicGroup, turn: Turn) -> ConsumerGroup:

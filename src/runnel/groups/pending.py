@@ -10,11 +10,12 @@ Rule 4: of several offsets of one partition the one that came last counts, in wh
 
 from collections.abc import Callable, Iterable
 
-from runnel.groups.records import OffsetKey, OffsetRecord, Partitions, PendingKey, PendingOffset, PendingRecord
+from runnel.groups.records import OffsetKey, OffsetRecord, PendingKey, PendingOffset, PendingRecord
 from runnel.groups.store import Stored
 from runnel.groups.turn import Turn
 from runnel.groups.values import CommitInTransaction, EndTransaction, OffsetToCommit
 from runnel.model.errors import ConcurrentTransactions, InvalidProducerEpoch, TransactionCoordinatorFenced
+from runnel.model.partition_sets import Partitions
 
 
 def partitions(stored: Stored) -> Partitions:

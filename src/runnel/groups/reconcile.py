@@ -12,8 +12,9 @@ up stays in its epoch until it says that it did; only then does it get anything 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from runnel.groups.records import CurrentRecord, MemberState, Partitions, grouped, ungrouped
+from runnel.groups.records import CurrentRecord, MemberState
 from runnel.model.ids import PartitionKey
+from runnel.model.partition_sets import Partitions, grouped, ungrouped
 
 NOTHING: Partitions = frozenset()
 

@@ -4,7 +4,6 @@ A key says what the record is about, so that compaction keeps the last state of 
 Keys and values are msgpack arrays. A value begins with the number of its shape; fields may be added at its end.
 """
 
-from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 from uuid import UUID
@@ -13,9 +12,7 @@ import msgspec
 
 from runnel.model.errors import Fatal
 from runnel.model.ids import PartitionKey, TopicId
-
-Grouped: TypeAlias = tuple[tuple[UUID, tuple[int, ...]], ...]  # topics with their partitions, both in order
-Partitions: TypeAlias = frozenset[PartitionKey]
+from runnel.model.partition_sets import Grouped
 
 
 class Kind(IntEnum):
@@ -199,14 +196,3 @@ def _key(kind: Kind, parts: list[object]) -> AnyKey:
     if not (isinstance(topic_id, bytes) and isinstance(number, int)):
         raise ValueError("an offset's key names its topic by 16 bytes and its partition by a number")
     return OffsetKey(str(group_id), PartitionKey(TopicId(UUID(bytes=topic_id)), number))
-
-
-def grouped(partitions: Iterable[PartitionKey]) -> Grouped:
-    topics: dict[UUID, list[int]] = {}
-    for topic_id, number in partitions:
-        topics.setdefault(topic_id, []).append(number)
-    return tuple((topic_id, tuple(sorted(topics[topic_id]))) for topic_id in sorted(topics))
-
-
-def ungrouped(topics: Grouped) -> Partitions:
-    return frozenset(PartitionKey(TopicId(topic_id), number) for topic_id, numbers in topics for number in numbers)

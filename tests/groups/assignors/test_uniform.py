@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel.groups.assignors import ASSIGNORS, Assignment, Claimant
-from runnel.groups.records import Partitions
 from runnel.model.ids import PartitionKey, TopicId
+from runnel.model.partition_sets import Partitions
 
 TOPICS = [TopicId(uuid.UUID(int=number)) for number in range(1, 6)]
 NOTHING: Partitions = frozenset()

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from runnel.groups.records import Partitions
 from runnel.model.ids import TopicId
+from runnel.model.partition_sets import Partitions
 
 Assignment: TypeAlias = dict[str, Partitions]  # by member id
 

@@ -100,4 +100,12 @@ def test_a_fence_checks_the_controller_and_keeps_the_last_changes() -> None:
     after = fence.after(["/topics/a"])
     assert len(after) == nodes.RECENT_CHANGES_MAX
     assert after[-1] == Recent(nodes.RECENT_CHANGES_MAX, ("/topics/a",))
-    assert fence.after(["/x"] * 1000)[-1].nodes is None
+    assert fence.after(["/x"] * (nodes.RECENT_NODES_MAX + 1))[-1].nodes is None
+
+
+def test_the_last_changes_name_so_many_nodes_together_and_no_more() -> None:
+    some = ("/topics/a",) * (nodes.RECENT_NODES_MAX // 4)
+    fence = Fence(4, tuple(Recent(version, some) for version in range(1, 5)), None)
+    assert [change.version for change in fence.after(some)] == [2, 3, 4, 5]
+    assert [change.version for change in fence.after((*some, "/topics/b"))] == [3, 4, 5]
+    assert [change.version for change in fence.after(["/topics/b"] * nodes.RECENT_NODES_MAX)] == [5]

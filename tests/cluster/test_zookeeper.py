@@ -230,8 +230,12 @@ def test_the_largest_change_that_is_allowed_fits_into_one_request(zookeeper: rea
     async def scene() -> None:
         store = await ZooKeeper.open(zookeeper.address, str(tmp_path))
         paths = tuple(f"/topics/{number:036}" for number in range(nodes.RECENT_NODES_MAX))
-        recent = tuple(Recent(10**9 + number, paths) for number in range(nodes.RECENT_CHANGES_MAX))
+        recent = (
+            *(Recent(10**9 + number, ()) for number in range(nodes.RECENT_CHANGES_MAX - 1)),
+            Recent(10**10, paths),
+        )
         changes = nodes.encode(ChangesNode(recent))
+        assert nodes.Fence(10**10 - 1, recent[:-1], None).after(paths) == recent
         largest = b"x" * nodes.NODE_BYTES_MAX
         await store.multi([Create("/changes", b""), Create("/topics", b"")])
         await store.multi([Set("/changes", changes, 0), Create(paths[0], largest)])

@@ -17,7 +17,7 @@ from runnel.model.errors import RequestTimedOut
 from runnel.model.ids import BrokerId, Epoch, TopicId
 
 TRIES_MAX: Final = 20
-READS_AT_ONCE: Final = 500  # pipelined; more would only fill buffers
+READS_AT_ONCE: Final = 200  # pipelined; more would only hold the loop, and fill buffers
 FOLDERS: Final = tuple(
     f"{folder}/" for folder in (nodes.TOPICS_PATH, nodes.DELETED_PATH, nodes.BROKERS_PATH, nodes.CONFIGS_PATH)
 )
@@ -72,7 +72,7 @@ async def _read_some(store: Store, image: Image, touched: set[str]) -> Delta:
     alive = {BrokerId(int(name)) for name in names}
     wanted = touched | {nodes.broker_path(broker) for broker in alive - image.brokers.keys()}
     paths = sorted(path for path in wanted if path.startswith(FOLDERS))  # a set has another order in each process
-    found = dict(zip(paths, await asyncio.gather(*map(store.get, paths)), strict=True))
+    found = dict(zip(paths, await _get_all(store, paths), strict=True))
 
     def below(folder: str, read: Callable[[str, Node], V]) -> dict[str, V | None]:
         here = {path: node for path, node in found.items() if path.startswith(folder + "/")}
@@ -118,17 +118,17 @@ async def _read(store: Store, version: int) -> Image:
 async def _below(store: Store, folder: str, read: Callable[[str, Node], V]) -> dict[str, V]:
     """Every node of a folder, by its name."""
     names = await store.children(folder)
-    found: dict[str, V] = {}
-    for start in range(0, len(names), READS_AT_ONCE):
-        some = names[start : start + READS_AT_ONCE]
-        for name, node in zip(some, await _get_all(store, folder, some), strict=True):
-            if node is not None:  # gone since it was listed: then /changes moved, and all is read again
-                found[name] = read(f"{folder}/{name}", node)
+    paths = [f"{folder}/{name}" for name in names]
+    found = zip(names, paths, await _get_all(store, paths), strict=True)
+    # What is gone since it was listed is left out: then /changes moved, and all is read again.
+    return {name: read(path, node) for name, path, node in found if node is not None}
+
+
+async def _get_all(store: Store, paths: Sequence[str]) -> list[Node | None]:
+    found: list[Node | None] = []
+    for start in range(0, len(paths), READS_AT_ONCE):
+        found += await asyncio.gather(*map(store.get, paths[start : start + READS_AT_ONCE]))
     return found
-
-
-async def _get_all(store: Store, folder: str, names: Sequence[str]) -> list[Node | None]:
-    return await asyncio.gather(*(store.get(f"{folder}/{name}") for name in names))
 
 
 async def _controller(store: Store) -> Controller:

@@ -48,7 +48,7 @@ MULTI_OPS_MAX: Final = 500
 MULTI_BYTES_MAX: Final = 512 * KIB
 NODE_BYTES_MAX: Final = 900 * KIB  # a multi of one node and its fence still fits
 RECENT_CHANGES_MAX: Final = 32  # how far behind a follower may be and still read only what changed
-RECENT_NODES_MAX: Final = 64  # a change of more nodes is written as "many": a follower reads everything again
+RECENT_NODES_MAX: Final = 1_000  # that all of these changes name, some 50 KB: who needs more reads everything again
 
 S = TypeVar("S")
 
@@ -94,7 +94,7 @@ class ProducerIdsNode(msgspec.Struct, frozen=True):
 
 
 class Recent(msgspec.Struct, frozen=True):
-    """One of the last changes: the nodes it touched, or None for many."""
+    """One of the last changes: the nodes it touched, or None for too many to name."""
 
     version: int
     nodes: tuple[str, ...] | None
@@ -217,7 +217,17 @@ class Fence:
 
     def after(self, touched: Sequence[str]) -> tuple[Recent, ...]:
         nodes = tuple(touched) if len(touched) <= RECENT_NODES_MAX else None
-        return (*self.recent[-(RECENT_CHANGES_MAX - 1) :], Recent(self.version + 1, nodes))
+        return _newest((*self.recent[-(RECENT_CHANGES_MAX - 1) :], Recent(self.version + 1, nodes)))
+
+
+def _newest(recent: tuple[Recent, ...]) -> tuple[Recent, ...]:
+    """As many of the last changes as do not name too many nodes together."""
+    left = RECENT_NODES_MAX
+    for count, change in enumerate(reversed(recent)):
+        left -= len(change.nodes or ())
+        if left < 0:
+            return recent[len(recent) - count :]
+    return recent
 
 
 class Piece(NamedTuple):

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from tests.client.talk import OnCluster, talk
 
-from runnel.client import transaction_calls
 from runnel.client.admin import Admin, NewTopic
 from runnel.client.cluster import Cluster
 from runnel.client.consumer import Consumer, Message
@@ -27,25 +26,20 @@ from runnel.model.errors import (
     InvalidTransactionTimeout,
     ProducerFenced,
     TransactionAbortable,
-    UnknownMember,
 )
 from runnel.record import records
 from runnel.record.records import Record
 from runnel.testing.process import BrokerProcess
 
-NEVER_SWITCHED_ON = 99
-
 
 @pytest.fixture(params=["modern", "classic"])
-def dialect(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways to speak: as if the cluster had, or had not, switched the modern one on."""
-    if request.param == "classic":
-        monkeypatch.setattr(transaction_calls, "FEATURE_LEVEL", NEVER_SWITCHED_ON)
+def dialect(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def settings(name: str, **more: Any) -> ProducerSettings:
-    return ProducerSettings(transactional_id=name, linger_ms=0, **more)
+def settings(name: str, dialect: str = "modern", **more: Any) -> ProducerSettings:
+    classic = dialect == "classic"
+    return ProducerSettings(transactional_id=name, linger_ms=0, classic_transactions=classic, **more)
 
 
 async def made(cluster: Cluster, name: str, partitions: int = 1) -> list[TopicPartition]:
@@ -53,9 +47,20 @@ async def made(cluster: Cluster, name: str, partitions: int = 1) -> list[TopicPa
     return [TopicPartition(name, n) for n in range(partitions)]
 
 
-async def seen(cluster: Cluster, topic: str, isolation: int = READ_COMMITTED) -> list[bytes | None]:
-    """All that can be read now, partition by partition."""
+async def all_ended(cluster: Cluster, partitions: list[TopicPartition]) -> None:
+    """Wait until nothing is open there: a commit is answered when it is decided, and partitions hear of it then."""
+    async with asyncio.timeout(30):
+        while await bounds(cluster, partitions, isolation=READ_COMMITTED) != await bounds(cluster, partitions):
+            await asyncio.sleep(0.01)
+
+
+async def seen(
+    cluster: Cluster, topic: str, isolation: int = READ_COMMITTED, *, ended: bool = True
+) -> list[bytes | None]:
+    """All that can be read, partition by partition; once all transactions have ended, unless told otherwise."""
     partitions = [TopicPartition(topic, n) for n in (await cluster.topic(topic)).partitions]
+    if ended:
+        await all_ended(cluster, partitions)
     ends = {where: limits.end for where, limits in (await bounds(cluster, partitions, isolation=isolation)).items()}
     found = []
     async with Consumer(cluster, FetchSettings(isolation=isolation)) as consumer:
@@ -74,7 +79,7 @@ async def send_all(producer: Producer, topic: str, *values: bytes) -> None:
 def test_all_of_it_or_nothing(on_cluster: OnCluster, name: str, dialect: str) -> None:
     async def work(cluster: Cluster) -> None:
         await made(cluster, name, 3)
-        async with Producer(cluster, settings(name)) as producer:
+        async with Producer(cluster, settings(name, dialect)) as producer:
             for number in range(6):
                 try:
                     async with producer.transaction():
@@ -96,7 +101,7 @@ def test_the_dialect_is_the_one_the_cluster_has(on_cluster: OnCluster, name: str
 
     async def work(cluster: Cluster) -> None:
         await made(cluster, name)
-        async with Producer(cluster, settings(name)) as producer:
+        async with Producer(cluster, settings(name, dialect)) as producer:
             now = producer._transactions.now  # type: ignore[union-attr]
             before = now.identity
             async with producer.transaction():
@@ -139,8 +144,8 @@ def test_readers_of_committed_messages_wait_for_an_open_transaction(on_cluster: 
             await producer.begin()
             await send_all(producer, name, b"inside")
             await send_all(plain, name, b"behind")
-            assert await seen(cluster, name) == [b"before"]
-            assert await seen(cluster, name, READ_UNCOMMITTED) == [b"before", b"inside", b"behind"]
+            assert await seen(cluster, name, ended=False) == [b"before"]
+            assert await seen(cluster, name, READ_UNCOMMITTED, ended=False) == [b"before", b"inside", b"behind"]
             async with Consumer(cluster, FetchSettings(wait_ms=10)) as consumer:
                 await consumer.assign({where: END})
                 assert consumer.positions == {where: 1}
@@ -232,7 +237,7 @@ def test_settings_that_make_no_sense(on_cluster: OnCluster, name: str) -> None:
 
 def test_a_transaction_that_sends_nothing(on_cluster: OnCluster, name: str, dialect: str) -> None:
     async def work(cluster: Cluster) -> None:
-        async with Producer(cluster, settings(name)) as producer:
+        async with Producer(cluster, settings(name, dialect)) as producer:
             async with producer.transaction():
                 pass
             await producer.begin()
@@ -246,7 +251,7 @@ def test_a_transaction_that_sends_nothing(on_cluster: OnCluster, name: str, dial
 def test_one_message_that_fails_dooms_the_others(on_cluster: OnCluster, name: str, dialect: str) -> None:
     async def work(cluster: Cluster) -> None:
         await Admin(cluster).create_topics([NewTopic(name, partitions=1, config={"max.message.bytes": "2000"})])
-        async with Producer(cluster, settings(name)) as producer:
+        async with Producer(cluster, settings(name, dialect)) as producer:
             await producer.begin()
             await send_all(producer, name, b"fine")
             await producer.send(name, b"x" * 5_000)
@@ -265,7 +270,7 @@ def test_one_message_that_fails_dooms_the_others(on_cluster: OnCluster, name: st
 def test_a_block_that_is_cancelled_is_aborted(on_cluster: OnCluster, name: str, dialect: str) -> None:
     async def work(cluster: Cluster) -> None:
         await made(cluster, name)
-        async with Producer(cluster, settings(name)) as producer:
+        async with Producer(cluster, settings(name, dialect)) as producer:
             sent = asyncio.Event()
 
             async def endless() -> None:
@@ -303,10 +308,10 @@ def test_closing_aborts_what_is_open(on_cluster: OnCluster, name: str) -> None:
 def test_a_new_producer_of_the_same_id_fences_the_old_one(on_cluster: OnCluster, name: str, dialect: str) -> None:
     async def work(cluster: Cluster) -> None:
         await made(cluster, name)
-        async with Producer(cluster, settings(name)) as old:
+        async with Producer(cluster, settings(name, dialect)) as old:
             await old.begin()
             await send_all(old, name, b"zombie")
-            async with Producer(cluster, settings(name)) as new:
+            async with Producer(cluster, settings(name, dialect)) as new:
                 async with new.transaction():
                     await new.send(name, b"new")
                 # A partition's leader knows only that the epoch is old: whose it is now, the coordinator says.
@@ -328,7 +333,7 @@ def test_what_takes_too_long_is_aborted_by_the_coordinator(on_cluster: OnCluster
     async def work(cluster: Cluster) -> None:
         await made(cluster, name)
         admin = TransactionsAdmin(cluster)
-        async with Producer(cluster, settings(name, transaction_timeout_ms=300)) as producer:
+        async with Producer(cluster, settings(name, dialect, transaction_timeout_ms=300)) as producer:
             await producer.begin()
             await send_all(producer, name, b"slow")
             async with asyncio.timeout(60):
@@ -372,7 +377,7 @@ async def stored(cluster: Cluster, group: str, where: TopicPartition) -> int | N
 def test_offsets_are_committed_with_the_transaction_only(on_cluster: OnCluster, name: str, dialect: str) -> None:
     async def work(cluster: Cluster) -> None:
         where = await filled(cluster, name, 6)
-        async with Producer(cluster, settings(name)) as producer, member(cluster, name, name, 4) as consumer:
+        async with Producer(cluster, settings(name, dialect)) as producer, member(cluster, name, name, 4) as consumer:
             await producer.begin()
             await producer.send_offsets(consumer.positions, consumer.seat)
             await producer.abort()
@@ -401,7 +406,7 @@ def test_who_lost_its_seat_commits_nothing(
 ) -> None:
     async def work(cluster: Cluster) -> None:
         where = await filled(cluster, name, 2)
-        async with Producer(cluster, settings(name)) as producer, member(cluster, name, name, 2) as consumer:
+        async with Producer(cluster, settings(name, dialect)) as producer, member(cluster, name, name, 2) as consumer:
             await producer.begin()
             await send_all(producer, name, b"out")
             with pytest.raises(TransactionAbortable, match=f"group '{name}'.*Abort it"):
@@ -422,7 +427,7 @@ def test_a_seat_that_can_not_be_used(on_cluster: OnCluster, name: str) -> None:
             with pytest.raises(InvalidConfig, match="commit_ms=None"):
                 _ = consumer.seat
         async with GroupConsumer(cluster, name, [name], GroupConsumerSettings(commit_ms=None)) as consumer:
-            with pytest.raises(UnknownMember, match="no seat"):
+            with pytest.raises(TransactionAbortable, match="no seat"):
                 _ = consumer.seat
 
     on_cluster(work)
@@ -456,7 +461,10 @@ def test_consume_transform_produce_exactly_once(on_cluster: OnCluster, name: str
         await made(cluster, out, 2)
         group = GroupConsumerSettings(commit_ms=None)
         attempts = 0
-        async with Producer(cluster, settings(name)) as producer, GroupConsumer(cluster, name, [name], group) as reader:
+        async with (
+            Producer(cluster, settings(name, dialect)) as producer,
+            GroupConsumer(cluster, name, [name], group) as reader,
+        ):
             while reader.positions != {TopicPartition(name, 0): 200}:
                 messages = await reader.poll(count_max=20, timeout_ms=10_000)
                 attempts += 1
@@ -481,7 +489,7 @@ def test_a_transaction_goes_on_over_a_crash_of_the_broker(tmp_path: Path, dialec
         async def work(cluster: Cluster) -> None:
             loop = asyncio.get_running_loop()
             await made(cluster, "t", 2)
-            async with Producer(cluster, settings("tid")) as producer:
+            async with Producer(cluster, settings("tid", dialect)) as producer:
                 for number in range(4):
                     await producer.begin()
                     for n in range(100):
@@ -503,7 +511,7 @@ def test_a_commit_without_an_answer_is_asked_for_again(tmp_path: Path, dialect: 
         async def work(cluster: Cluster) -> None:
             loop = asyncio.get_running_loop()
             await made(cluster, "t")
-            async with Producer(cluster, settings("tid", block_timeout_ms=300)) as producer:
+            async with Producer(cluster, settings("tid", dialect, block_timeout_ms=300)) as producer:
                 await producer.begin()
                 await send_all(producer, "t", b"x")
                 await loop.run_in_executor(None, process.kill)

@@ -2,9 +2,7 @@
 
 Rule 1: a partition's batches are handed out in the order of their offsets, each exactly once, from the position on.
 Rule 2: what was fetched for an earlier position (before a seek) is dropped: positions carry a version.
-Rule 3: reading what is committed, batches of transactions that the answer calls aborted are marked as such, up to the
-        marker that ends them. An answer names all that reach into it, so nothing is carried over from one to the next.
-Rule 4: no more than `buffer_bytes_max` bytes wait to be taken, plus one answer of each broker.
+Rule 3: no more than `buffer_bytes_max` bytes wait to be taken, plus one answer of each broker.
 """
 
 import asyncio
@@ -15,6 +13,7 @@ from typing import Any, NamedTuple
 
 from runnel.client.cluster import Cluster, Node
 from runnel.client.errors import BrokerUnreachable, Closed, Remedy, error_of, remedy_of
+from runnel.client.isolation import Aborted
 from runnel.client.metadata import TopicPartition
 from runnel.client.offsets import EARLIEST, LATEST, READ_COMMITTED, list_offsets
 from runnel.model.errors import CorruptBatch, LeaderNotAvailable, RequestTimedOut, RetriableError, RunnelError
@@ -314,8 +313,7 @@ class Fetcher:
     def _keep(self, reading: Reading, data: m.FetchResponse.PartitionData, broker: str) -> None:
         """Put the batches of one partition into the buffer and move on behind them."""
         records = memoryview(data.records or b"")
-        aborted = deque(sorted((a.first_offset, a.producer_id) for a in data.aborted_transactions or []))
-        aborting: set[int] = set()  # producers whose transaction here ends with an abort
+        aborted = Aborted((a.first_offset, a.producer_id) for a in data.aborted_transactions or ())
         for at, header in record_batch.headers(records):
             if not record_batch.intact(records, header, at):
                 raise CorruptBatch(
@@ -324,13 +322,8 @@ class Fetcher:
                 )
             if header.last_offset < reading.fetch_offset:
                 continue
-            while aborted and aborted[0][0] <= header.last_offset:
-                aborting.add(aborted.popleft()[1])
-            dropped = header.transactional and header.producer_id in aborting
-            if header.control:
-                aborting.discard(header.producer_id)
             content = records[at : at + header.size]
-            batch = Fetched(reading.where, header, content, reading.fetch_offset, dropped)
+            batch = Fetched(reading.where, header, content, reading.fetch_offset, aborted.judge(header))
             self._buffer.append((reading, reading.version, batch))
             self._buffered_bytes += header.size
             reading.fetch_offset = header.last_offset + 1

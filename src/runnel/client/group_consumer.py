@@ -20,7 +20,14 @@ from runnel.client.metadata import TopicPartition
 from runnel.client.offsets import Committed, Generation, commit, fetch_committed
 from runnel.client.positions import START, Position
 from runnel.client.transaction_calls import Seat
-from runnel.model.errors import InvalidConfig, RetriableError, RunnelError, UnknownMember, UnstableOffsetCommit
+from runnel.model.errors import (
+    InvalidConfig,
+    RetriableError,
+    RunnelError,
+    TransactionAbortable,
+    UnknownMember,
+    UnstableOffsetCommit,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +99,15 @@ class GroupConsumer:
         self.assignment = []
         self.assignment = await self.membership.join()
         self.rebalances += 1
-        await self.rewind()
+        await self._begin()
         self._schedule_commit()
 
     async def rewind(self) -> None:
         """Go on where the group left off: all that was polled since its last commit is polled again."""
+        if self.membership.joined:  # else the next poll joins, and begins there
+            await self._begin()
+
+    async def _begin(self) -> None:
         self._committed = await self._stored()
         wanted: dict[TopicPartition, Position | int] = {
             where: self._committed.get(where, self.settings.begin) for where in self.assignment
@@ -129,7 +140,10 @@ class GroupConsumer:
                 f"this member of group {self.group!r} commits by itself every {self.settings.commit_ms} ms, also what "
                 "a transaction may still abort: make it with commit_ms=None"
             )
-        return Seat(self.group, self._generation())
+        try:
+            return Seat(self.group, self._generation())
+        except UnknownMember as error:
+            raise TransactionAbortable(f"{error}. Abort the transaction first") from error
 
     def _generation(self) -> Generation:
         """The generation this member is in. Sent without one, a commit would be an administrator's."""

@@ -107,6 +107,7 @@ class Producer:
             settings.transactional_id,
             timeout_ms=settings.transaction_timeout_ms,
             block_ms=settings.block_timeout_ms,
+            classic=settings.classic_transactions,
             wake=lambda: self._sender.wake(),
         )
 

@@ -39,6 +39,7 @@ class ProducerSettings:
     idempotent: bool = True  # needs acks all
     transactional_id: str | None = None  # what is sent belongs to transactions; one producer at a time has the id
     transaction_timeout_ms: int = 60_000  # a transaction that is open for longer is aborted
+    classic_transactions: bool = False  # as before KIP-890, also if the cluster has its protocol switched on
     linger_ms: int = 5
     batch_bytes: int = 256 * KIB
     compression: Compression = Compression.NONE

@@ -38,12 +38,20 @@ class Transactions:
     """Used by a producer that has a transactional id. `wake` is called when more can be sent, or nothing any more."""
 
     def __init__(
-        self, cluster: Cluster, transactional_id: str, *, timeout_ms: int, block_ms: int, wake: Callable[[], None]
+        self,
+        cluster: Cluster,
+        transactional_id: str,
+        *,
+        timeout_ms: int,
+        block_ms: int,
+        wake: Callable[[], None],
+        classic: bool = False,
     ) -> None:
         self.cluster = cluster
         self.now = Transaction(transactional_id, timeout_ms)
         self._caller = Caller(cluster, transactional_id)
         self._block_ms = block_ms
+        self._classic = classic
         self._wake = wake
         self._to_add: set[TopicPartition] = set()
         self._adding: asyncio.Task[None] | None = None
@@ -61,7 +69,7 @@ class Transactions:
             if self.now.state is State.ABORTING:
                 await self.abort()
             await self.identify()
-            self.now.opened(modern=await self._persist(self._caller.speaks_modern))
+            self.now.opened(modern=not self._classic and await self._persist(self._caller.speaks_modern))
 
     async def _init(self) -> Identity:
         now = self.now

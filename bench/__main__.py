@@ -60,6 +60,9 @@ def arguments_of(words: Sequence[str] | None = None) -> argparse.Namespace:
         "--peer", action="append", choices=[p.name for p in PEERS], help="only this peer (can be repeated)"
     )
     parser.add_argument("--rounds", type=int, help="rounds counted, beside the warm-up")
+    parser.add_argument(
+        "--topics", type=int, action="append", help="topics of ten partitions in metadata (can be repeated)"
+    )
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--full", action="store_true", help="larger and longer: 20 GB of backlog, about an hour")
     size.add_argument(
@@ -75,7 +78,9 @@ def arguments_of(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 def scale_of(arguments: argparse.Namespace) -> Scale:
     chosen = FULL if arguments.full else SMOKE if arguments.smoke else DEFAULT
-    return replace(chosen, rounds=arguments.rounds) if arguments.rounds else chosen
+    if arguments.rounds:
+        chosen = replace(chosen, rounds=arguments.rounds)
+    return replace(chosen, topics=tuple(arguments.topics)) if arguments.topics else chosen
 
 
 def had(arguments: argparse.Namespace) -> tuple[list[Peer], dict[str, str]]:
@@ -131,8 +136,10 @@ def main() -> None:
     if (load := os.getloadavg()[0]) > BUSY_LOAD:
         run.note(f"the machine was busy when this began (load {load:.1f}): repeat it before you believe it")
     try:
-        plain.warm(str(folder / "warm"), run.scale.warm_bytes)
-        good = [measure(run, name) for name in arguments.only or SCENARIOS]
+        names = arguments.only or list(SCENARIOS)
+        if names != [metadata.NAME]:  # which writes next to nothing
+            plain.warm(str(folder / "warm"), run.scale.warm_bytes)
+        good = [measure(run, name) for name in names]
     finally:
         run.close()
         shutil.rmtree(folder, ignore_errors=True)

@@ -6,7 +6,7 @@ For what is asked around a measurement. It is no load: it is encoded by Runnel's
 import socket
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from types import TracebackType
@@ -21,7 +21,7 @@ from runnel.wire.kafka.apis import Api
 
 METADATA_VERSION, PRODUCE_VERSION, QUORUM_VERSION = 8, 7, 0
 PATIENCE_S = 180.0  # until a cluster is what it was waited for to be
-NAP_S = 0.01
+NAP_S = 0.05  # a question costs the broker that is asked some milliseconds
 TOPICS_MAX = 50  # topics in one question that is asked again and again: a cluster that elects has other things to do
 PARTITIONS_MAX = 500  # partitions in one produce request
 NOBODY = -1
@@ -37,7 +37,7 @@ class View:
     brokers: Mapping[int, str]  # id -> address
     controller: int  # Kafka names any broker here: ask its quorum
     leaders: Mapping[Place, int]
-    behind: int  # replicas that are not in sync
+    behind: Mapping[str, int]  # topic -> replicas that are not in sync
 
     def led_by(self, broker: int) -> list[Place]:
         return [place for place, leader in self.leaders.items() if leader == broker]
@@ -98,7 +98,10 @@ def view_of(answer: m.MetadataResponse) -> View:
         {broker.node_id: f"{broker.host}:{broker.port}" for broker in answer.brokers},
         answer.controller_id,
         {(name, p.partition_index): p.leader_id for name, p in partitions},
-        sum(len(p.replica_nodes) - len(p.isr_nodes) for _, p in partitions),
+        {
+            topic.name or "": sum(len(p.replica_nodes) - len(p.isr_nodes) for p in topic.partitions)
+            for topic in answer.topics
+        },
     )
 
 
@@ -124,15 +127,27 @@ def await_brokers(address: str, count: int) -> None:
 
 
 def await_leaders(address: str, topics: Iterable[str], *, gone: int = NOBODY) -> float:
-    """When the last partition of these topics was seen with a leader other than `gone`, on the monotonic clock.
+    """When the last partition of these topics was seen with a leader other than `gone`, on the monotonic clock."""
+    return _await_all(address, topics, "have leaders", lambda view: led(view, gone))
 
-    Topics are asked after in small parts, and no more once they are well: asking must not slow what is waited for.
+
+def await_in_sync(address: str) -> float:
+    """When no replica of any partition was behind, on the monotonic clock."""
+    with Asker(address) as asker:
+        topics = asker.look().behind.keys()
+    return _await_all(address, topics, "are in sync", in_sync)
+
+
+def _await_all(address: str, topics: Iterable[str], what: str, well: Callable[[View], set[str]]) -> float:
+    """When the last of these topics was seen to be well.
+
+    They are asked after in small parts, and no more once they are well: asking must not slow what is waited for.
     """
     waiting = dict.fromkeys(topics)
     with Asker(address) as asker:
-        for _ in _tries(f"the partitions of {len(waiting)} topics have leaders"):
-            while well := led(asker.look(list(islice(waiting, TOPICS_MAX))), gone):
-                for topic in well:
+        for _ in _tries(f"the partitions of {len(waiting)} topics {what}"):
+            while found := well(asker.look(list(islice(waiting, TOPICS_MAX)))):
+                for topic in found:
                     del waiting[topic]
             if not waiting:
                 break
@@ -143,6 +158,11 @@ def led(view: View, gone: int) -> set[str]:
     """The topics all of whose partitions have a leader."""
     lacking = {topic for (topic, _), leader in view.leaders.items() if leader in (NOBODY, gone)}
     return {topic for topic, _ in view.leaders} - lacking
+
+
+def in_sync(view: View) -> set[str]:
+    """The topics that have no replica behind."""
+    return {topic for topic, count in view.behind.items() if not count}
 
 
 def await_acks(address: str, places: Collection[Place]) -> tuple[float, float]:
@@ -174,19 +194,10 @@ def _taken(address: str, places: Sequence[Place], batch: bytes) -> set[Place]:
     return taken
 
 
-def await_in_sync(address: str) -> float:
-    """When no replica of any partition was behind, on the monotonic clock."""
-    with Asker(address) as asker:
-        for _ in _tries("all replicas are in sync", nap_s=0.25):
-            if asker.look().behind == 0:
-                break
-    return time.monotonic()
-
-
-def _tries(what: str, nap_s: float = NAP_S) -> Iterator[None]:
+def _tries(what: str) -> Iterator[None]:
     """Go round until the caller has what it waits for; its patience ends."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         yield
-        time.sleep(nap_s)
+        time.sleep(NAP_S)
     raise Refused(f"waited {PATIENCE_S:.0f} s until {what}, in vain")

@@ -23,6 +23,8 @@ END_S_MAX = 180.0
 class Clustered(Peer, Protocol):
     """A kind of server that keeps copies on others of its kind."""
 
+    lost_words: str | None  # in the log of a broker that was taken for dead while it ran; None: it does not say
+
     def cluster_missing(self) -> str | None:
         """Why no cluster of it can be had on this machine, or None if one can."""
         ...
@@ -91,6 +93,12 @@ class Cluster:
         except subprocess.TimeoutExpired:
             raise Refused(f"broker {number} had not ended {END_S_MAX:.0f} s after {how.name}") from None
         del self.brokers[number]
+
+    def count_lost(self) -> int:
+        """How often brokers that run were taken for dead, as far as they say."""
+        words = self.peer.lost_words
+        logs = (broker.log.read_text(errors="replace") for broker in self.brokers.values())
+        return sum(log.count(words) for log in logs) if words else 0
 
     @property
     def replication(self) -> int:

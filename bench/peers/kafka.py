@@ -88,6 +88,7 @@ def command(settings: Path) -> list[str]:
 class Kafka:
     name = "kafka"
     protocol: Protocols = "kafka"
+    lost_words: str | None = None
 
     def missing(self) -> str | None:
         for program, package in (("java", "openjdk-17-jre-headless"), ("mvn", "maven")):

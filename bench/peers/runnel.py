@@ -16,6 +16,7 @@ COMMAND = Path(sys.executable).with_name("runnel")
 class Runnel:
     name = "runnel"
     protocol: Protocols = "kafka"
+    lost_words: str | None = "the session with ZooKeeper is over"
 
     def missing(self) -> str | None:
         return None if COMMAND.exists() else f"{COMMAND.name} is not beside {sys.executable}: make setup"

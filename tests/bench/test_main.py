@@ -34,6 +34,7 @@ def test_the_size_of_a_run_is_chosen_by_name() -> None:
     assert scale_of(arguments_of(["--full"])) is FULL
     assert scale_of(arguments_of(["--smoke"])) is SMOKE
     assert scale_of(arguments_of(["--rounds", "9"])).rounds == 9
+    assert scale_of(arguments_of(["--topics", "100", "--topics", "1000"])).topics == (100, 1000)
 
 
 def test_an_unknown_scenario_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

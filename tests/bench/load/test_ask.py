@@ -25,15 +25,19 @@ def test_a_view_names_leaders_and_counts_replicas_that_are_behind() -> None:
             Partition(partition_index=1, leader_id=-1, replica_nodes=[1, 2, 3], isr_nodes=[1, 2, 3]),
         )
     )
-    assert view == View({2: "127.0.0.1:9"}, 2, {("t", 0): 2, ("t", 1): NOBODY}, 2)
+    assert view == View({2: "127.0.0.1:9"}, 2, {("t", 0): 2, ("t", 1): NOBODY}, {"t": 2})
     assert view.led_by(2) == [("t", 0)]
 
 
 def test_a_topic_is_led_when_none_of_its_partitions_is_without_or_with_one_that_is_gone() -> None:
     leaders = {("a", 0): 1, ("a", 1): 2, ("b", 0): 3, ("c", 0): NOBODY, ("c", 1): 1}
-    view = View({}, 1, leaders, 0)
+    view = View({}, 1, leaders, {})
     assert ask.led(view, NOBODY) == {"a", "b"}
     assert ask.led(view, gone=2) == {"b"}
+
+
+def test_a_topic_is_in_sync_when_no_replica_of_it_is_behind() -> None:
+    assert ask.in_sync(View({}, 1, {}, {"a": 0, "b": 2})) == {"a"}
 
 
 def test_a_real_broker_is_asked(tmp_path: Path) -> None:
@@ -44,10 +48,11 @@ def test_a_real_broker_is_asked(tmp_path: Path) -> None:
         first, last = ask.await_acks(broker.kafka, places)
         assert 0 < first <= last
         assert ask.await_leaders(broker.kafka, ["one", "two"]) >= last
+        assert ask.await_in_sync(broker.kafka) >= last
         assert ask.leader_address(broker.kafka, "two", 1) == broker.kafka
         with Asker(broker.kafka) as asker:
             assert sorted(asker.look().leaders) == places
-            assert asker.look(["one"]).behind == 0
+            assert asker.look(["one"]).behind == {"one": 0}
             batch = b"\0" * 61
             assert asker.produce([("one", 0)], batch) == [("one", 0)]  # refused: it is no batch
         with pytest.raises(Refused, match="no leader"):

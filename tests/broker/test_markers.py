@@ -147,10 +147,12 @@ def test_a_partition_that_answers_late_holds_up_no_other_once_it_has_failed() ->
         await rig.until(lambda: rig.leader.times(("t", 0)) == 1)
         rig.leader.hold = {("t", 0)}
         await rig.until(lambda: rig.leader.times(("t", 0)) == 2)
-        rig.tell("b", T1)
+        rig.tell("next", T0, producer=6)
+        rig.tell("b", T1, producer=7)
         await rig.until(lambda: rig.done == ["b"])
         rig.leader.let_go.set()
-        await rig.until(lambda: rig.done == ["b", "stuck"])
+        await rig.until(lambda: rig.done == ["b", "stuck", "next"])
+        assert not rig.sender._troubled
 
     run(scenario)
 

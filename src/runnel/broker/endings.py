@@ -14,7 +14,7 @@ from runnel.broker.partitions import Partitions
 from runnel.model.errors import InvalidTopicName, RunnelError
 from runnel.replica.ending import Ending
 
-COMMIT_TIMEOUT_S: Final = 30.0  # Kafka's request.timeout.ms: a coordinator asks again
+COMMIT_TIMEOUT_S: Final = 5.0  # short: a coordinator asks again, and what it has to say to others waits behind this
 
 
 class GroupEndings(Protocol):

@@ -4,8 +4,8 @@ Rule 1: a partition is asked until its leader says that the marker is committed,
         read past a transaction that has not ended there. Whatever the refusal, the pauses grow, up to a bound.
 Rule 2: a partition needs no marker if its topic is gone by the image, or if its leader knows a later epoch of the
         producer: nothing of the transaction can be open there.
-Rule 3: all that waits for one broker goes there in one request; what failed before goes apart, so that a partition that
-        can't answer holds up no other.
+Rule 3: all that waits for one broker goes there in one request. What failed before goes apart, and so does what is new
+        for the same partition, so that one that can't answer holds up no other.
 Rule 4: the coordinator is told once all partitions know. One that ended tells nobody any more: the next one does it.
 """
 
@@ -26,7 +26,7 @@ from runnel.wire.kafka import messages as m
 from runnel.wire.kafka.apis import Api
 
 AT_ONCE_MAX: Final = 1_000  # markers in one request
-TIMEOUT_MS: Final = 40_000  # the other side gives up after 30 s, and says so
+TIMEOUT_MS: Final = 30_000  # the other side gives up much earlier, and says so
 PAUSE_MS, PAUSE_MS_MAX = 20, 5_000
 LOUD_AFTER: Final = 6  # tries: about a second and a half
 
@@ -81,6 +81,7 @@ class MarkerSender:
         self._lanes: dict[Lane, list[Marker]] = {}
         self._senders: dict[Lane, asyncio.Task[None]] = {}
         self._pauses: dict[asyncio.TimerHandle, list[Marker]] = {}
+        self._troubled: set[PartitionKey] = set()  # the last marker for these failed
 
     def tell(self, telling: Telling) -> None:
         """Begin to tell all partitions of a transaction."""
@@ -116,9 +117,9 @@ class MarkerSender:
             if leader is None:
                 self._done(marker)
             elif leader == NO_LEADER:
-                waiting.append(_failed(marker, LeaderNotAvailable(f"{marker.key} has no leader")))
+                waiting.append(self._failed(marker, LeaderNotAvailable(f"{marker.key} has no leader")))
             else:
-                self._enqueue(Lane(leader, marker.tries > 0), marker)
+                self._enqueue(Lane(leader, marker.key in self._troubled), marker)
         self._pause(waiting)
 
     def _leader(self, key: PartitionKey) -> BrokerId | None:
@@ -155,7 +156,7 @@ class MarkerSender:
         except RunnelError as error:
             missing = error
         verdicts = [(marker, self._judged(marker, name, written, missing)) for marker, name in named]
-        self._pause([_failed(marker, problem) for marker, problem in verdicts if problem is not None])
+        self._pause([self._failed(marker, problem) for marker, problem in verdicts if problem is not None])
 
     def _named(self, key: PartitionKey) -> NamedPartition | None:
         """What a partition is called in a request; None if its topic is gone."""
@@ -178,6 +179,7 @@ class MarkerSender:
     def _done(self, marker: Marker) -> None:
         telling = marker.telling
         telling.left.discard(marker.key)
+        self._troubled.discard(marker.key)
         if not telling.left and telling.is_wanted():
             telling.on_done()
 
@@ -197,6 +199,17 @@ class MarkerSender:
 
     # --- trying again
 
+    def _failed(self, marker: Marker, error: RunnelError) -> Marker:
+        self._troubled.add(marker.key)
+        tries = marker.tries + 1
+        verdict = marker.telling.verdict
+        logger.log(
+            logging.WARNING if tries % LOUD_AFTER == 0 else logging.DEBUG,
+            "%s does not know yet that the transaction of %r (producer %d, epoch %d) ended, tried %d times: %s",
+            marker.key, verdict.transactional_id, *verdict.producer, tries, error,
+        )  # fmt: skip
+        return marker._replace(tries=tries)
+
     def _pause(self, markers: list[Marker]) -> None:
         """Try these again later; those that failed as often go together."""
         by_tries: dict[int, list[Marker]] = {}
@@ -213,17 +226,6 @@ class MarkerSender:
 
         timer = asyncio.get_running_loop().call_later(delay_s, wake)
         self._pauses[timer] = markers
-
-
-def _failed(marker: Marker, error: RunnelError) -> Marker:
-    tries = marker.tries + 1
-    verdict = marker.telling.verdict
-    logger.log(
-        logging.WARNING if tries % LOUD_AFTER == 0 else logging.DEBUG,
-        "%s does not know yet that the transaction of %r (producer %d, epoch %d) ended, tried %d times: %s",
-        marker.key, verdict.transactional_id, *verdict.producer, tries, error,
-    )  # fmt: skip
-    return marker._replace(tries=tries)
 
 
 def _grouped(named: Iterable[tuple[Marker, NamedPartition | None]]) -> Markers:

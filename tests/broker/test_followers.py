@@ -11,6 +11,7 @@ import pytest
 from runnel.broker.fetch import ReadResult, Waits
 from runnel.broker.followers import Asked, Follower, Followers, FollowerSession, Limits, resumed
 from runnel.broker.partitions import Partitions
+from runnel.broker.turns import TURN
 from runnel.cluster.image import Broker, Change, Delta, Image, Topic
 from runnel.cluster.image import Partition as Placed
 from runnel.model.errors import (
@@ -264,6 +265,43 @@ def test_who_has_everything_and_is_still_there_does_not_lag(tmp_path: Path) -> N
         assert progress.lags(TWO, Millis(then + 125_000), 10_000)  # what is new, it did not ask beyond
 
     run(tmp_path, scenario)
+
+
+def test_who_follows_much_lets_others_have_the_loop(tmp_path: Path) -> None:
+    count = 3 * TURN
+
+    async def scenario(stage: Stage) -> None:
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        watching = asyncio.ensure_future(other())
+        answers = await stage.fetch(stage.session(), *(ask(0, number) for number in range(count)))
+        assert len(answers) == count
+        assert turns >= 4, "while it is told, and while it is answered"
+        watching.cancel()
+
+    run(tmp_path, scenario, partitions=count)
+
+
+def test_a_session_that_ends_while_it_is_told_leaves_nobody_waiting(tmp_path: Path) -> None:
+    count = 2 * TURN
+
+    async def scenario(stage: Stage) -> None:
+        session = stage.session()
+        fetching = asyncio.ensure_future(stage.fetch(session, *(ask(0, number) for number in range(count))))
+        await asyncio.sleep(0)
+        assert len(session.places) == TURN
+        stage.followers.forget(session)
+        with pytest.raises(FetchSessionNotFound, match="ended with its connection"):
+            await fetching
+        assert not any(stage.partition(number)._followers for number in range(count))
+
+    run(tmp_path, scenario, partitions=count)
 
 
 def test_a_session_goes_on_in_order_on_its_connection_alone(tmp_path: Path) -> None:

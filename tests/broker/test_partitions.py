@@ -7,12 +7,14 @@ from uuid import UUID
 import pytest
 
 from runnel.broker.partitions import FOLDER, Partitions
-from runnel.cluster.image import Broker, BrokerState, Change, Delta, Image, Topic
+from runnel.cluster.image import Broker, BrokerState, Change, DeletedTopic, Delta, Image, Topic
 from runnel.cluster.image import Partition as Placed
 from runnel.model.errors import LeaderNotAvailable, NotLeader, StorageFailed, UnknownTopic
-from runnel.model.ids import BrokerId, Epoch, TopicId
+from runnel.model.ids import BrokerId, Epoch, Offset, TopicId
 from runnel.model.seams import Disk
 from runnel.model.topic_config import TopicConfig
+from runnel.record import records
+from runnel.record.batch import check_produced
 from runnel.shell.clock import SystemClock
 from runnel.shell.disk import RealDisk
 from runnel.testing.clock import SeededRng
@@ -227,3 +229,24 @@ def test_new_logs_cost_three_syncs_each_and_survive_a_power_loss() -> None:
 
     for seed in range(20):
         asyncio.run(main(seed))
+
+
+@pytest.mark.parametrize("proved", [True, False])
+def test_what_was_deleted_is_not_synced_first_unless_nothing_proves_it(proved: bool) -> None:
+    async def main() -> None:
+        disk = SimDisk(SeededRng(1))
+        partitions = partitions_on(disk)
+        before = image_of(topic(GOOD, "good", ME, flush_mode="os"))
+        await partitions.start(before)
+        batch = memoryview(bytearray(records.encode([records.Record(Offset(0), 1_000, None, b"0", ())])))
+        partitions.find("good", 0).append(batch, check_produced(batch))
+        disk.calls.clear()
+        proofs = {GOOD: DeletedTopic(GOOD, "good", (ME,))} if proved else {}
+        gone = Delta(topics={GOOD: None}, deleted=proofs)
+        await partitions.follow(Change(before, before.apply(gone), gone))
+        assert any(call == "sync" for call, _ in disk.calls) is not proved
+        assert disk.list(FOLDER) == [f"{GOOD}-0"]
+        await partitions.remove_data({GOOD})
+        assert disk.list(FOLDER) == []
+
+    asyncio.run(main())

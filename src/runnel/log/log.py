@@ -229,6 +229,8 @@ class Log:
 
     async def aborted(self, start: int, end: int) -> list[AbortedTransaction]:
         """The aborted transactions that may have something in [start, end), in the order of their first offsets."""
+        if (found := self._aborted.cached(start, end)) is not None:
+            return found
         with self._told():
             return await self._aborted.between(start, end)
 

@@ -25,6 +25,7 @@ from runnel.model.errors import (
     InvalidRegularExpression,
     NotCoordinator,
     NotLeader,
+    RequestTimedOut,
     RunnelError,
     StorageFailed,
 )
@@ -89,6 +90,7 @@ class Rig:
         self.groups = Groups()
         self.told: list[Markers] = []
         self.refusals: list[RunnelError] = []
+        self.answers_lost = 0
         self._endings = Endings(self.partitions, self.groups)
         self._ids = count(100)
         self.ids_given = 0
@@ -106,7 +108,11 @@ class Rig:
         if self.refusals:
             error = self.refusals.pop(0)
             return {(ending.producer_id, *place): error for ending, places in some for place in places}
-        return await self._endings.write(some)
+        written = await self._endings.write(some)
+        if self.answers_lost:
+            self.answers_lost -= 1
+            raise RequestTimedOut("no answer came")
+        return written
 
     async def _nothing(self, key: str) -> None: ...
 
@@ -236,6 +242,21 @@ def test_a_partition_that_can_not_be_told_now_is_told_later(tmp_path: Path) -> N
         await rig.end(producer)
         await rig.until(State.COMPLETE_COMMIT)
         assert len(rig.told) == 3
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("bumps", [True, False])
+def test_a_marker_whose_answer_was_lost_is_sent_again_and_written_once(tmp_path: Path, bumps: bool) -> None:
+    """KAFKA-19999: the second one was refused, and the coordinator went on for ever."""
+
+    async def scenario(rig: Rig) -> None:
+        producer = await rig.begun()
+        rig.answers_lost = 2
+        await rig.end(producer, bumps=bumps)
+        await rig.until(State.COMPLETE_COMMIT)
+        assert len(rig.told) == 3
+        assert rig.partitions.find("t", 0).log.end_offset == 1
 
     run(tmp_path, scenario)
 

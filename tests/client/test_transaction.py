@@ -28,6 +28,16 @@ def test_one_at_a_time() -> None:
     assert (transaction.identity, transaction.started) == (Identity(7, 1), False)
 
 
+def test_an_abort_comes_before_the_next() -> None:
+    transaction = opened()
+    transaction.aborting()
+    with pytest.raises(e.InvalidTransactionState, match="not aborted yet"):
+        transaction.check_can_begin()
+    with pytest.raises(e.InvalidTransactionState, match="no transaction"):
+        transaction.check_open()
+    transaction.aborting()
+
+
 def test_nothing_is_sent_or_ended_outside() -> None:
     transaction = Transaction("tid", 60_000)
     transaction.identified(Identity(7, 0))

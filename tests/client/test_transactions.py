@@ -291,6 +291,28 @@ def test_a_block_that_is_cancelled_is_aborted(on_cluster: OnCluster, name: str, 
     on_cluster(work)
 
 
+def test_an_abort_that_is_cancelled_is_made_up_for(on_cluster: OnCluster, name: str, dialect: str) -> None:
+    """What was under way then must not turn up in the next transaction."""
+
+    async def work(cluster: Cluster) -> None:
+        await made(cluster, name)
+        async with Producer(cluster, settings(name, dialect)) as producer:
+            for number in range(1, 6):
+                await producer.begin()
+                for _ in range(number):
+                    await producer.send(name, b"never" * 1000)
+                task = asyncio.create_task(producer.abort())
+                for _ in range(number):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                async with producer.transaction():
+                    await producer.send(name, b"%d" % number)
+        assert await seen(cluster, name) == [b"1", b"2", b"3", b"4", b"5"]
+
+    on_cluster(work)
+
+
 def test_closing_aborts_what_is_open(on_cluster: OnCluster, name: str) -> None:
     async def work(cluster: Cluster) -> None:
         await made(cluster, name)

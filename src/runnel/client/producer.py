@@ -16,7 +16,7 @@ With a transactional id, what is sent belongs to transactions, each of which is 
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Generator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
 from runnel.client.cluster import Cluster
@@ -262,14 +262,20 @@ class Producer:
             yield
             if self._transactional().now.state is not State.READY:  # it may have been ended in the block
                 await self.commit()
-        except BaseException:
+        except Exception:
             await self._abort_if_open()
+            raise
+        except BaseException:  # cancelled: whatever becomes of the abort, that is what is to be heard
+            with suppress(RunnelError):
+                await self._abort_if_open()
             raise
 
     async def begin(self) -> None:
         """Begin a transaction; all that is sent belongs to it until it is committed or aborted."""
         transactions = self._transactional()
         self._raise_if_closed()
+        if transactions.now.state is State.ABORTING:  # an abort that failed or was cancelled
+            await self.abort()
         await transactions.begin()
         self._failure = None
 

@@ -62,6 +62,8 @@ class Transaction:
             raise InvalidTransactionState(
                 f"a transaction of {self.id!r} is open: commit or abort it before another begins"
             )
+        if self.state is State.ABORTING:
+            raise InvalidTransactionState(f"the last transaction of {self.id!r} is not aborted yet: abort it again")
         if self.state is State.COMMITTING:
             raise InvalidTransactionState(
                 f"nobody knows yet whether the last transaction of {self.id!r} was committed: commit it again"

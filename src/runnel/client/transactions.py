@@ -66,8 +66,6 @@ class Transactions:
     async def begin(self) -> None:
         async with self._beginning:
             self.now.check_can_begin()
-            if self.now.state is State.ABORTING:
-                await self.abort()
             await self.identify()
             self.now.opened(modern=not self._classic and await self._persist(self._caller.speaks_modern))
 
@@ -221,6 +219,3 @@ class Transactions:
             self._adding.cancel()
             await asyncio.gather(self._adding, return_exceptions=True)
             self._adding = None
-
-    async def close(self) -> None:
-        await self._stop_adding()

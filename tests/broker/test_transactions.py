@@ -23,6 +23,7 @@ from runnel.model.errors import (
     ConcurrentTransactions,
     CoordinatorLoading,
     InvalidRegularExpression,
+    InvalidTopicName,
     NotCoordinator,
     NotLeader,
     RequestTimedOut,
@@ -287,6 +288,18 @@ def test_groups_hear_how_a_transaction_with_their_offsets_ended(tmp_path: Path) 
         await rig.end(producer, bumps=False)
         await rig.until(State.COMPLETE_COMMIT)
         assert rig.groups.heard == [(0, producer.producer_id, True)]
+
+    run(tmp_path, scenario)
+
+
+def test_nobody_adds_the_topic_that_transactions_are_kept_in(tmp_path: Path) -> None:
+    """No leader would take a marker for it, so the transaction would never be complete."""
+
+    async def scenario(rig: Rig) -> None:
+        producer = await rig.init()
+        with pytest.raises(InvalidTopicName):
+            await rig.transactions.add_partitions(AddPartitions("tx", producer, (T0, (TRANSACTIONS, 0))))
+        assert await rig.state() is State.EMPTY
 
     run(tmp_path, scenario)
 

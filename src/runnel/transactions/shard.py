@@ -101,7 +101,7 @@ class TransactionShard:
             elif transaction.state is State.ONGOING:
                 ran_ms = max(0, wall_ms - transaction.began_ms)  # a clock that was set back gives no more than all
                 self._timers.set(Timer(Alarm.TIMEOUT, transactional_id), now_ms + transaction.timeout_ms - ran_ms)
-        self._timers.set(Timer(Alarm.EXPIRE), now_ms + self._config.expiration_check_ms)
+        self._look_later(now_ms)
         return turn.step
 
     # --- time
@@ -125,7 +125,11 @@ class TransactionShard:
             if not transaction.state.running and transaction.changed_ms <= oldest_ms:
                 del self._transactions[transactional_id]
                 turn.step.records.append((encode_key(transactional_id), None))
-        self._timers.set(Timer(Alarm.EXPIRE), turn.now_ms + self._config.expiration_check_ms)
+        self._look_later(turn.now_ms)
+
+    def _look_later(self, now_ms: Millis) -> None:
+        pause_ms = min(self._config.expiration_check_ms, self._config.expiration_ms)
+        self._timers.set(Timer(Alarm.EXPIRE), now_ms + pause_ms)
 
     # --- beginning
     def init_producer(

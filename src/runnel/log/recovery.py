@@ -39,8 +39,9 @@ from runnel.log.layout import (
 from runnel.log.outcomes import Extent, outcomes_at_end, save_or_leave
 from runnel.log.outcomes import load_or_build as load_or_build_outcomes
 from runnel.log.producers import Producers
-from runnel.log.scan import find_hole, marker_at, misplaced, walk, walk_over_rot
+from runnel.log.scan import find_hole, marker_at, misplaced, walk
 from runnel.log.segment import Hole, Segment
+from runnel.log.snapshots import newest_snapshot, replay
 from runnel.log.transactions import Aborted
 from runnel.model.errors import Corruption
 from runnel.model.ids import Offset
@@ -408,49 +409,3 @@ class _Recovery:
         file.close()
         self.segments.append(segment)
         self.scanned = True
-
-
-def load_producers(
-    disk: Disk, folder: str, snapshots: list[Offset], segments: list[Segment], end_offset: int, now_ms: int
-) -> Producers:
-    """The producers as they were before `end_offset`: the newest good snapshot, and the log from there on.
-
-    Which transactions were aborted in the last segment is not told.
-    """
-    begin, producers = newest_snapshot(disk, folder, snapshots, segments)
-    replay(disk, segments, producers, begin, end_offset, now_ms)
-    producers.transactions.aborted = Aborted()
-    return producers
-
-
-def newest_snapshot(
-    disk: Disk, folder: str, snapshots: list[Offset], segments: list[Segment]
-) -> tuple[int, Producers]:  # fmt: skip
-    """The newest good one of these snapshots, and its offset; nobody, before everything, if there is none.
-
-    A snapshot from before the log's start is of no use: batches between the two are gone, and a producer of whom only
-    the older half is known would be refused for ever.
-    """
-    for offset in reversed([offset for offset in snapshots if offset >= segments[0].base_offset]):
-        data = checkpoints.read_small(disk, f"{folder}/{numbered(offset, PRODUCERS)}")
-        found = Producers.from_bytes(data, offset) if data is not None else None
-        if found is not None:
-            return offset, found
-    return 0, Producers()
-
-
-def replay(
-    disk: Disk, segments: list[Segment], producers: Producers, from_offset: int, end_offset: int, now_ms: int
-) -> None:
-    """Let the batches of [from_offset, end_offset) be followed, as when they were written."""
-    for number, segment in enumerate(segments):
-        next_base = segments[number + 1].base_offset if number + 1 < len(segments) else end_offset
-        if next_base <= from_offset or segment.base_offset >= end_offset:
-            continue
-        file = disk.open(segment.log_path)
-        try:
-            for at, header in walk_over_rot(file, 0, segment.size, segment.base_offset, next_base):
-                if header.producer_id >= 0 and from_offset <= header.base_offset < end_offset:
-                    producers.replay(header, now_ms, marker_at(file, at, header))
-        finally:
-            file.close()

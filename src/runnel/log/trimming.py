@@ -18,10 +18,10 @@ from runnel.log.outcomes import Extent, load_or_build
 from runnel.log.producers import Producers
 from runnel.log.quarantine import aside_path, set_aside
 from runnel.log.reader import Reader
-from runnel.log.recovery import load_producers, remove_if_there
+from runnel.log.recovery import remove_if_there
 from runnel.log.scan import walk_over_rot
 from runnel.log.segment import Segment
-from runnel.log.snapshots import drop_snapshots
+from runnel.log.snapshots import drop_snapshots, load_producers
 from runnel.log.state import State
 from runnel.log.transactions import Aborted
 from runnel.log.writer import Writer

@@ -13,23 +13,19 @@ Rule 4: what is acknowledged as durable was synced before; the order is write, s
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TypeVar
 
 from runnel.log.appending import Admit, Appended, Waiting, arrived, closed, dead, refusal, uncut
 from runnel.log.checkpoint import sync
 from runnel.log.files import Files
 from runnel.log.index import TAIL_BYTES_MAX
-from runnel.log.indexing import seal
-from runnel.log.keeper import EMPTY_MARK, Keeper
+from runnel.log.keeper import Keeper
 from runnel.log.layout import SYNCED
-from runnel.log.outcomes import Extent, Outcomes, outcomes_at_end, save_or_leave
 from runnel.log.placing import Placing
-from runnel.log.producers import Producers
-from runnel.log.recovery import create_segment, recover
-from runnel.log.segment import Segment
+from runnel.log.recovery import recover
+from runnel.log.rolling import Rolling
 from runnel.log.state import State
-from runnel.log.transactions import Aborted
 from runnel.log.worker import Step, Worker
 from runnel.model.errors import Fatal, RunnelError, StorageFailed
 from runnel.model.ids import Offset
@@ -45,7 +41,7 @@ class Writer:
 
     __slots__ = (
         "_clock", "_config", "_cut_due", "_damage_due", "_discarded", "_disk", "_files", "_line", "_on_fatal",
-        "_on_progress", "_placing", "_release_file", "_state", "_step_under_way", "_sync_due", "_timer", "_unsealed",
+        "_on_progress", "_placing", "_release_file", "_rolling", "_state", "_step_under_way", "_sync_due", "_timer",
         "_unsynced_messages", "_worker", "closed", "keeper",
     )  # fmt: skip
 
@@ -64,7 +60,7 @@ class Writer:
         self._placing = Placing(state, config)
         self._config = config
         self._line: list[Waiting] = []
-        self._unsealed: list[tuple[Segment, Offset, Producers, Callable[[], None] | None]] = []
+        self._rolling = Rolling(disk, files, state, self.keeper, on_progress)
         self._worker = Worker(self._due, self._refused, self._die)
         self._release_file: Callable[[], None] | None = None  # it has bytes that are to be synced
         self._timer: asyncio.TimerHandle | None = None
@@ -308,8 +304,8 @@ class Writer:
         return await self._worker.run(job)
 
     def _due(self) -> Step | None:
-        if self._unsealed and not self._discarded:
-            return self._seal
+        if self._rolling.unsealed and not self._discarded:
+            return self._rolling.seal
         if self._worker.next_job is not None:
             return self._worker.next_job
         if self._line:
@@ -354,43 +350,15 @@ class Writer:
 
     async def roll(self) -> None:
         """Begin a new segment. Only while appends wait."""
-        state = self._state
-        old, end, now_ms = state.active, state.end_offset, self._clock.wall_ms()
+        old = self._state.active
         if not old.size:
             return
         if self._cut_due:
             async with self._files.pinned(old.log_path) as old_file:
                 old_file.truncate(old.size)
             self._cut_due = False
-        segment, file = await self._disk.offload(lambda: create_segment(self._disk, state.folder, end, now_ms))
-        self._files.put(segment.log_path, file)
-        state.set_segments([*state.segments, segment])
-        producers = state.producers.copy()
-        if producers.transactions.since < end:
-            state.outcomes.put(old, outcomes_at_end(producers.transactions))
-            state.producers.transactions.aborted = Aborted()
-        self._unsealed.append((old, end, producers, self._release_file))
+        await self._rolling.roll(self._clock.wall_ms(), self._release_file)
         self._release_file = None
-
-    async def _seal(self) -> None:
-        """Make a segment that was rolled durable. Appends go on: they are in another file."""
-        state = self._state
-        segment, next_base, producers, release = self._unsealed[0]
-        self.keeper.flush_index(segment)
-        transactions = producers.transactions
-        outcomes = outcomes_at_end(transactions) if transactions.since < next_base else None
-        async with self._files.pinned(segment.log_path) as file:
-            await self._disk.offload(lambda: _seal(self._disk, file, segment, next_base, outcomes))
-        self._unsealed.pop(0)
-        transactions.aborted = Aborted()  # in the segment that follows
-        if release is not None:
-            release()
-        state.synced_offset = max(state.synced_offset, next_base)
-        self.keeper.mark_synced()
-        self._on_progress()
-        successor = state.segment_of(next_base)
-        checkpoint = self.keeper.checkpoint(successor, 0, EMPTY_MARK, next_base, producers)
-        await self.keeper.save_or_leave(checkpoint, producers)
 
     async def _sync(self) -> None:
         """One sync for all that was written since the last one."""
@@ -472,10 +440,7 @@ class Writer:
         await self.alone(self._drop)
 
     async def _drop(self) -> None:
-        unsealed, self._unsealed = self._unsealed, []
-        for *_, release in unsealed:
-            if release is not None:
-                release()
+        self._rolling.leave()
         self._sync_due = self._damage_due = False
         self.abandon()
 
@@ -497,16 +462,3 @@ class Writer:
         self.abandon()
         self._fail_line(dead(self._state.folder, error))
         self._on_fatal(error)
-
-
-def _seal(disk: Disk, file: File, segment: Segment, next_base: Offset, outcomes: Outcomes | None) -> None:
-    sync(file)
-    if outcomes is not None:
-        save_or_leave(disk, Extent(segment, segment.size, next_base), outcomes)
-    assert segment.index is not None
-    with suppress(OSError):
-        index_file = disk.open(segment.index_path, create=True)
-        try:
-            seal(index_file, segment.index, segment, next_base)
-        finally:
-            index_file.close()

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from runnel.broker.config import BrokerConfig
 from runnel.broker.damage import Damages
+from runnel.broker.departed import Departed
 from runnel.broker.endings import Endings
 from runnel.broker.fetch import Fetching
 from runnel.broker.followers import Followers
@@ -95,6 +96,7 @@ class Broker:
         self._changes: deque[Change] = deque()
         self._follower: asyncio.Task[None] | None = None
         self._seen = Seen(metadata.image)
+        self.departed = Departed(clock)
         self._producer_ids: deque[int] = deque()
 
     def _coordinate(self, config: BrokerConfig, clock: Clock, rng: Rng) -> None:
@@ -117,6 +119,7 @@ class Broker:
         """Open everything that is placed here, and begin to follow the image."""
         self._seen.image = image = self.metadata.image
         self._watchdog.start()
+        self.metadata.subscribe(self.departed.follow)
         self.metadata.subscribe(self._changed)
         await self.partitions.start(image)
         self.groups.start(image)

@@ -27,7 +27,7 @@ async def metadata(request: m.MetadataRequest, call: Call) -> m.MetadataResponse
         topics = [_answer_of(asked, call) for asked in request.topics or ()]
     image = call.broker.image
     return m.MetadataResponse(
-        brokers=_brokers(image),
+        brokers=_brokers(call),
         cluster_id=image.cluster_id,
         controller_id=image.controller.broker if image.controller else NO_LEADER,
         topics=list(topics),
@@ -42,7 +42,8 @@ async def _create_missing(request: m.MetadataRequest, call: Call) -> None:
         await call.broker.create_missing_topics(names)
 
 
-def _brokers(image: Image) -> list[m.MetadataResponse.MetadataResponseBroker]:
+def _brokers(call: Call) -> list[m.MetadataResponse.MetadataResponseBroker]:
+    alive = [broker for broker in call.broker.image.brokers.values() if broker.alive]
     return [
         m.MetadataResponse.MetadataResponseBroker(
             node_id=broker.id,
@@ -50,8 +51,7 @@ def _brokers(image: Image) -> list[m.MetadataResponse.MetadataResponseBroker]:
             port=broker.listeners["kafka"].port,
             rack=broker.rack,
         )
-        for broker in image.brokers.values()
-        if broker.alive
+        for broker in (*alive, *call.broker.departed.beside(call.broker.image))
     ]
 
 

@@ -25,6 +25,7 @@ from runnel.broker.markers import MarkerSender
 from runnel.broker.partitions import Partitions
 from runnel.broker.peers import Peers
 from runnel.broker.produce import Producing
+from runnel.broker.removal import Removal
 from runnel.broker.replication import Replication
 from runnel.broker.replication import Settings as ReplicationSettings
 from runnel.broker.routing import Routing
@@ -39,7 +40,7 @@ from runnel.cluster.image import Change, Image, Topic
 from runnel.cluster.metadata import Metadata
 from runnel.cluster.topic_rules import NewPartitions, NewTopic
 from runnel.groups.values import GroupConfig
-from runnel.model.errors import InvalidTopicName, RetriableError, RunnelError, TopicAlreadyExists, UnknownTopic
+from runnel.model.errors import InvalidTopicName, RunnelError, TopicAlreadyExists, UnknownTopic
 from runnel.model.ids import BrokerId, Offset, PartitionKey, ProducerId, TopicId
 from runnel.model.limits import topic_name_problem
 from runnel.model.seams import Clock, Disk, Rng
@@ -97,6 +98,7 @@ class Broker:
         self._follower: asyncio.Task[None] | None = None
         self._seen = Seen(metadata.image)
         self.departed = Departed(clock)
+        self._removal = Removal(self.id, self.partitions, lambda: self.image, metadata.data_removed, on_fatal)
         self._producer_ids: deque[int] = deque()
 
     def _coordinate(self, config: BrokerConfig, clock: Clock, rng: Rng) -> None:
@@ -130,7 +132,7 @@ class Broker:
         self._damages.start()
         self._peers.follow(image)
         self._work_off()
-        await self._remove_deleted(image)
+        self._removal.start()
 
     def wake_waiters(self) -> None:
         """The broker is about to stop: answer at once who waits for messages or for a group."""
@@ -150,6 +152,7 @@ class Broker:
         await self._leader_balance.stop()
         if self._follower is not None:
             await asyncio.wait([self._follower])
+        await self._removal.stop()
         clean = await self.partitions.close()
         await self._watchdog.stop()
         return clean
@@ -197,7 +200,7 @@ class Broker:
             self.transactions.follow(change)
             self._seen.reach(change.after)
             if change.delta.deleted:
-                await self._remove_deleted(change.after)
+                self._removal.look()
 
     def _place(self, changed: Sequence[Partition]) -> None:
         """These have another role than before, or are open only now."""
@@ -217,16 +220,6 @@ class Broker:
             self._on_fatal(error)  # a broker that can't follow the metadata must not go on
         else:
             self._work_off()
-
-    async def _remove_deleted(self, image: Image) -> None:
-        """Remove the data of topics that were deleted, then say so; what can't be said is said at the next change."""
-        gone = [topic.id for topic in image.deleted.values() if self.id in topic.holders]
-        if gone:
-            await self.partitions.remove_data(frozenset(gone))
-            try:
-                await self.metadata.data_removed(self.id, gone)
-            except RetriableError as error:
-                logger.warning("the data of %d deleted topics is gone, but could not be reported: %s", len(gone), error)
 
     async def caught_up(self) -> None:
         """Wait until this broker has done what the newest image says."""

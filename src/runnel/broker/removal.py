@@ -1,0 +1,68 @@
+"""Removes the data of topics that were deleted.
+
+Rule 1: it is done beside all else: a large topic takes long to remove, and who leads what must be followed meanwhile.
+Rule 2: what is removed was seen to be deleted by this broker, and is closed. That it is gone is told then, not before.
+Rule 3: what could not be told is told at the next change, as if it had been removed only then.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
+
+from runnel.broker.partitions import Partitions
+from runnel.broker.standing import stand
+from runnel.cluster.image import Image
+from runnel.model.errors import RetriableError
+from runnel.model.ids import BrokerId, TopicId
+
+Report: TypeAlias = Callable[[BrokerId, Sequence[TopicId]], Awaitable[None]]
+
+logger = logging.getLogger("runnel.removal")
+
+
+class Removal:
+    """What this broker owes to the proofs of deletions."""
+
+    def __init__(
+        self, me: BrokerId, partitions: Partitions, image: Callable[[], Image], report: Report,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:  # fmt: skip
+        self._me = me
+        self._partitions = partitions
+        self._image = image
+        self._report = report
+        self._on_fatal = on_fatal
+        self._due = asyncio.Event()
+        self._over = False
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = stand(self._run(), self._on_fatal)
+        self.look()
+
+    async def stop(self) -> None:
+        """Return when what has begun is done: nobody else must find a folder that is half removed."""
+        self._over = True
+        self._due.set()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    def look(self) -> None:
+        """There may be something to remove."""
+        self._due.set()
+
+    async def _run(self) -> None:
+        while not self._over:
+            await self._due.wait()
+            self._due.clear()
+            gone = [topic.id for topic in self._image().deleted.values() if self._me in topic.holders]
+            if gone and not self._over:
+                await self._remove(gone)
+
+    async def _remove(self, gone: Sequence[TopicId]) -> None:
+        await self._partitions.remove_data(frozenset(gone))
+        try:
+            await self._report(self._me, gone)
+        except RetriableError as error:
+            logger.warning("the data of %d deleted topics is gone, but could not be reported: %s", len(gone), error)

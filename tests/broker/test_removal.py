@@ -1,0 +1,104 @@
+"""What deletions leave to be done on a disk."""
+
+import asyncio
+from collections.abc import Collection, Sequence
+from typing import cast
+from uuid import UUID
+
+import pytest
+
+from runnel.broker.partitions import Partitions
+from runnel.broker.removal import Removal
+from runnel.cluster.image import DeletedTopic, Delta, Image
+from runnel.model.errors import RequestTimedOut
+from runnel.model.ids import BrokerId, TopicId
+
+ME, OTHER = BrokerId(1), BrokerId(2)
+ONE, TWO = TopicId(UUID(int=1)), TopicId(UUID(int=2))
+
+
+class Stage:
+    """A disk whose removals end when the test says so."""
+
+    def __init__(self) -> None:
+        self.image = Image("c")
+        self.removed: list[TopicId] = []
+        self.told: list[TopicId] = []
+        self.refuse = False
+        self.ends = asyncio.Event()
+        self.removal = Removal(ME, cast(Partitions, self), lambda: self.image, self.report, _fail)
+
+    async def remove_data(self, topic_ids: Collection[TopicId]) -> None:
+        self.removed += topic_ids
+        await self.ends.wait()
+
+    async def report(self, broker: BrokerId, topic_ids: Sequence[TopicId]) -> None:
+        if self.refuse:
+            raise RequestTimedOut("not now")
+        assert broker == ME
+        self.told += topic_ids
+        self.image = self.image.apply(Delta(deleted=dict.fromkeys(topic_ids)))
+
+    def delete(self, topic_id: TopicId, *holders: BrokerId) -> None:
+        self.image = self.image.apply(Delta(deleted={topic_id: DeletedTopic(topic_id, "t", holders)}))
+        self.removal.look()
+
+
+def _fail(error: BaseException) -> None:
+    raise AssertionError(error)
+
+
+async def settled() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def test_what_is_gone_is_told_when_it_is_gone_and_what_others_hold_is_theirs() -> None:
+    async def main() -> None:
+        stage = Stage()
+        stage.delete(ONE, ME, OTHER)
+        stage.delete(TWO, OTHER)
+        stage.removal.start()  # also what an earlier life left
+        await settled()
+        assert (stage.removed, stage.told) == ([ONE], [])
+        stage.ends.set()
+        await settled()
+        assert stage.told == [ONE]
+        await stage.removal.stop()
+
+    asyncio.run(main())
+
+
+def test_what_could_not_be_told_is_told_later(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        stage = Stage()
+        stage.ends.set()
+        stage.removal.start()
+        stage.refuse = True
+        stage.delete(ONE, ME)
+        await settled()
+        assert stage.told == []
+        stage.refuse = False
+        stage.delete(TWO, ME)
+        await settled()
+        assert stage.told == [ONE, TWO]
+        await stage.removal.stop()
+
+    asyncio.run(main())
+    assert "could not be reported" in caplog.text
+
+
+def test_a_stop_waits_for_what_has_begun() -> None:
+    async def main() -> None:
+        stage = Stage()
+        stage.removal.start()
+        stage.delete(ONE, ME)
+        await settled()
+        stopping = asyncio.ensure_future(stage.removal.stop())
+        await settled()
+        assert not stopping.done()
+        stage.ends.set()
+        await stopping
+        assert stage.told == [ONE]
+
+    asyncio.run(main())

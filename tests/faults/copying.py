@@ -12,8 +12,8 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,9 @@ HERE = Path(__file__).resolve().parent / "copiers"
 JAVA_VERSION = "4.3"
 AGAIN_S = 0.3
 LIMIT_S = 120.0
+END_S = 5.0
 CALL_S = 30.0
+FLOW_S, FLOW = 0.25, 3  # so many messages each time: a busy machine must be able to copy them
 KILLED = -9
 
 
@@ -108,11 +110,15 @@ class Worker:
         """Let it finish what it does."""
         self._hang_up()
 
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._hang_up()
+    def kill(self, after_s: float = 0.0) -> None:
+        """End it, at once or if it does not end within this time."""
+        if self._process is None:
+            return
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(after_s)
+        self._process.kill()
+        self._process.wait()
+        self._hang_up()
 
     def wait(self, limit_s: float = LIMIT_S) -> int:
         """Until it ended; its exit code."""
@@ -151,8 +157,33 @@ class Feed:
             )  # fmt: skip
             self._producer.poll(0)
 
+    @contextmanager
+    def flowing(self) -> Iterator[None]:
+        """Messages keep coming, until the end of the block."""
+        over = threading.Event()
+
+        def flow() -> None:
+            while not over.wait(FLOW_S):
+                self.send(FLOW)
+
+        thread = threading.Thread(target=flow, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
     def flush(self) -> None:
         self._producer.flush(LIMIT_S)
+
+    def ends(self) -> dict[int, int]:
+        """How far what was acknowledged reaches in each partition."""
+        found = dict.fromkeys(range(self._partitions), 0)
+        for send in list(self.sends):
+            number = int(send.key.rpartition("-")[2])
+            found[number] = max(found[number], 0 if send.offset is None else send.offset + 1)
+        return found
 
 
 def _settle(send: Send, error: KafkaError | None, message: Any) -> None:
@@ -195,7 +226,9 @@ class Copy:
 
     # --- running
     def run(self) -> None:
-        """All workers, each started again when it ends."""
+        """All workers, each started again when it ends; those that are at work stay so."""
+        if self._reviver is not None:
+            return
         for worker in self.workers:
             worker.start()
         self._reviver = threading.Thread(target=self._revive, daemon=True)
@@ -207,34 +240,34 @@ class Copy:
                 worker.revive()
 
     def close(self) -> None:
+        """End the workers: those that are at work finish their transactions."""
         self._over.set()
         if self._reviver is not None:
             self._reviver.join()
         for worker in self.workers:
-            worker.kill()
+            worker.stop()
+        for worker in self.workers:
+            worker.kill(after_s=END_S)
+
+    def trouble(self) -> str:
+        return "\n".join(worker.trouble() for worker in self.workers)
 
     def committed(self) -> dict[int, int]:
         """Where the group is."""
         places = [TopicPartition(self.feed.topic, number) for number in range(self.partitions)]
-        with _reader(self.bootstrap, "read_committed", self.group) as consumer:
+        with _reader(self.bootstrap, "read_uncommitted", self.group) as consumer:
             found = consumer.committed(places, CALL_S)
         return {place.partition: max(place.offset, 0) for place in found}
 
     def wait_caught_up(self, limit_s: float = LIMIT_S) -> None:
-        """Until the group has committed all that was acknowledged."""
-        self.feed.flush()
-        ends = dict.fromkeys(range(self.partitions), 0)
-        for send in self.feed.sends:
-            number = int(send.key.rpartition("-")[2])
-            ends[number] = max(ends[number], -1 if send.offset is None else send.offset + 1)
-        deadline = time.monotonic() + limit_s
+        """Until the group has committed all that is acknowledged now."""
+        ends, deadline = self.feed.ends(), time.monotonic() + limit_s
         while True:
             at = self.committed()
             if all(at[number] >= end for number, end in ends.items()):
                 return
             if time.monotonic() > deadline:
-                trouble = "\n".join(worker.trouble() for worker in self.workers)
-                raise TimeoutError(f"{self.client.name} is at {at}, not at {ends}:\n{trouble}")
+                raise TimeoutError(f"{self.client.name} is at {at}, not at {ends}:\n{self.trouble()}")
             time.sleep(0.2)
 
     # --- judging
@@ -243,13 +276,14 @@ class Copy:
         return check(self.history())
 
     def history(self) -> History:
-        transactions = list(transactions_of(self.journals, self.target))
+        given, made = (read_all(self.bootstrap, topic, self.partitions) for topic in (self.feed.topic, self.target))
+        places = {value: (key, at) for key, records in given.items() for at, value in records}
+        transactions = list(transactions_of(self.journals, self.target, places))
         history = History(
             sends=[*self.feed.sends, *(send for one in transactions for send in one.sends)],
             transactions=transactions,
             transforming_group=self.group,
         )
-        given, made = (read_all(self.bootstrap, topic, self.partitions) for topic in (self.feed.topic, self.target))
         history.polls += [Poll("final", given, final=True), Poll("final", made, final=True)]
         history.polls += [polled(one, given, self.group) for one in transactions]
         at = {place_name(self.feed.topic, number): offset for number, offset in self.committed().items()}
@@ -260,12 +294,14 @@ class Copy:
 def polled(transaction: Transaction, source: Records, group: str) -> Poll:
     """What a worker was given for a transaction: a process of its own, because it may go back after an abort."""
     wanted = {send.source for send in transaction.sends}
-    found = {key: [(at, value) for at, value in records if value in wanted] for key, records in source.items()}
+    found = {key: [(at, value) for at, value in records if (key, at) in wanted] for key, records in source.items()}
     name = f"{transaction.process}:{transaction.sends[0].value.rpartition(':')[2]}"
     return Poll(name, {key: records for key, records in found.items() if records}, group=group)
 
 
-def transactions_of(journals: Iterable[Path], target: str) -> Iterator[Transaction]:
+def transactions_of(
+    journals: Iterable[Path], target: str, places: Mapping[str, tuple[str, int]]
+) -> Iterator[Transaction]:
     """What workers noted. Nothing is there of a transaction whose commit was not asked for."""
     found: dict[tuple[str, int], Transaction] = {}
     for line in itertools.chain.from_iterable(map(lines_of, journals)):
@@ -274,8 +310,8 @@ def transactions_of(journals: Iterable[Path], target: str) -> Iterator[Transacti
             case "begun":
                 found[name] = Transaction(line["worker"])
                 found[name].sends = [
-                    Send(line["worker"], place_name(target, number), value, at, transactional=True, source=source)
-                    for number, value, source in line["outputs"]
+                    Send(line["worker"], place_name(target, n), value, at, transactional=True, source=places.get(old))
+                    for n, value, old in line["outputs"]
                 ]
                 found[name].becomes(Status.FAIL, at)
             case "committing":

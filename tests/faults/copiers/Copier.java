@@ -39,11 +39,11 @@ public final class Copier {
         this.task = task;
         journal = new FileWriter(text("journal"), StandardCharsets.UTF_8, true);
         var common = Map.of("bootstrap.servers", text("bootstrap"), "metadata.max.age.ms", "5000", "request.timeout.ms", "5000",
-            "reconnect.backoff.max.ms", "500", "default.api.timeout.ms", "60000");
+            "reconnect.backoff.max.ms", "500", "default.api.timeout.ms", "20000");
         var sending = new Properties();
         sending.putAll(common);
         sending.putAll(Map.of("transactional.id", text("transactional_id"), "transaction.timeout.ms", text("timeout_ms"),
-            "delivery.timeout.ms", "30000", "max.block.ms", "60000", "linger.ms", "5"));
+            "delivery.timeout.ms", "20000", "max.block.ms", "20000", "linger.ms", "5"));
         producer = new KafkaProducer<>(sending, new StringSerializer(), new StringSerializer());
         var reading = new Properties();
         reading.putAll(common);

@@ -8,7 +8,7 @@ from kafka.structs import OffsetAndMetadata
 from tests.faults.copiers.work import Copier, CopyTask, Message, Output, run
 
 QUICK = {"request_timeout_ms": 5_000, "metadata_max_age_ms": 5_000, "reconnect_backoff_max_ms": 500}
-DELIVERY_MS, CALL_S = 30_000, 60
+DELIVERY_MS, CALL_S = 20_000, 60
 
 
 class KafkaPython(Copier):

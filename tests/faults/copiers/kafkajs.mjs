@@ -16,9 +16,15 @@ const kafka = new Kafka({
 
 const now = () => Number(process.hrtime.bigint()) / 1e9; // the clock of Python's time.monotonic()
 const end = () => process.kill(process.pid, task.by);
+let over = false;
+let busy = false;
+const STUCK_MS = 20_000;
+let last = Date.now();
+setInterval(() => busy && Date.now() - last > STUCK_MS && fail(new Error("a call took too long")), 500).unref();
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 async function reach(step, transaction, more = {}) {
+  last = Date.now();
   appendFileSync(task.journal, JSON.stringify({ at: now(), worker: task.worker, transaction, step, ...more }) + "\n");
   if (step !== task.at_step || transaction !== task.at_transaction) return;
   if (task.after_ms) setTimeout(end, task.after_ms);
@@ -44,7 +50,12 @@ async function transact(producer, partition, messages) {
   await reach("polled", number);
   const transaction = await producer.transaction();
   await reach("begun", number, { outputs: outputs.map((output) => [output.partition, output.value, output.source]) });
-  await transaction.send({ topic: task.target, messages: outputs.map(({ source, ...message }) => message) });
+  // One partition after the other: of a send to several brokers, one of which says "not yet", kafkajs repeats all that
+  // is not answered yet, under new sequence numbers, and so doubles messages.
+  for (let number = 0; number < task.partitions; number++) {
+    const messages = outputs.filter(({ partition }) => partition === number);
+    if (messages.length) await transaction.send({ topic: task.target, messages });
+  }
   await reach("produced", number);
   const offset = String(Number(messages.at(-1).offset) + 1);
   const topics = [{ topic: task.source, partitions: [{ partition, offset }] }];
@@ -67,8 +78,6 @@ function fail(error) {
   process.exit(1);
 }
 
-let over = false;
-let busy = false;
 const producer = kafka.producer({
   transactionalId: task.transactional_id,
   transactionTimeout: task.timeout_ms,

@@ -9,6 +9,7 @@ from tests.faults.clients.own import QUICK
 from tests.faults.copiers.work import Copier, CopyTask, Message, Output, run
 
 from runnel.client.cluster import Cluster
+from runnel.client.consumer import Message as Read
 from runnel.client.group_consumer import GroupConsumer, GroupConsumerSettings
 from runnel.client.membership import GroupSettings
 from runnel.client.metadata import TopicPartition
@@ -51,8 +52,18 @@ class Own(Copier):
         self.consumer = GroupConsumer(cluster, task.group, [task.source], member)
 
     def poll(self) -> list[Message]:
-        found = self._run(self.consumer.poll(count_max=self.task.batch_max, timeout_ms=100))
+        found = self._run(self._poll())
         return [Message(m.partition, m.offset, (m.value or b"").decode()) for m in found]
+
+    async def _poll(self) -> list[Read]:
+        """A poll gives what one answer of a broker holds: ask on while there is more."""
+        found = await self.consumer.poll(count_max=self.task.batch_max, timeout_ms=100)
+        while found and (left := self.task.batch_max - len(found)):
+            more = await self.consumer.poll(count_max=left, timeout_ms=0)
+            if not more:
+                break
+            found += more
+        return found
 
     def begin(self) -> None:
         self._run(self.producer.begin())

@@ -1,7 +1,8 @@
 """Workers that read, turn each message into another, and commit both in one transaction: what all of them share.
 
 A worker is a program, `python -m tests.faults.copiers.X TASK` (or its like in another language), where TASK is JSON. It
-stops when its input ends. Whatever it can't do, it does not repair: it ends, and whoever runs it starts it again.
+stops when its input ends. Whatever it can't do, it does not repair: it ends, and whoever runs it starts it again. It
+also ends when a call takes too long.
 
 It notes each step as a line of JSON before it goes on, and can be told to die (SIGKILL) or to hang (SIGSTOP) at one:
 
@@ -12,6 +13,7 @@ A message is `KEY/NUMBER`; what it is turned into `KEY/NUMBER>WORKER:TRANSACTION
 partition, in the source and in another way in the target, so that a transaction writes to many partitions.
 """
 
+import faulthandler
 import json
 import os
 import random
@@ -26,6 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 KEYS = 24
+STUCK_S = 20.0  # clients wait for ever for a coordinator that is gone: librdkafka issue 5511, aiokafka issue 1145
 
 
 class Message(NamedTuple):
@@ -62,7 +65,7 @@ class CopyTask:
     worker: str  # a name for this life: what it writes carries it
     journal: str
     mine: list[int] = field(default_factory=list)  # what to read, for clients that can't share by a group
-    timeout_ms: int = 10_000  # of a transaction
+    timeout_ms: int = 15_000  # of a transaction
     batch_max: int = 20
     aborts: float = 0.15  # so many of the transactions, by choice
     at_step: str = ""  # where to stop
@@ -92,8 +95,13 @@ class Notes:
     def reach(self, step: str, transaction: int, **more: Any) -> None:
         line = {"at": time.monotonic(), "worker": self._task.worker, "transaction": transaction, "step": step, **more}
         self._file.write(json.dumps(line) + "\n")
+        self.alive()
         if (step, transaction) == (self._task.at_step, self._task.at_transaction):
             self._stop()
+
+    def alive(self) -> None:
+        """From now on the next call has its time."""
+        faulthandler.dump_traceback_later(STUCK_S, exit=True)
 
     def _stop(self) -> None:
         number = signal.Signals[self._task.by]
@@ -180,11 +188,14 @@ def run(kind: type[Copier]) -> None:
     task = CopyTask(**json.loads(sys.argv[1]))
     over = threading.Event()
     threading.Thread(target=_await_end_of_input, args=(over,), daemon=True).start()
-    client, notes, rng = kind(task), Notes(task), random.Random(task.worker)
+    notes, rng = Notes(task), random.Random(task.worker)
+    notes.alive()
+    client = kind(task)
     client.open()
     notes.reach("open", 0)
     number = 0
     while not over.is_set():
+        notes.alive()
         messages = client.poll()
         if messages:
             number += 1

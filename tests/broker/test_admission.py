@@ -232,6 +232,17 @@ def test_a_retry_after_the_end_gets_its_first_offset_and_asks_nobody(run: Run) -
     run(scenario)
 
 
+def test_who_is_fenced_off_asks_nobody(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        client = Client(Coordinator())
+        await end(partition, epoch=3)
+        assert [type(result) for result in await client.send((partition, sent()))] == [e.InvalidProducerEpoch]
+        assert client.gate.asked == []
+
+    run(scenario)
+
+
 def test_a_batch_behind_one_that_is_admitted_and_waits_in_line_asks_nobody(run: Run) -> None:
     async def scenario(open_partition: Any, disk: GatedDisk) -> None:
         partition = await open_partition()

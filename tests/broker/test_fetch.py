@@ -366,3 +366,57 @@ def test_what_was_read_before_a_compaction_is_not_told_with_what_is_known_after_
             await _read_committed(gone, Offset(0), 1000)
 
     run(scenario)
+
+
+@pytest.mark.parametrize("committed_only", [True, False])
+def test_what_became_readable_while_another_partition_was_read_is_not_waited_for(
+    run: Run, committed_only: bool
+) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        one, two = await open_partition(0), await open_partition(1)
+        await write(one, 7)
+        await append(two, b"a")
+        await two.close()
+        two = await open_partition(1)  # nothing of it is at hand: it is read off the loop
+        disk.gate.clear()
+        offset = one.readable_until(committed_only=committed_only)
+        reads = [Read(p, o, 1000, committed_only=committed_only) for p, o in ((one, offset), (two, Offset(0)))]
+        enough = 2 * len(written(7)) if committed_only else len(written(7)) + 1
+        waiting = asyncio.ensure_future(
+            Fetching(1 << 20).fetch(reads, Waits(), bytes_min=enough, bytes_max=10_000, wait_ms=LONG_MS)
+        )
+        for _ in range(10):
+            await asyncio.sleep(0)
+        if committed_only:
+            await end(one, 7, commit=True)
+        else:
+            await write(one, 7, 1)
+        assert not waiting.done()
+        disk.gate.set()
+        results = await waiting
+        assert [len(data_of(result)) for result in results] == [1, 1]
+
+    run(scenario)
+
+
+def test_who_waits_for_committed_messages_is_left_alone_by_others(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        await write(partition, 7)
+        waits = Waits()
+        read = Read(partition, Offset(0), 1000, committed_only=True)
+        waiting = asyncio.ensure_future(
+            Fetching(1 << 20).fetch([read], waits, bytes_min=1, bytes_max=1000, wait_ms=LONG_MS)
+        )
+        while not waits._waiting:
+            await asyncio.sleep(0)
+        [waiter] = waits._waiting
+        await append(partition, b"a")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert list(waits._waiting) == [waiter]  # it did not read again to find nothing
+        waits.end()
+        [result] = await waiting
+        assert data_of(result) == []
+
+    run(scenario)

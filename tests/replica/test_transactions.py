@@ -448,25 +448,27 @@ def test_a_marker_that_fences_ends_the_transaction_and_its_producer(tmp_path: Pa
     in_memory(tmp_path, scenario)
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_marker_that_was_here_is_a_success_once_that_is_committed(tmp_path: Path, version: int) -> None:
+@pytest.mark.parametrize(("version", "coordinator"), [(1, COORDINATOR), (2, COORDINATOR), (2, COORDINATOR + 1)])
+def test_a_marker_that_was_here_is_a_success_once_that_is_committed(
+    tmp_path: Path, version: int, coordinator: int
+) -> None:
     async def scenario(partition: Partition, disk: GatedDisk) -> None:
+        other = BrokerId(2)
+        await partition.apply(PartitionImage(ME, EPOCH, Epoch(8), (ME, other), (ME, other)))
         begin(partition, A)
-        waiting = partition.committed(Offset(2), EPOCH, LONG_S)
-        assert waiting is not None
-        await waiting
-        await partition.log.idle()
-        disk.gate.clear()
         first = asyncio.ensure_future(end(partition, A, epoch=1, version=version))
         await asyncio.sleep(0)
-        again = asyncio.ensure_future(end(partition, A, epoch=1, version=version))
+        again = asyncio.ensure_future(end(partition, A, epoch=1, coordinator=coordinator, version=version))
         await asyncio.sleep(0)
-        assert not again.done()
-        disk.gate.set()
+        assert (partition.log.end_offset, partition.high_watermark) == (3, 1)  # one marker
+        partition.fetched_by(other, Epoch(1), Offset(2))
+        await asyncio.sleep(0)
+        assert (first.done(), again.done(), stable(partition)) == (False, False, 1)
+        partition.fetched_by(other, Epoch(1), Offset(3))
         await asyncio.gather(first, again)
-        assert partition.log.end_offset == 3  # one marker
+        assert stable(partition) == partition.log.end_offset == 3
 
-    run(tmp_path, scenario, FlushMode.COMMIT)
+    in_memory(tmp_path, scenario)
 
 
 def test_a_late_marker_does_not_end_the_next_transaction(tmp_path: Path) -> None:

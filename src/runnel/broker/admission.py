@@ -3,7 +3,7 @@
 Rule 1: one question for all partitions of a request. Clients of Produce v12 and above leave it to this question to
         add the partitions to the transaction; what older ones write must have been added before (KIP-890).
 Rule 2: a guard is taken in each partition before the question leaves. The answer counts as long as it is valid.
-Rule 3: a batch that is in the log, or goes on with a transaction that is open, needs no question.
+Rule 3: a batch that is in the log, is fenced off there, or goes on with a transaction that is open needs no question.
 Rule 4: whatever may be better in a moment is told in words that make a client of any age send the batch again.
 Rule 5: a coordinator is not asked once a newer one has written a marker of the producer here: it may not know yet
         that it is over, and would let a late batch open a transaction that nobody ends.
@@ -66,7 +66,14 @@ Batches: TypeAlias = Mapping[int, tuple[Partition, BatchHeader]]  # by their num
 
 def begins(partition: Partition, header: BatchHeader) -> bool:
     """Rule 3: whether a batch is the first of its transaction in a partition, as far as the log knows."""
-    return header.transactional and not partition.in_transaction(header) and not partition.has(header)
+    if not header.transactional or partition.in_transaction(header):
+        return False
+    try:
+        return partition.log.producers.check(header) is None
+    except InvalidProducerEpoch:
+        return False  # the log refuses it, whatever a coordinator says
+    except RunnelError:
+        return True  # what it misses may stand in line
 
 
 async def admit(gate: Gate, claim: Claim, batches: Batches) -> dict[int, Guard | RunnelError]:

@@ -225,6 +225,7 @@ async def _live(config: BrokerConfig, machine: Machine, ending: _Ending, ready: 
             return _give_up(error)
         logger.warning("%s", error)
         await server.abandon()
+        server = None  # and all that it held: the next life takes as much
         server = await _begin_again(again, machine, ending)
     return 0
 

@@ -189,9 +189,7 @@ class Partitions:
                 folders = [str(PartitionKey(topic.id, number)) for topic, number, _ in missing]
                 await self._disk.offload(lambda: _make_folders(self._disk, folders))
             found = await side_by_side(missing, lambda one: self._open_partition(*one), AT_ONCE)
-        opened = [partition for partition in found if partition is not None]
-        self._note_open(len(opened))
-        return opened
+        return [partition for partition in found if partition is not None]
 
     def _missing(self, topics: Iterable[Topic]) -> Iterator[tuple[Topic, int, PartitionImage]]:
         """What should be open here and is not."""
@@ -216,6 +214,7 @@ class Partitions:
             logger.error("%s", failure)
             return None
         self._failed.pop(key, None)
+        self._note_open(1)
         self._open[key] = partition
         self._by_name[topic.name, number] = partition
         if self._serves(self._image):

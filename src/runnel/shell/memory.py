@@ -40,13 +40,20 @@ class LongLived:
         self._closed = 0
 
     def note(self, more: int) -> None:
-        """So many partitions were opened, or (below 0) closed."""
-        self._opened += max(0, more)
-        self._closed += max(0, -more)
+        """So many partitions were opened, or (below 0) closed.
+
+        Those that are being closed are still in somebody's hands: they are looked for at the next call.
+        """
         if self._closed >= self.CLOSED_MAX:
             gc.unfreeze()
-            self._closed, self._opened = 0, self.OPENED_MAX
+            self._settle()
+            self._closed = 0
+        self._closed += max(0, -more)
+        self._opened += max(0, more)
         if self._opened >= self.OPENED_MAX:
-            gc.collect()  # of what is not frozen: garbage that is frozen would stay
-            gc.freeze()
-            self._opened = 0
+            self._settle()
+
+    def _settle(self) -> None:
+        gc.collect()  # of what is not frozen: garbage that is frozen would stay
+        gc.freeze()
+        self._opened = 0

@@ -33,6 +33,7 @@ from bench.scenarios import (
     replicated,
     requests,
     throughput,
+    transactions,
 )
 from bench.workers import JobFailed
 
@@ -43,6 +44,7 @@ SCENARIOS: dict[str, Callable[[Run], None]] = {
     growth.PARTITIONS: growth.partitions,
     growth.BACKLOG: growth.backlog,
     memory.NAME: memory.measure,
+    transactions.NAME: transactions.measure,
     replicated.NAME: replicated.measure,
     metadata.NAME: metadata.measure,
 }

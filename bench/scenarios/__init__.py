@@ -51,6 +51,9 @@ class Scale:
     lone_topics: bool  # whether topics are also made without copies
     failovers: tuple[str, ...]  # who is killed: a broker, the controller
     end_rounds: int  # of a broker's ends
+    transactions: tuple[int, ...]  # messages in each
+    transaction_rounds: int
+    transaction_s: float
 
 
 SMOKE = Scale(
@@ -74,6 +77,9 @@ SMOKE = Scale(
     lone_topics=False,
     failovers=(),
     end_rounds=1,
+    transactions=(10,),
+    transaction_rounds=1,
+    transaction_s=0.2,
 )
 DEFAULT = Scale(
     rounds=5,
@@ -96,6 +102,9 @@ DEFAULT = Scale(
     lone_topics=False,
     failovers=("a broker",),
     end_rounds=1,
+    transactions=(10, 100, 1_000),
+    transaction_rounds=3,
+    transaction_s=1.5,
 )
 FULL = Scale(
     rounds=9,
@@ -118,6 +127,9 @@ FULL = Scale(
     lone_topics=True,
     failovers=("a broker", "the controller"),
     end_rounds=3,
+    transactions=(10, 100, 1_000),
+    transaction_rounds=5,
+    transaction_s=5.0,
 )
 
 

@@ -68,26 +68,28 @@ class Guards:
     __slots__ = ("_guards",)
 
     def __init__(self) -> None:
-        self._guards: WeakValueDictionary[int, Guard] = WeakValueDictionary()
+        self._guards: WeakValueDictionary[int, Guard] | None = None  # most partitions never need one
 
     def __len__(self) -> int:
-        return len(self._guards)
+        return 0 if self._guards is None else len(self._guards)
 
     def of(self, producer_id: int) -> Guard:
+        if self._guards is None:
+            self._guards = WeakValueDictionary()
         guard = self._guards.get(producer_id)
         if guard is None:
             guard = self._guards[producer_id] = Guard()
         return guard
 
     def void(self, producer_id: int, error: RunnelError) -> None:
-        guard = self._guards.pop(producer_id, None)
+        guard = None if self._guards is None else self._guards.pop(producer_id, None)
         if guard is not None:
             guard.void(error)
 
     def void_all(self, error: RunnelError) -> None:
-        for guard in list(self._guards.values()):
+        guards, self._guards = self._guards, None
+        for guard in [] if guards is None else list(guards.values()):
             guard.void(error)
-        self._guards.clear()
 
 
 def is_open(known: Producer | None, header: BatchHeader) -> bool:

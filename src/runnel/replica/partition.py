@@ -5,16 +5,12 @@
       |  apply        v
       +----------> FOLLOWER   asks its leader, does what `following` decides, serves readers what it knows as committed
 
-Rule 1: nobody but a replica reads at or above the high watermark; who wants committed transactions only, at or above
-        the last stable offset. That is the first offset of the earliest transaction that is open, or whose marker is
-        not committed yet; the high watermark, if there is none. It never goes back in a leader epoch.
+Rule 1: `readable` says how far it can be read. That never goes back in a leader epoch.
 Rule 2: acks=all is answered when the high watermark has passed the batch, in the leader epoch it was appended in; a
         duplicate waits for its original.
-Rule 3: who waits for new messages is woken by the bound that it reads up to, a follower by the end of the log; never
-        by a timer.
-Rule 4: with its leader epoch a leader's promises end: who still waits for them is sent to the next leader, and what a
+Rule 3: with its leader epoch a leader's promises end: who still waits for them is sent to the next leader, and what a
         coordinator of transactions said counts no more.
-Rule 5: the end of a transaction is told when its marker is committed. `ending` says who may write in one.
+Rule 4: the end of a transaction is told when its marker is committed. `ending` says who may write in one.
 """
 
 import asyncio
@@ -27,13 +23,7 @@ from runnel.cluster.image import NO_LEADER
 from runnel.cluster.image import Partition as PartitionImage
 from runnel.log.files import Files
 from runnel.log.log import Appended, Log
-from runnel.model.errors import (
-    NotEnoughReplicas,
-    NotEnoughReplicasAfterAppend,
-    NotLeader,
-    OffsetOutOfRange,
-    RunnelError,
-)
+from runnel.model.errors import NotEnoughReplicas, NotEnoughReplicasAfterAppend, NotLeader, RunnelError
 from runnel.model.ids import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, Millis, Offset, PartitionKey
 from runnel.model.seams import Clock, Disk
 from runnel.model.topic_config import TopicConfig
@@ -53,7 +43,8 @@ from runnel.replica.ending import (
 )
 from runnel.replica.following import Answer, Append, AskAgain, BeginAt, Cut, Question, decide, high_watermark
 from runnel.replica.progress import Progress, Proposal
-from runnel.replica.readers import ENOUGH, Readers, Watcher
+from runnel.replica.readable import Readable
+from runnel.replica.readers import ENOUGH
 from runnel.replica.refusals import Refusals
 
 logger = logging.getLogger("runnel.replica")
@@ -69,29 +60,22 @@ class Role(Enum):
     FOLLOWER = "follower"
 
 
-class Partition:
+class Partition(Readable):
     """A replica on this broker."""
 
     def __init__(self, topic: str, key: PartitionKey, config: TopicConfig, me: BrokerId, clock: Clock) -> None:
-        self.topic = topic
-        self.key = key
+        super().__init__(topic, key)
         self.config = config
         self.role = Role.IDLE
         self.image: PartitionImage | None = None
         self.leader_epoch = NO_EPOCH
-        self.high_watermark = NO_OFFSET
         self.leaders_high_watermark = NO_OFFSET  # what a follower last heard; its own may be lower
-        self.log: Log
         self.progress: Progress  # of a leader
         self.refusals = Refusals()
         self._me = me
         self._clock = clock
         self._commits = Commits(self.name)
         self._guards = Guards()
-        self._stable = NO_OFFSET
-        self._readers = Readers()
-        self._committed_readers = Readers()  # those who do not want to see transactions that are open or aborted
-        self._followers: dict[Watcher, None] = {}
         self._end_seen = NO_OFFSET
         self._taking = 0  # answers that are being worked off: another leader's may still be
         self._held: asyncio.Future[None] | None = None  # a follower waits until what it got is durable
@@ -104,12 +88,12 @@ class Partition:
     ) -> "Partition":  # fmt: skip
         """Open the log, recovering it if need be. It has no role yet. `on_damage`: it turned out not to be whole."""
         partition = cls(topic, key, config, me, clock)
-        partition.log = log = await Log.open(
-            disk, path, config, clock=clock, on_progress=partition._log_moved, on_fatal=on_fatal,
-            on_damage=lambda _: on_damage(partition), files=files,
+        partition._begin_with(
+            await Log.open(
+                disk, path, config, clock=clock, on_progress=partition._log_moved, on_fatal=on_fatal,
+                on_damage=lambda _: on_damage(partition), files=files,
+            )
         )  # fmt: skip
-        partition._readers, partition._committed_readers = Readers(log.size_bytes), Readers(log.size_bytes)
-        partition._reach(log.start_offset)
         return partition
 
     async def close(self) -> None:
@@ -131,21 +115,12 @@ class Partition:
                 self._replicas_moved()
 
     @property
-    def name(self) -> str:
-        return f"{self.topic}-{self.key.number}"
-
-    @property
     def is_leader(self) -> bool:
         return self.role is Role.LEADER
 
     @property
     def is_follower(self) -> bool:
         return self.role is Role.FOLLOWER
-
-    @property
-    def last_stable_offset(self) -> Offset:
-        """Up to here every transaction has ended, and that is committed. Never below the start, which may pass it."""
-        return max(self._stable, self.log.start_offset)
 
     @property
     def epoch_start(self) -> Offset:
@@ -196,14 +171,11 @@ class Partition:
         self.role = Role.FOLLOWER
 
     def _step_down(self, error: RunnelError) -> None:
-        """Rule 4. Readers are woken too: they ask again, and hear what changed."""
+        """Rule 3. Readers are woken too: they ask again, and hear what changed."""
         self.role = Role.IDLE
         self._commits.fail(error)
         self._guards.void_all(error)
-        self._readers.wake_all()
-        self._committed_readers.wake_all()
-        for watcher in list(self._followers):
-            watcher.grown(ENOUGH)
+        self._wake_all()
         if self._held is not None and not self._held.done():
             self._held.set_result(None)
 
@@ -344,20 +316,6 @@ class Partition:
         self._advance(reached)
         self._commits.reached(reached)
 
-    def _advance(self, high_watermark: Offset) -> None:
-        """The high watermark moves on: wake whoever can read more."""
-        stable, size = self._stable, self.log.size_bytes
-        self._reach(high_watermark)
-        self._readers.wake(size)
-        if self._stable > stable:
-            self._committed_readers.wake(size)
-
-    def _reach(self, high_watermark: Offset) -> None:
-        """What is committed ends here; what is stable follows from it and from the log alone."""
-        self.high_watermark = high_watermark
-        unstable = self.log.first_unstable(high_watermark)
-        self._stable = high_watermark if unstable is None else min(high_watermark, unstable)
-
     # --- following
 
     @property
@@ -452,38 +410,7 @@ class Partition:
         await self.log.truncate(offset)
         self._reach(min(self.high_watermark, self.log.end_offset))
 
-    # --- reading
-
-    def readable_until(self, *, replica: bool = False, committed_only: bool = False) -> Offset:
-        if replica:
-            return self.log.end_offset
-        return self.last_stable_offset if committed_only else self.high_watermark
-
-    def read_cached(
-        self, offset: Offset, bytes_max: int, *, replica: bool = False, committed_only: bool = False
-    ) -> bytes | memoryview | None:
-        """Whole batches from `offset` on if memory has them; None if the disk must be asked."""
-        until = self.readable_until(replica=replica, committed_only=committed_only)
-        if offset == until:
-            return b""
-        self.check_readable(offset)
-        return self.log.read_cached(offset, bytes_max, until) if offset < until else b""
-
-    async def read(
-        self, offset: Offset, bytes_max: int, *, replica: bool = False, committed_only: bool = False
-    ) -> bytes | memoryview:
-        """Whole batches from `offset` on; at least one, even if it is larger than asked."""
-        self.check_readable(offset)
-        until = self.readable_until(replica=replica, committed_only=committed_only)
-        return await self.log.read(offset, bytes_max, until)
-
-    def check_readable(self, offset: Offset) -> None:
-        """Raise unless a log that ends at `offset` can go on with this one."""
-        if not self.log.start_offset <= offset <= self.log.end_offset:
-            raise OffsetOutOfRange(
-                f"{self.name} has offsets {self.log.start_offset} to {self.log.end_offset}, {offset} was asked for:"
-                " seek to the start or the end"
-            )
+    # --- epochs
 
     def epoch_end(self, epoch: Epoch) -> tuple[Epoch, Offset]:
         """The largest epoch not above the one asked for, and where it ends (KIP-101); -1 and -1 if there is none."""
@@ -495,14 +422,3 @@ class Partition:
         # Newer than every batch here, older than this leader's epoch, which has written nothing yet.
         latest = self.log.epochs.latest
         return (epoch if latest == NO_EPOCH else latest), self.log.end_offset
-
-    def watch(self, watcher: Watcher, *, replica: bool = False, committed_only: bool = False) -> None:
-        if replica:
-            self._followers[watcher] = None
-        else:
-            (self._committed_readers if committed_only else self._readers).add(watcher)
-
-    def unwatch(self, watcher: Watcher) -> None:
-        self._readers.remove(watcher)
-        self._committed_readers.remove(watcher)
-        self._followers.pop(watcher, None)

@@ -121,10 +121,12 @@ def test_markers_take_up_offsets_but_are_never_read(on_cluster: OnCluster, name:
                 async with producer.transaction():
                     await send_all(producer, name, b"%d" % number)
         async with Consumer(cluster, FetchSettings(isolation=isolation)) as consumer:
+            await all_ended(cluster, [where])
             await consumer.assign({where: START})
-            found = []
-            while consumer.positions[where] < 6:
+            found: list[Message] = []
+            while len(found) < 3:
                 found += await consumer.poll(timeout_ms=10_000)
+            assert consumer.positions == {where: 6}  # behind the last marker: nothing is left to be read
             assert [(x.offset, x.value) for x in found] == [(0, b"0"), (2, b"1"), (4, b"2")]
             assert consumer.lag(where) == 0
             await consumer.assign({where: START})
@@ -410,6 +412,23 @@ def test_offsets_are_committed_with_the_transaction_only(on_cluster: OnCluster, 
             assert await stored(cluster, name, where) == 4
             await consumer.rewind()
             assert consumer.positions == {where: 4}
+
+    on_cluster(work)
+
+
+def test_offsets_that_may_be_missing_are_not_committed(on_cluster: OnCluster, name: str, dialect: str) -> None:
+    async def work(cluster: Cluster) -> None:
+        where = await filled(cluster, name, 2)
+        async with Producer(cluster, settings(name, dialect)) as producer, member(cluster, name, name, 2) as consumer:
+            await producer.begin()
+            sending = asyncio.create_task(producer.send_offsets(consumer.positions, consumer.seat))
+            await asyncio.sleep(0)
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+            with pytest.raises(TransactionAbortable, match="was cancelled"):
+                await producer.commit()
+            await producer.abort()
+            assert await stored(cluster, name, where) is None
 
     on_cluster(work)
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from runnel.client.producer import Delivery, Producer
 
 WINDOW = 10_000  # deliveries of which the report is still to be printed
+TOLD_PAUSES_MS = (5, 10, 20, 50, 100, 200, 500, 1_000, 2_000)
 
 
 class Outgoing(NamedTuple):
@@ -189,8 +190,21 @@ async def _produce(
             report = _Report(verbose, None)
             async with producer.transaction():
                 await _send_all(producer, topic, source, shape, report)
+            await _told(cluster, settings.transactional_id)
         await report.rest()
         return producer.delivered
+
+
+async def _told(cluster: "Cluster", transactional_id: str) -> None:
+    """Wait until the partitions know of the commit, so that whoever reads next sees it; it stands in any case."""
+    import asyncio
+
+    from runnel.client.transactions_admin import UNFINISHED, TransactionsAdmin
+
+    for pause_ms in TOLD_PAUSES_MS:
+        if (await TransactionsAdmin(cluster).describe(transactional_id)).state not in UNFINISHED:
+            return
+        await asyncio.sleep(pause_ms / 1000)
 
 
 async def _send_all(

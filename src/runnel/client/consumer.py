@@ -123,10 +123,14 @@ class Consumer:
         self._pass()
 
     def _pass(self) -> None:
-        """When a batch is used up, the position moves behind it (its last offsets may hold nothing)."""
-        if not self._messages and self._behind is not None:
-            self.positions[self._behind[0]] = self._behind[1]
-            self._behind = None
+        """When a batch is used up, the position moves behind it and the hidden ones that follow: they hold nothing."""
+        if self._messages or self._behind is None:
+            return
+        self.positions[self._behind[0]] = self._behind[1]
+        self._behind = None
+        while self._batches and self._batches[0].hidden:
+            passed = self._batches.popleft()
+            self.positions[passed.where] = passed.header.last_offset + 1
 
     async def poll_batches(self, *, timeout_ms: int = 1_000) -> list[Fetched]:
         """The next batches, still encoded; don't mix with `poll`."""

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from runnel.client.cluster import Cluster
-from runnel.client.errors import BrokerUnreachable, OutcomeUnknown
+from runnel.client.errors import BrokerUnreachable, Closed, OutcomeUnknown
 from runnel.client.identity import Spawn
 from runnel.client.line import Identity, Line
 from runnel.client.metadata import TopicPartition
@@ -148,6 +148,9 @@ class Transactions:
             await self._persist(lambda: self._commit_offsets(seat, values))
         except RunnelError as error:
             raise self.fail(error, coordinator=True) from error
+        except asyncio.CancelledError:  # nobody knows whether they are in
+            self.fail(Closed(f"sending the offsets of group {seat.group!r} was cancelled"))
+            raise
 
     async def _commit_offsets(self, seat: Seat, offsets: Mapping[TopicPartition, Committed]) -> None:
         """A member that lost its seat has to abort: trying again as the same member can't help."""

@@ -12,18 +12,21 @@ from tests.simulation.hunting import Mutant, Pack, main
 
 from runnel.broker.endings import Endings
 from runnel.broker.gate import Gate
-from runnel.broker.markers import MarkerSender
+from runnel.broker.markers import MarkerSender, Telling
 from runnel.broker.shard import Shard
 from runnel.groups import pending
 from runnel.groups.classic import ClassicGroup
 from runnel.log.log import Log
 from runnel.log.transactions import Transactions
+from runnel.model.step import Step
 from runnel.replica.partition import Partition
 from runnel.testing.simulation import run
 from runnel.transactions import life, shard
+from runnel.transactions.shard import TransactionShard
 
 SEEDS_MAX = 60
 LATE = ("isolate", "cut", "pause", "slow", "reset", "client-kill")  # what makes requests come late
+THREE = {"brokers": 3, "replicas": 3}
 LEADERS = ("kill", "pause", "isolate", "elect", "stop", "client-kill")  # what changes leaders and coordinators
 
 
@@ -58,9 +61,28 @@ def _fenced_in_the_same_epoch(was: Any, *arguments: Any, **options: Any) -> Any:
     return replace(FENCED(was, *arguments, **options), epoch=was.epoch)
 
 
-def _forgotten(self: shard.TransactionShard, request: Any, was: Any, asks_again: bool, turn: Any) -> Any:
+def _forgotten(self: TransactionShard, request: Any, was: Any, asks_again: bool, turn: Any) -> Any:
     """Whoever comes next does not end what the one before it began."""
     return self._renew(request, was, turn)
+
+
+def _tell_all_but_one(self: MarkerSender, telling: Telling) -> None:
+    if len(telling.left) > 1:
+        telling.left.discard(min(telling.left))
+    TELL(self, telling)
+
+
+def _done_before_it_is_told(self: MarkerSender, telling: Telling) -> None:
+    done, telling.on_done = telling.on_done, lambda: None
+    telling.is_wanted = lambda: True
+    TELL(self, telling)
+    done()
+
+
+def _wake_without_orders(self: TransactionShard, *arguments: Any) -> Step:
+    step = WAKE(self, *arguments)
+    step.orders.clear()
+    return step
 
 
 def _told_once(self: MarkerSender, marker: Any, *_: Any) -> None:
@@ -85,6 +107,7 @@ def _none_pending(*_: Any) -> frozenset[Any]:
 
 
 FENCED, WRITE, TAKE = life.fenced, Endings._write, Shard._take
+TELL, WAKE = MarkerSender.tell, TransactionShard.wake
 
 MUTANTS = [
     Mutant(
@@ -110,7 +133,7 @@ MUTANTS = [
     Mutant(
         "left-open",
         "what the producer before left open is aborted",
-        ((shard.TransactionShard, "_fence", _forgotten),),
+        ((TransactionShard, "_fence", _forgotten),),
         ("client-kill", "pause", "kill"),
     ),
     Mutant(
@@ -132,7 +155,30 @@ MUTANTS = [
         "orders-first",
         "how a transaction ends is kept before partitions are told",
         ((Shard, "_take", _at_once),),
-        ("power", "kill", "power-all", "isolate", "elect"),
+        alone="tests/broker/test_transactions.py::test_no_partition_hears_of_a_decision_before_the_disk_has_it",
+    ),
+    Mutant(
+        "one-untold", "every partition hears how its transaction ended", ((MarkerSender, "tell", _tell_all_but_one),)
+    ),
+    Mutant(
+        "complete-early",
+        "the next transaction waits until the last one has ended everywhere (KAFKA-18575)",
+        ((MarkerSender, "tell", _done_before_it_is_told),),
+        ("cut", "pause", "slow"),
+        THREE,
+    ),
+    Mutant(
+        "decision-forgotten",
+        "the next coordinator goes on with what was decided",
+        ((TransactionShard, "wake", _wake_without_orders),),
+        ("kill", "elect"),
+        THREE,
+    ),
+    Mutant(
+        "no-timeout",
+        "a transaction whose producer is gone is aborted in time",
+        ((TransactionShard, "next_deadline_ms", _nothing),),
+        ("client-kill",),
     ),
     Mutant(
         "seatless-offsets",

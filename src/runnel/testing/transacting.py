@@ -125,12 +125,8 @@ class Transactor:
     # --- one transaction
 
     def _producer(self) -> Producer:
-        settings = replace(self._plan.settings, transactional_id=self._id)
-        producer = Producer(self._client.cluster(), settings)
-        if not self._plan.modern:
-            assert producer._transactions is not None
-            producer._transactions._caller.speaks_modern = _no  # type: ignore[method-assign]
-        return producer
+        settings = replace(self._plan.settings, transactional_id=self._id, classic_transactions=not self._plan.modern)
+        return Producer(self._client.cluster(), settings)
 
     async def _begun(self, producer: Producer) -> Transaction:
         await producer.begin()
@@ -153,7 +149,8 @@ class Transactor:
 
         def settled() -> None:
             with suppress(RunnelError):  # the commit tells
-                send.offset = delivery.result().offset
+                offset = delivery.result().offset
+                send.offset = offset if offset >= 0 else None  # a duplicate whose place was forgotten has none
 
         delivery.add_done_callback(settled)
 
@@ -182,7 +179,3 @@ class Transactor:
 
     def _told(self, error: RunnelError) -> None:
         self._client.stage.loop.trace(f"transaction {self._client.process} {type(error).__name__}: {error}")
-
-
-async def _no() -> bool:
-    return False

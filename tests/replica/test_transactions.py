@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import random
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -263,6 +264,51 @@ def test_a_transaction_outlives_its_leader(tmp_path: Path) -> None:
         go_on(partition, A, 2)  # it is open: no question is due
         await end(partition, A, ABORT)
         assert stable(partition) == partition.high_watermark == 5
+
+    in_memory(tmp_path, scenario)
+
+
+class Model:
+    """What is stable, reckoned from every transaction that ever was."""
+
+    def __init__(self) -> None:
+        self.open: dict[int, int] = {}  # producer -> first offset
+        self.ended: list[tuple[int, int]] = []  # first offset, offset of the marker
+
+    def stable(self, high: int) -> int:
+        unstable = [*self.open.values(), *(first for first, mark in self.ended if mark >= high)]
+        return min([high, *unstable])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_happens_the_stable_offset_is_right_and_never_goes_back(tmp_path: Path, seed: int) -> None:
+    """Transactions begin, go on and end while a follower is now far behind, now not."""
+
+    async def scenario(partition: Partition, disk: GatedDisk) -> None:
+        other, rng, model = BrokerId(2), random.Random(seed), Model()
+        await partition.apply(PartitionImage(ME, EPOCH, Epoch(8), (ME, other), (ME, other)))
+        sequences, ending, last = dict.fromkeys(range(4), 0), [], stable(partition)
+        for _ in range(300):
+            end_offset, producer = int(partition.log.end_offset), rng.choice(list(sequences))
+            match rng.choice(("write", "write", "end", "plain", "fetch")):
+                case "write":
+                    (go_on if producer in model.open else begin)(partition, producer, sequences[producer])
+                    sequences[producer] += 1
+                    model.open.setdefault(producer, end_offset)
+                case "end" if producer in model.open:
+                    ending.append(asyncio.ensure_future(end(partition, producer, rng.random() < 0.5)))
+                    await asyncio.sleep(0)
+                    model.ended.append((model.open.pop(producer), end_offset))
+                case "plain":
+                    append(partition, b"x")
+                case "fetch":
+                    held = rng.randint(partition.high_watermark, end_offset)
+                    partition.fetched_by(other, Epoch(1), Offset(held))
+            assert stable(partition) == model.stable(partition.high_watermark) >= last
+            last = stable(partition)
+        partition.fetched_by(other, Epoch(1), partition.log.end_offset)
+        await asyncio.gather(*ending)
+        assert stable(partition) == model.stable(partition.log.end_offset)
 
     in_memory(tmp_path, scenario)
 

@@ -6,7 +6,6 @@ python -m tests.simulation.mutants [SEEDS [NAME...]]     prints the table: rule,
 import asyncio
 import sys
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 from unittest import mock
 from uuid import NAMESPACE_DNS, uuid5
@@ -249,7 +248,6 @@ SAFE = TopicConfig(
     flush_mode=FlushMode.COMMIT, min_insync_replicas=2, segment_bytes=2_000, segment_ms=1_500, index_interval_bytes=200,
     retention_ms=-1, min_cleanable_dirty_ratio=0.0, message_timestamp_after_max_ms=10**9,
 )  # fmt: skip
-SMALL = replace(SAFE, min_insync_replicas=1)
 
 MUTANTS = [
     Mutant(
@@ -390,9 +388,8 @@ MUTANTS = [
     Mutant(
         "false-rot",
         "a file that was exchanged is not a rotten one",
-        ((Reader, "_stands", _yes),),
-        ("kill", "elect", "stop", "kill-all"),
-        {**THREE, "topic": SMALL, "cold_chance": 0.6, "disk_s": (0.00005, 0.03)},
+        ((Reader, "stands", _yes),),
+        alone="tests/log/test_damage.py::test_a_file_that_is_cut_while_it_is_read_is_not_taken_for_a_rotten_one",
     ),
     Mutant(
         "rot-served",

@@ -7,6 +7,7 @@ Rule 3: the same seed and the same calls give the same disk.
     crash()   the power fails: rules 1 and 2
     kill()    the process dies: the page cache survives, nothing is lost
     inject()  the n-th call of some kind fails with an errno, or the power fails at it
+    decay()   a bit of a file is read wrong from now on
 
 After a crash or a kill the disk is another object; the old one, and every file opened on it, is dead: whatever a
 process of before still tries to do raises PowerCut, and does nothing.
@@ -15,6 +16,7 @@ process of before still tries to do raises PowerCut, and does nothing.
 import asyncio
 import errno
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -41,6 +43,7 @@ class Fault:
     nth: int = 1
     times: int = 1
     short_bytes: int | None = None  # write: so many bytes reach the file before it fails
+    loses: bool = False  # sync: what it was to make durable is read as before, and never gets to the disk
     power_cut: bool = False
 
     def strikes(self, call: str, path: str) -> bool:
@@ -62,6 +65,9 @@ class _Write(NamedTuple):
             content.extend(bytes(self.position - len(content)))
         content[self.position : self.position + len(self.data)] = self.data
 
+    def covered(self) -> range:
+        return range(self.position, self.position + len(self.data))
+
 
 class _Cut(NamedTuple):
     size: int
@@ -70,24 +76,49 @@ class _Cut(NamedTuple):
         del content[self.size :]
         content.extend(bytes(self.size - len(content)))
 
+    def covered(self) -> range:
+        return range(self.size, sys.maxsize)
+
 
 class _Inode:
     """The bytes of one file: as they are now, as they were synced, and what happened between."""
 
-    __slots__ = ("_since", "_synced", "now")
+    __slots__ = ("_decayed", "_since", "_synced", "now")
 
     def __init__(self) -> None:
         self.now = bytearray()
         self._synced = bytearray()
         self._since: list[_Write | _Cut] = []
+        self._decayed: dict[int, int] = {}  # position -> bits that are read wrong
 
     def change(self, change: _Write | _Cut) -> None:
         change.apply(self.now)
         self._since.append(change)
+        if self._decayed:
+            gone = change.covered()
+            self._decayed = {at: mask for at, mask in self._decayed.items() if at not in gone}
+
+    def read(self, size: int, position: int) -> bytes:
+        data = bytearray(self.now[position : position + size])
+        for at, mask in self._decayed.items():
+            if position <= at < position + len(data):
+                data[at - position] ^= mask
+        return bytes(data)
+
+    def decay(self, pick: Callable[[int], int]) -> bool:
+        """Let one bit of what is synced, and stands, be read wrong from now on."""
+        size = min(len(self._synced), len(self.now))
+        if size:
+            self._decayed[pick(size)] = 1 << pick(8)
+        return size > 0
 
     def sync(self) -> None:
         for change in self._since:
             change.apply(self._synced)
+        self._since.clear()
+
+    def drop(self) -> None:
+        """What was not synced is dropped as if it had been."""
         self._since.clear()
 
     def replace(self, content: Buffer) -> None:
@@ -174,20 +205,24 @@ class SimFile:
 
     def read(self, size: int, position: int) -> bytes:
         self._called("read")
-        return bytes(self._inode.now[position : position + size])
+        return self._inode.read(size, position)
 
     def read_cached(self, size: int, position: int) -> bytes | None:
         self._called("read_cached")
         if self._disk.is_cold(self.path):
             return None
-        return bytes(self._inode.now[position : position + size])
+        return self._inode.read(size, position)
 
     def truncate(self, size: int) -> None:
         self._called("truncate")
         self._inode.change(_Cut(size))
 
     def sync(self) -> None:
-        self._called("sync")
+        try:
+            self._called("sync")
+        except _Lost as lost:
+            self._inode.drop()
+            raise lost.error from None
         self._inode.sync()
 
     def close(self) -> None:
@@ -203,6 +238,12 @@ class _Short(Exception):
     def __init__(self, size: int, error: OSError) -> None:
         super().__init__(size, error)
         self.size = size
+        self.error = error
+
+
+class _Lost(Exception):
+    def __init__(self, error: OSError) -> None:
+        super().__init__(error)
         self.error = error
 
 
@@ -271,6 +312,17 @@ class SimDisk:
         content = bytearray(self._inode(path).now)
         content[position] ^= mask
         self._inode(path).replace(content)
+
+    def decay(self, path: str) -> bool:
+        """Let one bit that was synced be read wrong, until it is written anew; `content` still knows it."""
+        return self._inode(path).decay(self._rng.below)
+
+    def files(self, folder: str) -> list[str]:
+        """What lies in a folder, for those who look behind; nothing if it is not there."""
+        try:
+            return [f"{folder}/{name}" for name in sorted(self._folder(folder).now)]
+        except OSError:
+            return []
 
     # --- the protocol
 
@@ -392,6 +444,8 @@ class SimDisk:
                 error = _error(fault.errno, path)
                 if fault.short_bytes is not None and call == "write":
                     raise _Short(fault.short_bytes, error)
+                if fault.loses and call == "sync":
+                    raise _Lost(error)
                 raise error
 
     def is_cold(self, path: str) -> bool:

@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from runnel.log.layout import LOG
 from runnel.testing.clock import SeededRng
+from runnel.testing.copies import folder_of
 from runnel.testing.disk import Fault
 from runnel.testing.invariants import Invariants
 from runnel.testing.loop import Host, SimLoop
@@ -21,6 +23,7 @@ FOREVER = 10**9
 CALLS = ("", "sync", "sync", "write", "open", "sync_dir", "rename", "truncate", "remove")
 LASTS_S = (0.5, 3.0, 8.0)  # one of these is the longest that a fault lasts
 STRUCK_LATER_S = (0.0, 0.002, 0.05)  # after a transition: one of these, at most
+REPLICAS_ROTTING = 2  # of so many, one is no minority
 End = Callable[[], None]
 
 
@@ -66,6 +69,7 @@ class Injector:
         self._usual_latency_s = self._network.conditions.latency_s
         self._ends: dict[int, End] = {}
         self._over = False
+        self._rotting: SimBroker | None = None
         self.counts: dict[str, int] = {}
         self.transitions: dict[str, int] = {}  # those that something was aimed at
 
@@ -182,7 +186,7 @@ class Injector:
         if not self.all_durable():
             return False
         broker.sync_failed = True
-        return self._fail_disk(broker, Fault("sync", errno.EIO, nth=1 + self._rng.below(3)))
+        return self._fail_disk(broker, Fault("sync", errno.EIO, nth=1 + self._rng.below(3), loses=True))
 
     def _fail_disk(self, broker: SimBroker, fault: Fault) -> End:
         broker.disk.inject(fault)
@@ -191,6 +195,17 @@ class Injector:
             fault.times = 0
 
         return end
+
+    def _rot(self, _: SimBroker) -> bool:
+        """A bit of a copy flips, always on the same disk: of every partition, a minority of the copies decays."""
+        broker = self._rotting = self._rotting or self._rng.pick(self._scene.brokers)
+        folders = [
+            folder_of(truth.key)
+            for truth in self._scene.invariants.truths.values()
+            if truth.durable and truth.config.min_insync_replicas > 1 and len(truth.image.replicas) > REPLICAS_ROTTING
+        ]
+        files = [path for folder in folders for path in broker.disk.files(folder) if path.endswith(LOG)]
+        return bool(files) and broker.disk.decay(self._rng.pick(files))
 
     def _disk_slow(self, broker: SimBroker) -> End:
         broker.slowness = self._rng.pick((10.0, 100.0))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from runnel.testing.copies import folder_of
 from runnel.testing.invariants import Invariants, Truth
 from runnel.testing.node import SimBroker
 
@@ -18,6 +19,9 @@ def ailing(brokers: Sequence[SimBroker], invariants: Invariants) -> list[str]:
 def _reasons(truth: Truth, brokers: dict[int, SimBroker]) -> Iterator[str]:
     image = truth.image
     if truth.deleted:
+        keepers = [number for number, broker in brokers.items() if broker.disk.files(folder_of(truth.key))]
+        if keepers:
+            yield f"{truth.name} was deleted, and is still on {keepers}"
         return
     if image.leader not in brokers or {*image.isr} != {*image.replicas} or image.elr or image.adding or image.removing:
         yield f"{truth.name} is {image}"

@@ -5,7 +5,7 @@ whenever the metadata changes, whenever a broker dies, and at the end.
     completeness          what was told to be committed lies, durably, on every member of the ISR and of the ELR
     one leader            a leader epoch of a partition has one leader; epochs grow
     high watermark        at most the end of the log, and in flush.mode commit at most what is synced; in one leader
-                          epoch it never goes back; nobody reads above the true one
+                          epoch it never goes back on a copy that counts; nobody reads above the true one
     producers             what is known of idempotent producers is what the log says
 
 The true high watermark of a partition is the highest that any replica ever told: what was said can't be taken back.
@@ -112,7 +112,9 @@ class Invariants:
         if not log.start_offset <= high <= log.end_offset or log.synced_offset > log.end_offset:
             offsets = f"{log.start_offset} {log.synced_offset} {high} {log.end_offset}"
             self._violated(f"offsets-out-of-order: {who}: start, synced, high, end: {offsets}")
-        if before is not None and before[:2] == (replica.leader_epoch, replica.is_leader) and high < before[2]:
+        goes_on = before is not None and before[:2] == (replica.leader_epoch, replica.is_leader)
+        # A copy that nobody counts on may be cut at its damage, and fetched again.
+        if goes_on and before is not None and high < before[2] and broker.number in truth.candidates:
             self._violated(f"high-watermark-back: {who} from {before[2]} to {high}")
         if replica.is_leader:
             self._lead(truth, broker.number, replica.leader_epoch)

@@ -24,6 +24,7 @@ from runnel.model.topic_config import FlushMode
 from runnel.testing.administrator import Administrator
 from runnel.testing.checker import check
 from runnel.testing.clock import SeededRng
+from runnel.testing.drafts import Drafts
 from runnel.testing.faults import Injector
 from runnel.testing.health import ailing
 from runnel.testing.history import History, Status
@@ -100,6 +101,8 @@ class Simulation:
         for number in range(self.swarm.new_members):
             self._programs[self.loop.host(f"new-member-{number}")] = Client.attend
         self._programs[self.loop.host("observer")] = Client.look
+        if self.swarm.drafts:
+            self._programs[self.loop.host("drafter")] = Drafts(self._violated).run
         if self.swarm.transactions is not None:
             self._name_transactors(self.swarm.transactions)
 
@@ -168,7 +171,7 @@ class Simulation:
             await asyncio.sleep(0.2)
 
     async def _finish(self) -> None:
-        producers = [host for host in self._programs if host.name.startswith(("producer", "transactor"))]
+        producers = [host for host in self._programs if host.name.startswith(("producer", "transactor", "drafter"))]
         await self._in_time(self._settled(producers), "settle every send")
         await self._in_time(self._groups_done(), "let the groups read everything")
         await self._in_time(self._healthy(), "stay well", lambda: "; ".join(ailing(self.brokers, self.invariants)))

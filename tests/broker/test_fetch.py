@@ -342,6 +342,7 @@ class ExchangedLog:
 
     def __init__(self, before: bytes, after: bytes) -> None:
         self.data, self._after, self.generation, self.log = before, after, 0, self
+        self.has_transactions = True
 
     def read_cached(self, offset: int, bytes_max: int, *, committed_only: bool) -> bytes:
         return self.data

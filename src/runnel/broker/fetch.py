@@ -217,7 +217,8 @@ async def _read_committed(
         records = partition.read_cached(offset, bytes_max, committed_only=True)
         if records is None:
             records = await partition.read(offset, bytes_max, committed_only=True)
-        aborted = await log.aborted(offset, next_offset(records)) if records else ()
+        found = records and log.has_transactions
+        aborted = await log.aborted(offset, next_offset(records)) if found else ()
         partition.check_readable(offset)
         if log.generation == generation:
             return records, aborted

@@ -223,6 +223,11 @@ class Log:
         first = self._state.producers.transactions.first_unstable(upto)
         return None if first is None else Offset(max(first, self._state.start_offset))
 
+    @property
+    def has_transactions(self) -> bool:
+        """Whether there ever was one in it."""
+        return not self._state.producers.transactions.empty
+
     def aborted_cached(self, start: int, end: int) -> list[AbortedTransaction] | None:
         """What `aborted` would return if that needs no disk, else None."""
         return self._aborted.cached(start, end)

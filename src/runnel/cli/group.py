@@ -17,7 +17,7 @@ from runnel.cli.options import (
 
 if TYPE_CHECKING:
     from runnel.client.cluster import Cluster
-    from runnel.client.group_admin import GroupDescription, Lag, SeekStep
+    from runnel.client.group_admin import GroupDescription, GroupListing, Lag, SeekStep
     from runnel.client.metadata import TopicPartition
     from runnel.client.positions import Position
 
@@ -48,11 +48,17 @@ runnel group ls --json | jq -r 'select(.state == "Empty") | .group'
 @broker_option
 def ls(as_json: bool, broker: str) -> None:
     """List the groups."""
-    from runnel.cli.output import left, print_json, print_table
+    from runnel.cli.output import left, note_silent, print_json, print_table
     from runnel.cli.session import run
     from runnel.client.group_admin import GroupAdmin
 
-    groups = run(broker, lambda cluster: GroupAdmin(cluster).groups())
+    async def work(cluster: "Cluster") -> "list[GroupListing]":
+        admin = GroupAdmin(cluster)
+        groups = await admin.groups()
+        note_silent(admin.silent)
+        return groups
+
+    groups = run(broker, work)
     if as_json:
         for g in groups:
             print_json({"group": g.name, "state": g.state, "type": g.kind, "protocol": g.protocol})

@@ -84,6 +84,12 @@ def note(text: str) -> None:
     click.echo(text, err=True)
 
 
+def note_silent(brokers: Sequence[int]) -> None:
+    """Say that a list lacks what these brokers would have told."""
+    for number in brokers:
+        note(f"Broker {number} did not answer: what it coordinates is not listed.")
+
+
 def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 

@@ -10,7 +10,7 @@ from runnel.cli.options import broker_option, complete_transactions, json_option
 if TYPE_CHECKING:
     from runnel.client.cluster import Cluster
     from runnel.client.metadata import TopicPartition
-    from runnel.client.transactions_admin import TransactionDescription
+    from runnel.client.transactions_admin import TransactionDescription, TransactionListing
 
 STATES = ["Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort"]
 
@@ -44,16 +44,18 @@ def ls(
     states: tuple[str, ...], open_for: int | None, producer_ids: tuple[int, ...], as_json: bool, broker: str
 ) -> None:
     """List the transactional ids that the cluster knows, with the state of their last transaction."""
-    from runnel.cli.output import left, print_json, print_table, right
+    from runnel.cli.output import left, note_silent, print_json, print_table, right
     from runnel.cli.session import run
     from runnel.client.transactions_admin import TransactionsAdmin
 
-    found = run(
-        broker,
-        lambda cluster: TransactionsAdmin(cluster).transactions(
-            states=states, producer_ids=producer_ids, open_for_ms=-1 if open_for is None else open_for * 1000
-        ),
-    )
+    async def work(cluster: "Cluster") -> "list[TransactionListing]":
+        admin = TransactionsAdmin(cluster)
+        open_for_ms = -1 if open_for is None else open_for * 1000
+        listed = await admin.transactions(states=states, producer_ids=producer_ids, open_for_ms=open_for_ms)
+        note_silent(admin.silent)
+        return listed
+
+    found = run(broker, work)
     if as_json:
         for t in found:
             print_json({"id": t.id, "state": t.state, "producer_id": t.producer_id, "coordinator": t.coordinator})

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from runnel.client.cluster import Cluster, Node
+from runnel.client.each import of_each
 from runnel.client.errors import TopicMissing, check
 from runnel.client.metadata import ClusterView, Topic, TopicPartition
 from runnel.client.offsets import by_topic
@@ -102,11 +103,11 @@ class Admin:
         return found
 
     async def sizes(self, topics: Iterable[str]) -> dict[TopicPartition, int]:
-        """Bytes on disk of each partition, on the broker that has most of it."""
+        """Bytes on disk of each partition, on the broker that has most of it, of those that answer."""
         wanted = (await self.topics(topics)).values()
         sizes: dict[TopicPartition, int] = {}
-        for broker in self.cluster.brokers:
-            for where, size in (await self.disk(broker, wanted)).sizes.items():
+        for disk in (await of_each(self.cluster, lambda broker: self.disk(broker, wanted))).values():
+            for where, size in (disk.sizes if disk is not None else {}).items():
                 sizes[where] = max(size, sizes.get(where, 0))
         return sizes
 

@@ -3,17 +3,17 @@
 What moves is decided in `balancing`; this asks the cluster to do it, and how far it is.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from runnel.client.admin import BROKER_RESOURCE, Admin, Disk
 from runnel.client.cluster import Cluster, Node
+from runnel.client.each import of_each
 from runnel.client.errors import check, error_of
 from runnel.client.metadata import BrokerAddress, TopicPartition
 from runnel.client.offsets import by_topic
-from runnel.model.errors import RetriableError, RunnelError
+from runnel.model.errors import RunnelError
 from runnel.wire.kafka import messages as m
 from runnel.wire.kafka.apis import Api
 from runnel.wire.kafka.error_codes import ErrorCode
@@ -82,18 +82,8 @@ class ClusterAdmin:
 
     async def disks(self) -> dict[int, Disk | None]:
         """What each broker has on its disk; None for one that does not answer."""
-        return await self._of_each(self.admin.disk)
-
-    async def _of_each(self, question: Callable[[int], Awaitable[T]]) -> dict[int, T | None]:
-        """Ask every broker at once; None for one that does not answer."""
-        brokers = sorted((await self.admin.view([])).brokers)
-        found = await asyncio.gather(*map(question, brokers), return_exceptions=True)
-        answers: dict[int, T | None] = {}
-        for broker, answer in zip(brokers, found, strict=True):
-            if isinstance(answer, BaseException) and not isinstance(answer, RetriableError):
-                raise answer
-            answers[broker] = None if isinstance(answer, BaseException) else answer
-        return answers
+        await self.admin.view([])
+        return await of_each(self.cluster, self.admin.disk)
 
     async def reassignments(self) -> dict[TopicPartition, Reassignment]:
         """Every partition whose replicas are moving."""
@@ -176,7 +166,8 @@ class ClusterAdmin:
     # --- how fast replicas are copied
     async def copy_rates(self) -> dict[int, int]:
         """Bytes a second with which brokers copy throttled replicas; those without a limit are left out."""
-        rates = await self._of_each(self._copy_rate)
+        await self.admin.view([])
+        rates = await of_each(self.cluster, self._copy_rate)
         return {broker: rate for broker, rate in rates.items() if rate is not None and rate != UNLIMITED}
 
     async def _copy_rate(self, broker: int) -> int:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from runnel.client.assignors import decode_assignment
 from runnel.client.cluster import Cluster, Node
+from runnel.client.each import of_each
 from runnel.client.errors import check
 from runnel.client.metadata import TopicPartition
 from runnel.client.offsets import Committed, commit, delete_committed, fetch_committed, list_offsets
@@ -74,19 +75,22 @@ class SeekStep(NamedTuple):
 class GroupAdmin:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
+        self.silent: list[int] = []  # brokers that did not answer when groups were last listed
 
     # --- looking
     async def groups(self) -> list[GroupListing]:
-        """All groups: every broker is asked for those it coordinates."""
+        """All groups: every broker is asked for those it coordinates; `silent` has those that did not answer."""
         await self.cluster.persist(lambda: self.cluster.refresh([]))
-        found: dict[str, GroupListing] = {}
-        for address in self.cluster.brokers.values():
-            node = self.cluster.node(address)
-            answer = await node.ask(Api.LIST_GROUPS, m.ListGroupsRequest(), m.ListGroupsResponse)
-            check(answer.error_code, action="list the groups", broker=str(node))
-            for g in answer.groups:
-                found[g.group_id] = GroupListing(g.group_id, g.group_state, g.group_type, g.protocol_type)
+        answers = await of_each(self.cluster, self._groups_of)
+        self.silent = [broker for broker, answer in answers.items() if answer is None]
+        found = {group.name: group for answer in answers.values() for group in answer or ()}
         return [found[name] for name in sorted(found)]
+
+    async def _groups_of(self, broker: int) -> list[GroupListing]:
+        node = self.cluster.broker(broker)
+        answer = await node.ask(Api.LIST_GROUPS, m.ListGroupsRequest(), m.ListGroupsResponse)
+        check(answer.error_code, action="list the groups", broker=str(node))
+        return [GroupListing(g.group_id, g.group_state, g.group_type, g.protocol_type) for g in answer.groups]
 
     async def describe(self, group: str) -> GroupDescription:
         """State and members of a group; GroupNotFound if there is none of this name."""

@@ -11,16 +11,16 @@ Two ways lead to an abort, and they differ in what they risk:
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 from runnel.client.cluster import Cluster
+from runnel.client.each import of_each
 from runnel.client.errors import check
 from runnel.client.line import Identity
 from runnel.client.metadata import TopicPartition
 from runnel.client.offsets import by_topic
 from runnel.client.transaction_calls import Caller
-from runnel.model.errors import InvalidTransactionState
+from runnel.model.errors import CoordinatorNotAvailable, InvalidTransactionState
 from runnel.wire.kafka import messages as m
 from runnel.wire.kafka.apis import Api
 
@@ -64,6 +64,7 @@ class PartitionProducer(NamedTuple):
 class TransactionsAdmin:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
+        self.silent: list[int] = []  # brokers that did not answer when transactions were last listed
 
     # --- looking
     async def transactions(
@@ -74,7 +75,10 @@ class TransactionsAdmin:
         open_for_ms: int = -1,
         pattern: str | None = None,
     ) -> list[TransactionListing]:
-        """All transactional ids, or those that match: every broker is asked for those it coordinates."""
+        """All transactional ids, or those that match: every broker is asked for those it coordinates.
+
+        `silent` has the brokers that did not answer.
+        """
         await self.cluster.persist(lambda: self.cluster.refresh([]))
         request = m.ListTransactionsRequest(
             state_filters=list(states),
@@ -82,10 +86,9 @@ class TransactionsAdmin:
             duration_filter=open_for_ms,
             transactional_id_pattern=pattern,
         )
-        found: dict[str, TransactionListing] = {}
-        for broker in self.cluster.brokers:
-            for listing in await self.cluster.persist(partial(self._list_on, broker, request)):
-                found[listing.id] = listing
+        answers = await of_each(self.cluster, lambda broker: self._list_on(broker, request))
+        self.silent = [broker for broker, answer in answers.items() if answer is None]
+        found = {listing.id: listing for answer in answers.values() for listing in answer or ()}
         return [found[name] for name in sorted(found)]
 
     async def _list_on(self, broker: int, request: m.ListTransactionsRequest) -> list[TransactionListing]:
@@ -147,6 +150,11 @@ class TransactionsAdmin:
     async def abort_in_partition(self, hanging: PartitionProducer) -> None:
         """Write an abort marker for a transaction that hangs in one partition; refused if a coordinator knows it."""
         known = await self.transactions(states=UNFINISHED, producer_ids=[hanging.identity.producer_id])
+        if self.silent:
+            raise CoordinatorNotAvailable(
+                f"brokers {', '.join(map(str, self.silent))} do not say whether they know the transaction in "
+                f"{hanging.where}, which must not be torn: try again when they answer"
+            )
         for listing in known:
             if hanging.where in (await self.describe(listing.id)).partitions:
                 raise InvalidTransactionState(

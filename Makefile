@@ -14,7 +14,7 @@ LOCK := $(BIN)/pip-compile --quiet --upgrade --generate-hashes --no-emit-index-u
 CYCLES ?= 10
 BROKERS_LOSING_POWER ?= 1
 CASES ?= 50
-.PHONY: help faults faults-storage faults-corruption setup-faults prerequisites setup setup-dev setup-compat setup-zookeeper run cluster test check compat fuzz simulate simulate-core mutants \
+.PHONY: help faults faults-transactions faults-storage faults-corruption setup-faults prerequisites setup setup-dev setup-compat setup-zookeeper run cluster test check compat fuzz simulate simulate-core mutants \
 	bench format lock clean
 
 help: ## list the targets
@@ -62,6 +62,10 @@ compat: setup-compat ## the tests with foreign Kafka clients alone
 
 faults: setup-dev setup-zookeeper setup-faults ## real brokers and clients under real faults (RUNS=N SECONDS=N SEED=S)
 	@$(BIN)/python -m tests.faults --runs $(RUNS) --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+faults-transactions: setup-compat setup-zookeeper setup-faults ## exactly once, with six clients: killed at every step, then under faults (RUNS=N SECONDS=N SEED=S)
+	@RUNNEL_EVERY_STEP=1 $(BIN)/pytest tests/test_exactly_once.py
+	@$(BIN)/python -m tests.faults --transactions --runs $(RUNS) --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 faults-storage: setup-dev setup-faults ## power losses under load, as root (CYCLES=N BROKERS_LOSING_POWER=N SEED=S)
 	@$(BIN)/python -m tests.faults.storage_power --cycles $(CYCLES) --brokers $(BROKERS_LOSING_POWER) $(if $(SEED),--seed $(SEED))

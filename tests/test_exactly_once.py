@@ -10,14 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
+from tests.faults.copy_trials import STEPS as ALL_STEPS
 from tests.faults.copy_trials import Ground, brokers_killed, hung, killed_at_each
 from tests.faults.copying import CLIENTS, Client
 from tests.faults.rig import Rig, Shape
 
 from runnel.testing.zookeeper import missing
 
+pytestmark = pytest.mark.timeout(900)  # with everything, on a busy machine
 SESSION_MS = 4_000
-STEPS = {  # all of them with `make faults-transactions`
+EVERYTHING = bool(os.environ.get("RUNNEL_EVERY_STEP"))  # each client at each step, and each broker
+STEPS = {
     "confluent": (("produced", 0.0), ("offsets", 0.0), ("committing", 1.0)),
     "kafka_python": (("begun", 0.0), ("committing", 3.0), ("committed", 0.0)),
     "aio": (("offsets", 0.0), ("committing", 1.0), ("aborting", 1.0)),
@@ -62,13 +65,25 @@ def at_once(*trials: Callable[[], None]) -> None:
 
 
 def test_a_worker_is_killed_at_each_step(ground: Ground) -> None:
-    at_once(*(partial(killed_at_each, ground, client, STEPS[client.name]) for client in present(*STEPS)))
+    at_once(
+        *(
+            partial(killed_at_each, ground, client, ALL_STEPS if EVERYTHING else STEPS[client.name])
+            for client in present(*STEPS)
+        )
+    )
 
 
 def test_a_worker_that_hung_is_refused_when_it_wakes(ground: Ground) -> None:
-    at_once(*(partial(hung, ground, client) for client in present("confluent", "aio", "java")))
+    at_once(
+        *(
+            partial(hung, ground, client)
+            for client in present(*(CLIENTS if EVERYTHING else ("confluent", "aio", "java")))
+        )
+    )
 
 
 def test_brokers_are_killed(rig: Rig, ground: Ground) -> None:
     """Whatever they lead or coordinate: partitions of the source and the target, groups, transactions."""
-    brokers_killed(ground, present("confluent", "java", "own"), [rig.brokers[number].down for number in (1, 2)])
+    clients = present(*(CLIENTS if EVERYTHING else ("confluent", "java", "own")))
+    fells = [broker.down for broker in rig.brokers.values()]
+    brokers_killed(ground, clients, fells if EVERYTHING else fells[:2])

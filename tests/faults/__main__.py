@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.faults import sandbox
 from tests.faults.campaign import printer, run_once
+from tests.faults.copy_campaign import CopyVerdict, run_copies
 from tests.faults.verdict import Verdict
 
 from runnel.dev import zookeeper
@@ -25,6 +26,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--replication", type=int, default=3)
     parser.add_argument("--only", default="", help="faults whose name has this in it")
     parser.add_argument("--loopback", action="store_true", help="no sandbox: no faults of network and disk")
+    parser.add_argument("--transactions", action="store_true", help="workers that copy in transactions, instead")
     parser.add_argument("--keep", type=Path, help="where logs and histories are left; default: only after a failure")
     return parser.parse_args()
 
@@ -43,10 +45,10 @@ def main() -> int:
             sandbox.enter("tests.faults", sys.argv[1:])
     folder = options.keep or Path(tempfile.mkdtemp(prefix="runnel-faults-"))
     first = options.seed or str(random.SystemRandom().randrange(1_000_000))
-    total = Verdict()
+    total: Verdict | CopyVerdict = CopyVerdict() if options.transactions else Verdict()
     for number in range(options.runs):
         seed = first if number == 0 else f"{first}+{number}"
-        total.add(one(folder / f"run-{number + 1}", seed, options, boxed))
+        total.add(one(folder / f"run-{number + 1}", seed, options, boxed))  # type: ignore[arg-type]  # both of one kind
     if options.runs > 1:
         print(f"\nall runs\n{total.table()}")
     if total.good and options.keep is None:
@@ -56,12 +58,16 @@ def main() -> int:
     return 0 if total.good else 1
 
 
-def one(folder: Path, seed: str, options: argparse.Namespace, boxed: bool) -> Verdict:
+def one(folder: Path, seed: str, options: argparse.Namespace, boxed: bool) -> Verdict | CopyVerdict:
     print(f"\nrun with seed {seed}, faults for {options.seconds:.0f} s", flush=True)
     say = printer(time.monotonic())
-    verdict = run_once(
-        folder, seed, options.seconds, sandbox=boxed, say=say, only=options.only, replication=options.replication
-    )
+    verdict: Verdict | CopyVerdict
+    if options.transactions:
+        verdict = run_copies(folder, seed, options.seconds, sandbox=boxed, say=say, only=options.only)
+    else:
+        verdict = run_once(
+            folder, seed, options.seconds, sandbox=boxed, say=say, only=options.only, replication=options.replication
+        )
     print(verdict.table())
     for line in [*map(str, verdict.anomalies), *verdict.problems][:SHOWN_MAX]:
         print(f"  {line}")

@@ -110,6 +110,11 @@ class Worker:
         """Let it finish what it does."""
         self._hang_up()
 
+    def strike(self) -> None:
+        """SIGKILL, whatever it is at; whoever runs it starts it again."""
+        if self._process is not None:
+            self._process.kill()
+
     def kill(self, after_s: float = 0.0) -> None:
         """End it, at once or if it does not end within this time."""
         if self._process is None:

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
+from tests.faults.clients.load import BACKOFF_S
 from tests.faults.clients.own import QUICK
 from tests.faults.copiers.work import Copier, CopyTask, Message, Output, run
 
@@ -15,6 +16,7 @@ from runnel.client.membership import GroupSettings
 from runnel.client.metadata import TopicPartition
 from runnel.client.producer import Producer
 from runnel.client.sender import ProducerSettings
+from runnel.model.errors import RetriableError
 from runnel.shell.clock import SystemClock
 from runnel.shell.rng import SystemRng
 
@@ -57,7 +59,11 @@ class Own(Copier):
 
     async def _poll(self) -> list[Read]:
         """A poll gives what one answer of a broker holds: ask on while there is more."""
-        found = await self.consumer.poll(count_max=self.task.batch_max, timeout_ms=100)
+        try:
+            found = await self.consumer.poll(count_max=self.task.batch_max, timeout_ms=100)
+        except RetriableError:
+            await asyncio.sleep(BACKOFF_S)
+            return []
         while found and (left := self.task.batch_max - len(found)):
             more = await self.consumer.poll(count_max=left, timeout_ms=0)
             if not more:

@@ -25,7 +25,8 @@ from runnel.client.line import Appended, Batch, record_bytes
 from runnel.client.metadata import Topic, TopicPartition
 from runnel.client.offsets import Committed
 from runnel.client.partitioner import partitioner
-from runnel.client.sender import ACKS_ALL, ProducerSettings, Sender, check_settings
+from runnel.client.producer_settings import ACKS_ALL, ProducerSettings, check_settings
+from runnel.client.sender import Sender
 from runnel.client.transaction import State
 from runnel.client.transaction_calls import Seat
 from runnel.client.transactions import Transactions

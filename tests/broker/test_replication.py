@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pytest
+
+from runnel.broker import replication
 from runnel.broker.partitions import Partitions
 from runnel.broker.peers import Peers
 from runnel.broker.replication import Replication, Settings
@@ -211,6 +214,24 @@ def test_a_leader_follows_nobody(tmp_path: Path) -> None:
         assert stage.partitions.find_by_id(TOPIC, 0).log.end_offset == 0
 
     run(tmp_path, scenario)
+
+
+def test_what_is_too_much_for_one_request_goes_into_the_next_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replication, "ASKED_MAX", 2)
+
+    async def scenario(stage: Stage) -> None:
+        first = await stage.leader.request(1)
+        second = await stage.leader.answer()
+        third = await stage.leader.answer()
+        told = [(len(asked(each)), each.session_epoch, each.max_wait_ms) for each in (first, second, third)]
+        assert told == [(2, 0, 0), (2, 1, 0), (1, 2, Settings().wait_ms)]
+        assert sorted([*asked(first), *asked(second), *asked(third)]) == [0, 1, 2, 3, 4]
+        fourth = await stage.leader.answer(news(3, data=batch(0)))
+        assert (asked(fourth), fourth.max_wait_ms) == ({3: (1, 5, 5)}, Settings().wait_ms)
+
+    run(tmp_path, scenario, partitions=5)
 
 
 def test_what_is_throttled_is_left_out_while_its_bytes_are_used_up(tmp_path: Path) -> None:

@@ -2,13 +2,15 @@
 
 Rule 1: one request at a time to one leader on one lane. The next is sent when what the last one brought is durable
         here: what a follower asks beyond, it holds.
-Rule 2: a leader is told once what is followed, then only what changed: idle partitions cost nothing.
+Rule 2: a leader is told once what is followed, then only what changed: idle partitions cost nothing. What is too much
+        for one request goes into the next ones, which do not wait for news.
 Rule 3: trouble with one partition rests that one for a while, or until the image changes; the others go on.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 from runnel.broker.peers import Peers
@@ -30,6 +32,7 @@ from runnel.wire.kafka.error_codes import ErrorCode
 TIMEOUT_MS: Final = 10_000  # for an answer, beyond the time that the leader may wait for news
 REST_MS: Final = 100  # a pause after trouble, with one partition or with a leader
 REST_MS_MAX: Final = 2_000
+ASKED_MAX: Final = 1_000  # partitions named in one request: of thousands, both sides would be busy for long
 NO_SESSION: Final = 0
 FULL: Final = 0  # the epoch of a fetch that begins a session
 
@@ -92,14 +95,14 @@ class Fetcher:
         failures = 0
         while True:
             await self._heal()
-            asked, forgotten = self._compose()
+            asked, forgotten, more = self._compose()
             if not self._asked:
                 self._begin_anew()
                 await self._awake.wait()
                 self._awake.clear()
                 continue
             try:
-                answer = await self._fetch(asked, forgotten)
+                answer = await self._fetch(asked, forgotten, 0 if more else self._settings.wait_ms)
             except RunnelError as error:
                 failures += 1
                 logger.info("broker %d can't be followed, trying again: %s", self._leader, error)
@@ -119,10 +122,12 @@ class Fetcher:
                     logger.error("%s can't be healed, trying again: %s", partition.name, error)
                     self._rest(key, REST_MS_MAX / 1000)
 
-    def _compose(self) -> tuple[list[tuple[PartitionKey, Question]], list[PartitionKey]]:
-        """What the leader has to be told: new questions, and what is not asked any more."""
+    def _compose(self) -> tuple[list[tuple[PartitionKey, Question]], list[PartitionKey], bool]:
+        """What the leader has to be told: new questions, and what is not asked any more; and whether there is more."""
         asked, forgotten = [], []
-        due, self._due = self._due, {}
+        due = list(islice(self._due, ASKED_MAX))
+        for key in due:
+            del self._due[key]
         for key in due:
             question = self._question(key)
             if question is None:
@@ -132,7 +137,7 @@ class Fetcher:
             elif self._asked.get(key) != question:
                 self._asked[key] = question
                 asked.append((key, question))
-        return asked, forgotten
+        return asked, forgotten, len(due) == ASKED_MAX
 
     def _question(self, key: PartitionKey) -> Question | None:
         partition = self._followed.get(key)
@@ -147,19 +152,19 @@ class Fetcher:
         return question
 
     async def _fetch(
-        self, asked: Sequence[tuple[PartitionKey, Question]], forgotten: Sequence[PartitionKey]
+        self, asked: Sequence[tuple[PartitionKey, Question]], forgotten: Sequence[PartitionKey], wait_ms: int
     ) -> m.FetchResponse:
         settings = self._settings
         session_id, session_epoch = self._session
         request = m.FetchRequest(
             replica_id=self._life().replica_id, replica_state=self._life(),
-            max_wait_ms=settings.wait_ms, min_bytes=1, max_bytes=settings.bytes_max,
+            max_wait_ms=wait_ms, min_bytes=1, max_bytes=settings.bytes_max,
             session_id=session_id, session_epoch=session_epoch,
             topics=self._topics(asked), forgotten_topics_data=_forgotten(forgotten),
         )  # fmt: skip
         answer = await self._peers.ask(
             self._leader, Api.FETCH, request, m.FetchResponse,
-            timeout_ms=settings.wait_ms + TIMEOUT_MS, lane=self._lane,
+            timeout_ms=wait_ms + TIMEOUT_MS, lane=self._lane,
         )  # fmt: skip
         check(answer.error_code, action="follow", broker=str(self._leader))
         self._session = answer.session_id, session_epoch + 1 if session_epoch < 2**31 - 1 else 1

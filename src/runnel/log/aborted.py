@@ -45,13 +45,14 @@ class AbortedReader:
         return [one for aborted in await self._lists(start, end) for one in aborted if one[2] >= start and one[1] < end]
 
     async def opened_before(self, segment: Segment) -> list[tuple[int, int]]:
-        """Producer id and first offset of the transactions that were open where a segment begins."""
-        at = self._state.segments.index(segment)
-        before = self._state.segments[at - 1] if at else None
-        if before is None or segment.base_offset <= self._state.producers.transactions.since:
-            return []
-        outcomes = self._state.outcomes.get(before) or await self._load(before)
-        return list(outcomes.opened) if outcomes is not None else []
+        """Producer id and first offset of the transactions that were open where a segment begins, if it is there."""
+        state = self._state
+        while segment in state.segments[1:] and segment.base_offset > state.producers.transactions.since:
+            before = state.segments[state.segments.index(segment) - 1]
+            outcomes = state.outcomes.get(before) or await self._load(before)
+            if outcomes is not None:
+                return list(outcomes.opened)
+        return []
 
     async def _lists(self, start: int, end: int) -> list[Aborted]:
         loaded: dict[Segment, Outcomes] = {}

@@ -21,18 +21,18 @@ from runnel.log.checkpoint import read_small, replace
 from runnel.log.layout import TRANSACTIONS, numbered
 from runnel.log.scan import marker_at, walk_over_rot
 from runnel.log.segment import Segment
-from runnel.log.transactions import ABORTED_MAX, NEVER, Aborted, Transactions
+from runnel.log.transactions import ABORTED_MAX, FIELDS, NEVER, Aborted, Open, Transactions
 from runnel.model.seams import Disk
 from runnel.record.batch import CONTROL, TRANSACTIONAL, BatchHeader
 from runnel.record.control import Marker
 
-KEPT_MAX = 2 * ABORTED_MAX  # aborted transactions of sealed segments in memory, 2.4 MB of one log
+KEPT_MAX = 2 * ABORTED_MAX  # aborted transactions of sealed segments in memory, 3.2 MB of one log
 
 _HEAD = Struct(">4sHIqqII")  # magic, version, crc32c of what follows, size of the log, next offset, aborted, open
 _CRC_STARTS = 10
 _MAGIC = b"RTxn"
 _VERSION = 1
-_ABORTED = Struct(">qqq")  # producer id, first offset, offset of the marker
+ABORTED_BYTES = FIELDS * 8
 _OPEN = Struct(">qq")  # producer id, first offset
 
 
@@ -94,7 +94,7 @@ class Follower:
     __slots__ = ("_aborted", "_open")
 
     def __init__(self, opened: Iterable[tuple[int, int]]) -> None:
-        self._open = dict(opened)
+        self._open = Open(opened)
         self._aborted = Aborted()
 
     def take(self, header: BatchHeader, marker: Marker | None) -> None:
@@ -102,14 +102,14 @@ class Follower:
         if not header.attributes & TRANSACTIONAL:
             return
         if not header.attributes & CONTROL:
-            self._open.setdefault(header.producer_id, header.base_offset)
+            self._open.begin(header.producer_id, header.base_offset)
         elif marker is not None:
-            first = self._open.pop(header.producer_id, None)
+            first, at = self._open.end(header.producer_id), header.base_offset
             if first is not None and not marker.commit:
-                self._aborted.add(header.producer_id, first, header.base_offset)
+                self._aborted.add(header.producer_id, first, at, self._open.stable(at))
 
     def outcomes(self) -> Outcomes:
-        return Outcomes(self._aborted, sorted(self._open.items(), key=lambda one: one[1]))
+        return Outcomes(self._aborted, list(self._open))
 
 
 def outcomes_at_end(transactions: Transactions) -> Outcomes:
@@ -174,7 +174,8 @@ def load_or_build(disk: Disk, extents: Sequence[Extent], since: int) -> list[Out
 # --- bytes, as drawn in docs/formats/log.md
 def encode(found: Outcomes, size: int, next_offset: int) -> bytes:
     aborted, opened = found
-    parts = [_ABORTED.pack(*one) for one in aborted] + [_OPEN.pack(*one) for one in opened]
+    numbers = aborted.numbers
+    parts = [Struct(f">{len(numbers)}q").pack(*numbers), *(_OPEN.pack(*one) for one in opened)]
     head = _HEAD.pack(_MAGIC, _VERSION, 0, size, next_offset, len(aborted), len(opened))
     body = b"".join((head[_CRC_STARTS:], *parts))
     return b"".join((head[: _CRC_STARTS - 4], crc32c(body).to_bytes(4, "big"), body))
@@ -189,6 +190,6 @@ def decode(data: bytes, size: int, next_offset: int) -> Outcomes | None:
         return None
     if crc32c(memoryview(data)[_CRC_STARTS:]) != crc:
         return None
-    split = _HEAD.size + aborted * _ABORTED.size
-    numbers = (number for one in _ABORTED.iter_unpack(data[_HEAD.size : split]) for number in one)
+    split = _HEAD.size + aborted * ABORTED_BYTES
+    numbers = Struct(f">{aborted * FIELDS}q").unpack_from(data, _HEAD.size)
     return Outcomes(Aborted(numbers), list(_OPEN.iter_unpack(data[split : split + opened * _OPEN.size])))

@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 NEVER = 2**63 - 1  # an offset that no batch has
 ENDED_MAX = 10_000  # that may not be committed yet, about 3 MB; a follower that hears of none has as many
-ABORTED_MAX = 50_000  # in one segment, 1.2 MB: the segment is rolled when it has as many
+ABORTED_MAX = 50_000  # in one segment, 1.6 MB: the segment is rolled when it has as many
 
-_FIELDS = 3
+FIELDS = 4  # of an aborted transaction
 
 
 class AbortedTransaction(NamedTuple):
@@ -34,7 +34,11 @@ class AbortedTransaction(NamedTuple):
 
 
 class Aborted:
-    """Aborted transactions in the order of their markers: producer id, first offset, offset of the marker."""
+    """Aborted transactions in the order of their markers.
+
+    Of each: producer id, first offset, offset of the marker, and what was stable after it: all that ended later began
+    there or behind. So whoever looks for those in a part of the log knows when to stop.
+    """
 
     __slots__ = ("_numbers",)
 
@@ -42,11 +46,12 @@ class Aborted:
         self._numbers = array("q", numbers)
 
     def __len__(self) -> int:
-        return len(self._numbers) // _FIELDS
+        return len(self._numbers) // FIELDS
 
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
-        numbers = iter(self._numbers)
-        return zip(numbers, numbers, numbers, strict=True)
+        """Producer id, first offset and offset of the marker of each."""
+        numbers = self._numbers
+        return zip(numbers[::FIELDS], numbers[1::FIELDS], numbers[2::FIELDS], strict=True)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Aborted) and self._numbers == other._numbers
@@ -60,53 +65,84 @@ class Aborted:
     def copy(self) -> "Aborted":
         return Aborted(self._numbers)
 
-    def add(self, producer_id: int, first_offset: int, marker_offset: int) -> None:
-        self._numbers.extend((producer_id, first_offset, marker_offset))
+    def add(self, producer_id: int, first_offset: int, marker_offset: int, stable: int) -> None:
+        self._numbers.extend((producer_id, first_offset, marker_offset, stable))
 
     def cut(self, end_offset: int) -> None:
         """Forget those whose marker is not below `end_offset`."""
-        del self._numbers[self._place(end_offset) * _FIELDS :]
+        del self._numbers[self._place(end_offset) * FIELDS :]
 
     def overlapping(self, start: int, end: int) -> list[AbortedTransaction]:
         """Those that may have something in [start, end)."""
-        numbers = self._numbers[self._place(start) * _FIELDS :]
-        return [
-            AbortedTransaction(producer_id, first)
-            for producer_id, first in zip(numbers[::_FIELDS], numbers[1::_FIELDS], strict=True)
-            if first < end
-        ]
+        numbers, found = self._numbers, []
+        for at in range(self._place(start) * FIELDS, len(numbers), FIELDS):
+            if numbers[at + 1] < end:
+                found.append(AbortedTransaction(numbers[at], numbers[at + 1]))
+            if numbers[at + 3] >= end:
+                break
+        return found
 
     def _place(self, offset: int) -> int:
         """How many have their marker below an offset."""
-        return bisect_left(range(len(self)), offset, key=lambda number: self._numbers[number * _FIELDS + 2])
+        return bisect_left(range(len(self)), offset, key=lambda number: self._numbers[number * FIELDS + 2])
+
+
+class Open:
+    """Transactions that are open, in the order of their first offsets."""
+
+    __slots__ = ("_firsts",)
+
+    def __init__(self, opened: Iterable[tuple[int, int]] = ()) -> None:
+        self._firsts = OrderedDict(opened)  # producer id -> first offset
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter(self._firsts.items())
+
+    def begin(self, producer_id: int, first_offset: int) -> None:
+        """Go on, or begin if it is not open."""
+        self._firsts.setdefault(producer_id, first_offset)
+
+    def end(self, producer_id: int) -> int | None:
+        """Where it began; None if it was not open."""
+        return self._firsts.pop(producer_id, None)
+
+    def stable(self, marker_offset: int) -> int:
+        """All that ends behind this marker begins here or later."""
+        return next(iter(self._firsts.values()), marker_offset + 1)
+
+    def copy(self) -> "Open":
+        return Open(self._firsts.items())
 
 
 class Transactions:
     """What the log says of transactions up to its end."""
 
-    __slots__ = ("_ended", "_unstable", "aborted", "since")
+    __slots__ = ("_ended", "_open", "_unstable", "aborted", "since")
 
     def __init__(self) -> None:
-        self._unstable: OrderedDict[int, int] = OrderedDict()  # first offset -> producer id
+        self._open = Open()
+        self._unstable: OrderedDict[int, int] = OrderedDict()  # open or ended: first offset -> producer id
         self._ended: deque[tuple[int, int]] = deque()  # offset of the marker, first offset; not known to be committed
         self.aborted = Aborted()  # those whose marker is in the segment that is written to
         self.since = NEVER  # no transaction has anything below
 
     def copy(self) -> "Transactions":
         twin = Transactions()
-        twin._unstable, twin._ended = self._unstable.copy(), self._ended.copy()
+        twin._open, twin._unstable, twin._ended = self._open.copy(), self._unstable.copy(), self._ended.copy()
         twin.aborted, twin.since = self.aborted.copy(), self.since
         return twin
 
     # --- following the log
     def begin(self, producer_id: int, first_offset: int) -> None:
+        self._open.begin(producer_id, first_offset)
         self._unstable[first_offset] = producer_id
         self.since = min(self.since, first_offset)
 
     def end(self, producer_id: int, first_offset: int, marker_offset: int, *, commit: bool) -> None:
+        self._open.end(producer_id)
         self._ended.append((marker_offset, first_offset))
         if not commit:
-            self.aborted.add(producer_id, first_offset, marker_offset)
+            self.aborted.add(producer_id, first_offset, marker_offset, self._open.stable(marker_offset))
 
     def cut(self, end_offset: int) -> None:
         """What was told of the offsets from here on was not written."""
@@ -114,6 +150,8 @@ class Transactions:
             self._ended.pop()
         while self._unstable and next(reversed(self._unstable)) >= end_offset:
             self._unstable.popitem()
+        ended = {first for _, first in self._ended}
+        self._open = Open((producer_id, first) for first, producer_id in self._unstable.items() if first not in ended)
         self.aborted.cut(end_offset)
 
     def merge(self) -> None:
@@ -146,12 +184,12 @@ class Transactions:
 
     def opened(self) -> list[tuple[int, int]]:
         """Producer id and first offset of those that are open, in the order of offsets."""
-        ended = {first for _, first in self._ended}
-        return [(producer_id, first) for first, producer_id in self._unstable.items() if first not in ended]
+        return list(self._open)
 
     def restore(self, since: int, opened: Iterable[tuple[int, int]], ended: Iterable[tuple[int, int]]) -> None:
         """Become what a snapshot says."""
         self.since = since
         self._ended = deque(ended)
-        unstable = {first: producer_id for producer_id, first in opened} | {first: -1 for _, first in self._ended}
+        self._open = Open(sorted(opened, key=lambda one: one[1]))
+        unstable = {first: producer_id for producer_id, first in self._open} | {first: -1 for _, first in self._ended}
         self._unstable = OrderedDict(sorted(unstable.items()))

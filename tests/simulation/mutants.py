@@ -21,7 +21,7 @@ from runnel.broker.shard import Shard
 from runnel.cluster import controller, elections, isr_changes, membership
 from runnel.cluster.drafting import Draft, Rules
 from runnel.groups.classic import ClassicGroup
-from runnel.log import checkpoint, reader, recovery, scan, writer
+from runnel.log import checkpoint, reader, recovery, rolling, scan, writer
 from runnel.log.producers import Producers
 from runnel.log.reader import Reader
 from runnel.log.trimming import Trimmer
@@ -88,14 +88,6 @@ def _anybody(self: ClassicGroup, *_: Any) -> Any:
 
 def _forget_producers(*_: Any) -> Producers:
     return Producers()
-
-
-def _seal_unsynced(*arguments: Any) -> None:
-    with mock.patch.object(writer, "sync", _nothing):
-        _seal(*arguments)
-
-
-_seal: Any = writer._seal
 
 
 def _sync_if_possible(file: Any) -> None:
@@ -258,10 +250,8 @@ MUTANTS = [
     ),
     Mutant("hold-written", "a replica holds what is synced", ((Writer, "held_offset", property(_held_is_written)),)),
     Mutant("read-end", "nobody reads above the high watermark", ((Partition, "readable_until", _readable_to_the_end),)),
-    Mutant("no-sync", "what is held was synced", ((writer, "sync", _nothing),)),
-    Mutant(
-        "seal-unsynced", "a segment that was rolled is synced before it counts", ((writer, "_seal", _seal_unsynced),)
-    ),
+    Mutant("no-sync", "what is held was synced", ((writer, "sync", _nothing), (rolling, "sync", _nothing))),
+    Mutant("seal-unsynced", "a segment that was rolled is synced before it counts", ((rolling, "sync", _nothing),)),
     Mutant(
         "no-sync-dir", "what is created is durable once its folder is synced", ((checkpoint, "sync_dir", _nothing),)
     ),
@@ -273,7 +263,7 @@ MUTANTS = [
     Mutant(
         "sync-forgiven",
         "a sync that failed ends the broker",
-        ((writer, "sync", _sync_if_possible),),
+        ((writer, "sync", _sync_if_possible), (rolling, "sync", _sync_if_possible)),
         ("sync-lost", "kill"),
     ),
     Mutant("cut-too-much", "recovery keeps every good batch", ((recovery._Recovery, "_scan", _scan_nothing),)),

@@ -51,10 +51,10 @@ class ReadResult(NamedTuple):
     high_watermark: Offset
     start_offset: Offset
     last_stable_offset: Offset
+    aborted: Sequence[AbortedTransaction] | None = None  # those that the records are of; None: nobody asked
     error: RunnelError | None = None
     divergence: Divergence | None = None
     read_from: BrokerId | None = None  # the replica to read from instead
-    aborted: Sequence[AbortedTransaction] | None = None  # those that the records are of; None: nobody asked
 
 
 NOTHING = ReadResult(b"", NO_OFFSET, NO_OFFSET, NO_OFFSET)
@@ -237,7 +237,7 @@ def _result(
     partition: Partition, records: bytes | memoryview = b"", aborted: Sequence[AbortedTransaction] | None = None
 ) -> ReadResult:
     start, stable = partition.log.start_offset, partition.last_stable_offset
-    return ReadResult(records, partition.high_watermark, start, stable, aborted=aborted)
+    return ReadResult(records, partition.high_watermark, start, stable, aborted)
 
 
 def check_epoch(partition: Partition, epoch: Epoch) -> None:

@@ -391,6 +391,23 @@ def test_the_number_of_producers_is_bounded_and_the_most_silent_goes() -> None:
     assert outcome(partition, data(1, pid=2, epoch=0)) == "fenced"
 
 
+def test_a_producer_in_a_transaction_makes_no_room() -> None:
+    partition = Partition(Producers(producers_max=3))
+    for pid in range(20):  # more than are looked at in one go
+        partition.append(txn(0, pid=pid))
+    assert len(partition.producers) == 20
+    for pid in range(100, 105):
+        partition.append(data(0, pid=pid))
+    assert {producer.producer_id for producer in partition.producers} >= set(range(20))
+    partition.append(marker(pid=3))
+    for pid in range(200, 220):
+        partition.append(data(0, pid=pid))
+    known = {producer.producer_id for producer in partition.producers}
+    assert known >= set(range(20)) - {3}
+    assert len(known) <= 19 + 3, "the others make room for each other, sooner or later"
+    assert partition.producers.transactions.opened() == [(pid, pid) for pid in range(20) if pid != 3]
+
+
 def test_a_producer_that_made_room_returns_when_the_write_fails() -> None:
     partition = Partition(Producers(producers_max=1))
     partition.append(data(0, pid=1))

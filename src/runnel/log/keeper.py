@@ -159,6 +159,7 @@ def _save(disk: Disk, folder: str, checkpoint: Checkpoint, producers: Producers 
         end = checkpoint.recovery_offset
         if producers.transactions.since < end:
             found = outcomes_at_end(producers.transactions)
-            save_outcomes(disk, folder, checkpoint.segment, checkpoint.position, end, found, durable=True)
+            with suppress(OSError):  # it is built again
+                save_outcomes(disk, folder, checkpoint.segment, checkpoint.position, end, found, durable=True)
         save_snapshot(disk, folder, end, producers)
     checkpoints.save(disk, folder, checkpoint)

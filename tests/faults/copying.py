@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -282,18 +282,28 @@ class Copy:
 
     def history(self) -> History:
         given, made = (read_all(self.bootstrap, topic, self.partitions) for topic in (self.feed.topic, self.target))
-        places = {value: (key, at) for key, records in given.items() for at, value in records}
-        transactions = list(transactions_of(self.journals, self.target, places))
-        history = History(
-            sends=[*self.feed.sends, *(send for one in transactions for send in one.sends)],
-            transactions=transactions,
-            transforming_group=self.group,
-        )
-        history.polls += [Poll("final", given, final=True), Poll("final", made, final=True)]
-        history.polls += [polled(one, given, self.group) for one in transactions]
         at = {place_name(self.feed.topic, number): offset for number, offset in self.committed().items()}
-        history.looks.append(Looked(self.group, at))
-        return history
+        places = {value: (key, offset) for key, records in given.items() for offset, value in records}
+        transactions = list(transactions_of(self.journals, self.target, places))
+        return history_of(self.feed.sends, transactions, given, made, self.group, at)
+
+
+def history_of(
+    sends: Sequence[Send], transactions: list[Transaction], given: Records, made: Records, group: str,
+    committed: Mapping[str, int],
+) -> History:  # fmt: skip
+    """What was sent, what workers did, and what the source and the target hold at the end."""
+    return History(
+        sends=[*sends, *(send for one in transactions for send in one.sends)],
+        polls=[
+            Poll("final", given, final=True),
+            Poll("final", made, final=True),
+            *(polled(one, given, group) for one in transactions),
+        ],
+        looks=[Looked(group, committed)],
+        transactions=transactions,
+        transforming_group=group,
+    )
 
 
 def polled(transaction: Transaction, source: Records, group: str) -> Poll:

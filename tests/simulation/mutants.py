@@ -86,10 +86,6 @@ def _anybody(self: ClassicGroup, *_: Any) -> Any:
     return next(iter(self.roster.members.values()))
 
 
-def _forget_producers(*_: Any) -> Producers:
-    return Producers()
-
-
 def _sync_if_possible(file: Any) -> None:
     with suppress(OSError):
         file.sync()
@@ -284,7 +280,7 @@ MUTANTS = [
     Mutant(
         "no-snapshot",
         "producers are found again below the recovery point",
-        ((recovery, "load_producers", _forget_producers),),
+        ((recovery._Recovery, "_resume_producers", _nothing),),
         ("cut", "stop"),
     ),
     Mutant(

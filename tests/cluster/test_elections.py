@@ -104,7 +104,10 @@ BACK = [
     ("clean", "-|1|", "", "commit", "1|1|"),
     ("clean", "2|2|1", "2", "commit", "2|2|1"),  # it keeps its place, and has to catch up
     ("clean", "-|123|", "", "os", "1|1|23"),
-    ("crashed", "2|2|1", "2", "commit", "2|2|"),
+    ("crashed", "2|2|1", "2", "commit", "2|2|1"),  # what was synced it has still
+    ("crashed", "2|12|", "2", "commit", "2|2|1"),
+    ("crashed", "2|12|", "2", "os", "2|2|"),
+    ("crashed", "2|123|", "2 3", "commit", "2|23|"),  # who goes on without it commits what it misses
     ("crashed", "2|2|1", "2", "os", "2|2|"),
     ("crashed", "-|1|", "", "commit", "1|1|"),
     ("crashed", "-|1|", "", "os", "1|1|"),  # the last one
@@ -168,7 +171,7 @@ def test_a_copy_that_is_found_damaged_while_it_serves_is_out_of_sync() -> None:
 
 def test_all_crashed_at_once_and_come_back_one_after_the_other() -> None:
     """Power loss: what was synced is there, so the first one leads; without syncs, the last one."""
-    for mode, expected in (("commit", ["1|1|23", "1|1|3", "1|1|"]), ("os", ["-|23|", "-|3|", "3|3|"])):
+    for mode, expected in (("commit", ["1|1|23", "1|1|23", "1|1|23"]), ("os", ["-|23|", "-|3|", "3|3|"])):
         image = image_of("", row("1|123|"), config={**TWO_NEEDED, "flush.mode": mode})
         image = image.apply(settle(image, BASE).delta)
         seen = []
@@ -178,6 +181,17 @@ def test_all_crashed_at_once_and_come_back_one_after_the_other() -> None:
             image = image.apply(admit(image, broker, BASE).delta)
             seen.append(shown(after(image, Delta())))
         assert seen == expected
+
+
+def test_of_two_that_crash_the_second_with_a_rotten_copy_the_first_leads() -> None:
+    """The session of the second had not ended when the first came back: it seemed to serve."""
+    image = image_of("3", row("3|3|1"), config=TWO_NEEDED)
+    for broker, damaged in ((ONE, ()), (ids("3")[0], ((T, 0),))):
+        back = replace(brokers(f"{broker}+")[broker], clean=False, damaged=damaged)
+        image = image.apply(Delta(brokers={broker: back}))
+        image = image.apply(settle(image, BASE).delta)
+        image = image.apply(admit(image, broker, BASE).delta)
+    assert shown(after(image, Delta())) == "1|1|"
 
 
 # --- settings

@@ -197,19 +197,8 @@ def _alive_is_serving(cls: Any, brokers: Any) -> Living:
     )
 
 
-def _keep_always(*_: Any) -> bool:
-    return True
-
-
-_may_keep = elections._may_keep
-
-
-def _keep_new_disk(broker: Any, *rest: Any) -> bool:
-    return True if broker.new_disk else _may_keep(broker, *rest)
-
-
-def _keep_unclean(broker: Any, *rest: Any) -> bool:
-    return not broker.new_disk
+def _never(*_: Any) -> bool:
+    return False
 
 
 def _result_in_old_epoch(self: Draft) -> Any:
@@ -397,10 +386,14 @@ MUTANTS = [
     Mutant(
         "fast_restart",
         "who starts again leaves the ISR, however fast",
-        ((Living, "of", classmethod(_alive_is_serving)), (elections, "_may_keep", _keep_always)),
+        (
+            (Living, "of", classmethod(_alive_is_serving)),
+            (elections, "_lost_disk", _never),
+            (elections, "_crashed", _never),
+        ),
     ),
-    Mutant("keep_unclean", "after a crash without syncs nobody is trusted", ((elections, "_may_keep", _keep_unclean),)),
-    Mutant("keep_new_disk", "a new disk holds nothing", ((elections, "_may_keep", _keep_new_disk),)),
+    Mutant("keep_unclean", "after a crash without syncs nobody is trusted", ((elections, "_crashed", _never),)),
+    Mutant("keep_new_disk", "a new disk holds nothing", ((elections, "_lost_disk", _never),)),
     Mutant(
         "damage_untold",
         "a lost copy is told before it counts again",

@@ -161,6 +161,10 @@ async def _done(*_: Any, **__: Any) -> None:
     return None
 
 
+def _no(*_: Any) -> bool:
+    return False
+
+
 def _yes(*_: Any, **__: Any) -> bool:
     return True
 
@@ -320,7 +324,7 @@ MUTANTS = [
     ),
     Mutant("same-epoch", "every leader has an epoch of its own", ((Draft, "result", _same_leader_epoch),)),
     Mutant(
-        "keep-place", "who crashed leaves the ISR until it has caught up", ((elections, "_may_keep", _yes),), ("power",)
+        "keep-place", "who crashed leaves the ISR until it has caught up", ((elections, "_crashed", _no),), ("power",)
     ),
     Mutant(
         "always-clean",

@@ -89,18 +89,26 @@ class Draft:
         self.fence = False  # whether what was decided on the partition as it was is refused from now on
         self.unclean = False  # whether the leader may lack what was committed
 
+    def leave(self, broker: BrokerId) -> None:
+        """This broker is not in sync any more; it has all that it had (rule 2)."""
+        self.isr = tuple(member for member in self.isr if member != broker)
+
     def lose(self, broker: BrokerId) -> None:
         """What this broker has can't be trusted (rule 4)."""
         self._lost.add(broker)
-        self.isr = tuple(member for member in self.isr if member != broker)
+        self.leave(broker)
+
+    @property
+    def knowing(self) -> set[BrokerId]:
+        """Who has all that was committed."""
+        return {*self._was.isr, *self._was.elr} - self._lost
 
     @property
     def elr(self) -> Replicas:
         """Rule 2."""
         if self.unclean or len(self.isr) >= min(self._rules.minimum, len(self.replicas)):
             return ()
-        knew = {*self._was.isr, *self._was.elr} - self._lost
-        return tuple(broker for broker in self.replicas if broker in knew and broker not in self.isr)
+        return tuple(broker for broker in self.replicas if broker in self.knowing and broker not in self.isr)
 
     def settle(self, living: Living, *, unclean: bool = False) -> None:
         """Rules 1 and 3; `unclean`: an operator prefers any leader to none."""

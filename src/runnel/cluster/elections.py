@@ -5,8 +5,9 @@ Every function looks at an image and returns what is to change. What holds for o
 Rule 1: nobody has to remember what happened. `settle` looks at who serves now, so a new controller does the same
         thing as the one before it would have done.
 Rule 2: a broker that comes back has lost its leaderships: it led in another life. It is admitted with what it may keep:
-        nothing of a new disk; nothing of a partition whose copy it lost; after a crash, its place in the ISR or ELR
-        only while nobody who serves is in sync, and if what it held was synced or it is the last one left.
+        nothing of a new disk; nothing of a partition whose copy it lost; after a crash, its place in the ISR only
+        while nobody else who serves is in sync. If what it held was synced it has that still, and stays eligible; if
+        not, it may lead only if it is the last one left.
 """
 
 from collections.abc import Iterable, Sequence
@@ -75,8 +76,10 @@ def admit(image: Image, broker: BrokerId, base: TopicConfig) -> Decision[Partiti
             if not trusted and not (partition.leader == NO_LEADER and broker in partition.replicas):
                 continue  # nothing follows from it
             draft = Draft(partition, book.of(topic))
-            if (topic.id, number) in damaged or not _may_keep(registered, partition, before, here.of(topic)):
+            if (topic.id, number) in damaged or _lost_disk(registered):
                 draft.lose(broker)
+            elif _crashed(registered):
+                _come_back(draft, broker, before, here.of(topic))
             draft.settle(after)
             changes.put(topic, number, draft)
     delta = Delta(topics=changes.delta.topics, brokers={broker: serving})
@@ -91,15 +94,20 @@ def _admitted(state: BrokerState) -> BrokerState:
     return BrokerState.SERVING if state is BrokerState.READY else state
 
 
-def _may_keep(broker: Broker, partition: Partition, others: Living, rules: Rules) -> bool:
-    """Whether a broker that comes back keeps its place in the ISR or ELR."""
-    if broker.state is not BrokerState.READY:
-        return True
-    if broker.new_disk or broker.clean:
-        return not broker.new_disk
-    if not others.serving.isdisjoint(partition.isr):
-        return False
-    return rules.synced or {*partition.isr, *partition.elr} == {broker.id}
+def _lost_disk(broker: Broker) -> bool:
+    return broker.state is BrokerState.READY and broker.new_disk
+
+
+def _crashed(broker: Broker) -> bool:
+    return broker.state is BrokerState.READY and not broker.clean
+
+
+def _come_back(draft: Draft, broker: BrokerId, others: Living, rules: Rules) -> None:
+    """What a crash costs in one partition."""
+    if not others.serving.isdisjoint(draft.isr):
+        draft.leave(broker) if rules.synced else draft.lose(broker)
+    elif not rules.synced and draft.knowing != {broker}:
+        draft.lose(broker)
 
 
 def waiting(image: Image) -> BrokerId | None:

@@ -91,7 +91,7 @@ def hung(ground: Ground, client: Client, step: str = "offsets") -> None:
     """A worker hangs before its commit until another one has done its work: then it is refused, and ends."""
     with alone(ground, client) as (copy, zombie):
         copy.feed.send(WORK)
-        process = zombie.start(at_step=step, at_transaction=2, aborts=0.0, by="SIGSTOP")
+        process = zombie.start(at_step=step, at_transaction=2, aborts=0.0, by="SIGSTOP", stuck_s=LIMIT_S)
         _wait(lambda: _stopped(process.pid), f"{client.name} to hang", zombie)
         heir = Worker(client, replace(zombie.task, worker=f"{zombie.task.worker}-heir"), copy.folder)
         try:

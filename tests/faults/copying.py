@@ -30,7 +30,7 @@ from runnel.testing.history import History, Looked, Poll, Records, Send, Status,
 HERE = Path(__file__).resolve().parent / "copiers"
 JAVA_VERSION = "4.3"
 AGAIN_S = 0.3
-LIMIT_S = 120.0
+LIMIT_S = 240.0  # a busy machine
 END_S = 5.0
 CALL_S = 30.0
 FLOW_S, FLOW = 0.25, 3  # so many messages each time: a busy machine must be able to copy them

@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 KEYS = 24
-STUCK_S = 20.0  # clients wait for ever for a coordinator that is gone: librdkafka issue 5511, aiokafka issue 1145
 
 
 class Message(NamedTuple):
@@ -68,6 +67,8 @@ class CopyTask:
     timeout_ms: int = 15_000  # of a transaction
     batch_max: int = 20
     aborts: float = 0.15  # so many of the transactions, by choice
+    # A call may take so long. Clients wait for ever for a coordinator that is gone: librdkafka 5511, aiokafka 1145.
+    stuck_s: float = 20.0
     at_step: str = ""  # where to stop
     at_transaction: int = 1  # in which transaction
     after_ms: float = 0.0  # how long after
@@ -101,7 +102,7 @@ class Notes:
 
     def alive(self) -> None:
         """From now on the next call has its time."""
-        faulthandler.dump_traceback_later(STUCK_S, exit=True)
+        faulthandler.dump_traceback_later(self._task.stuck_s, exit=True)
 
     def _stop(self) -> None:
         number = signal.Signals[self._task.by]

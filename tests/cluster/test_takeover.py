@@ -263,16 +263,20 @@ def test_nobody_waits_for_ever_for_a_controller_that_hangs() -> None:
     play(scene)
 
 
-def test_a_crash_is_known_and_costs_the_place_among_the_eligible() -> None:
+@pytest.mark.parametrize(("mode", "expected"), [("commit", "1|1|2"), ("os", "1|1|")])
+def test_a_crash_is_known_and_costs_the_place_of_who_did_not_sync(
+    mode: str, expected: str
+) -> None:
     async def scene(cluster: Cluster) -> None:
-        one, two, three = await with_topic(cluster)
+        one, two, three = await with_topic(cluster, **{"flush.mode": mode})
         await cluster.crash(three)
         await until(one, row_is("1|12|"))
         await cluster.crash(two)
         await until(one, row_is("1|1|2"))
         again = await cluster.join(2)
         assert not again.image.brokers[TWO].clean
-        await until(one, row_is("1|1|"))
+        await until(one, lambda image: image.brokers[TWO].serving)
+        assert one.shown() == expected
 
     play(scene)
 

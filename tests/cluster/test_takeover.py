@@ -264,9 +264,7 @@ def test_nobody_waits_for_ever_for_a_controller_that_hangs() -> None:
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("commit", "1|1|2"), ("os", "1|1|")])
-def test_a_crash_is_known_and_costs_the_place_of_who_did_not_sync(
-    mode: str, expected: str
-) -> None:
+def test_a_crash_is_known_and_costs_the_place_of_who_did_not_sync(mode: str, expected: str) -> None:
     async def scene(cluster: Cluster) -> None:
         one, two, three = await with_topic(cluster, **{"flush.mode": mode})
         await cluster.crash(three)

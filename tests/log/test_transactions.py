@@ -451,6 +451,19 @@ def test_a_file_from_before_a_cut_is_not_taken_for_that_of_what_follows(cut: int
     run(test)
 
 
+def test_what_was_known_of_a_segment_before_a_cut_is_forgotten() -> None:
+    async def test(disk: SimDisk) -> None:
+        log, of, again = await opened(disk, config(SMALL)), Writer(), Writer()
+        await put(log, of.data(A), of.data(B), of.end(A, commit=False), of.end(B), of.plain(300), of.plain(300))
+        assert await log.aborted(0, log.end_offset) == aborted((A, 0))
+        await log.truncate(2)
+        again.data(A), again.data(B)
+        await put(log, again.end(A), again.end(B, commit=False), again.plain(300), again.plain(300))
+        assert await log.aborted(0, log.end_offset) == aborted((B, 1))
+
+    run(test)
+
+
 def test_a_log_that_begins_anew_knows_no_transactions() -> None:
     async def test(disk: SimDisk) -> None:
         log = await opened(disk, config(SMALL))

@@ -96,7 +96,7 @@ class Confluent(Driver):
         )
 
     def read(self, topic: str, partitions: list[int], isolation: str) -> list[Json]:
-        consumer = self._reader(**{"isolation.level": isolation, "enable.partition.eof": True})
+        consumer = self._reader(**{"isolation.level": isolation, "enable.partition.eof": True, "fetch.wait.max.ms": 10})
         consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
         found: list[Json] = []
         left = set(partitions)

@@ -169,6 +169,15 @@ def test_a_copy_that_is_found_damaged_while_it_serves_is_out_of_sync() -> None:
     assert (found.brokers[ONE].state, found.brokers[ONE].damaged) == (BrokerState.SERVING, ())
 
 
+@pytest.mark.parametrize("before", ["2|12|", "2|2|"])
+def test_what_a_copy_told_before_it_was_found_damaged_counts_no_more(before: str) -> None:
+    """Its leader may be asking just now to let it in, by what it told: that belongs to an epoch that is over."""
+    image = image_of("1 2", row(before, replicas="12"))
+    image = image.apply(Delta(brokers={ONE: replace(image.brokers[ONE], damaged=((T, 0),))}))
+    found = after(image, admit(image, ONE, BASE).delta)
+    assert (shown(found), found.leader_epoch) == ("2|2|", row(before, replicas="12").leader_epoch + 1)
+
+
 def test_all_crashed_at_once_and_come_back_one_after_the_other() -> None:
     """Power loss: what was synced is there, so the first one leads; without syncs, the last one."""
     for mode, expected in (("commit", ["1|1|23", "1|1|23", "1|1|23"]), ("os", ["-|23|", "-|3|", "3|3|"])):

@@ -328,6 +328,28 @@ def test_a_new_epoch_ends_the_promises_of_the_last_one(tmp_path: Path) -> None:
     run(tmp_path, scenario, FlushMode.COMMIT)
 
 
+def test_who_told_its_leader_what_it_had_heals_in_the_next_epoch(tmp_path: Path) -> None:
+    """Its leader may be asking to let it in, by what it was told: it must not get shorter before that is over."""
+
+    async def scenario(partition: Partition, disk: GatedDisk) -> None:
+        for number in range(5):
+            append(partition, b"%d" % number * 100)
+        await partition.apply(follow(isr=(2,)))
+        assert partition.question() is not None
+        [path] = (tmp_path / "p").glob("*.log")
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 0xFF
+        path.write_bytes(data)
+        for offset in range(6):
+            with suppress(Corruption):
+                await partition.read(Offset(offset), 1)
+        assert (partition.log.is_damaged, partition.is_counted_on, partition.may_heal) == (True, True, False)
+        await partition.apply(follow(epoch=5, isr=(2,)))
+        assert (partition.is_counted_on, partition.may_heal) == (False, True)
+
+    run(tmp_path, scenario, FlushMode.OS)
+
+
 def test_only_who_is_not_counted_on_heals(tmp_path: Path) -> None:
     async def scenario(partition: Partition, disk: GatedDisk) -> None:
         for number in range(5):

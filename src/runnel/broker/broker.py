@@ -75,7 +75,7 @@ class Broker:
             lag_ms=config.replica_lag_ms, on_look=lambda: self.followers.note_heard(), on_fatal=on_fatal,
         )  # fmt: skip
         self.followers = Followers(self.partitions, self._newest, clock, rng, on_fetched=self._in_sync.notice)
-        self._damages = Damages(self.id, metadata, self._in_sync, on_fatal)
+        self._damages = Damages(metadata, self._in_sync, on_fatal)
         throttle = Throttle(self.id, self._newest, clock)
         self._replication = Replication(
             self.id, lambda: metadata.epoch, self._peers, _replication_of(config), throttle, rng, on_fatal

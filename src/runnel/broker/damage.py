@@ -2,7 +2,8 @@
 
 Rule 1: nobody may count on a damaged copy. A leader gives up its leadership, if another can lead; a follower says so,
         and is out of sync once the controller has heard it.
-Rule 2: only then is the damage cut off, and what was there fetched again.
+Rule 2: only then is the damage cut off, and what was there fetched again. By then another leader epoch has begun: what
+        this broker told its leader before counts no more, and can't bring it back among those in sync.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from runnel.broker.isr import InSync
 from runnel.broker.standing import stand
 from runnel.cluster.metadata import Metadata
 from runnel.model.errors import RetriableError
-from runnel.model.ids import BrokerId, PartitionKey
+from runnel.model.ids import PartitionKey
 from runnel.replica.partition import Partition
 
 AGAIN_S: Final = 1.0  # before what could not be reported is reported again
@@ -25,10 +26,7 @@ logger = logging.getLogger("runnel.damage")
 class Damages:
     """Sees to it that damage found while serving becomes known."""
 
-    def __init__(
-        self, me: BrokerId, metadata: Metadata, in_sync: InSync, on_fatal: Callable[[BaseException], None]
-    ) -> None:
-        self._me = me
+    def __init__(self, metadata: Metadata, in_sync: InSync, on_fatal: Callable[[BaseException], None]) -> None:
         self._metadata = metadata
         self._in_sync = in_sync
         self._on_fatal = on_fatal
@@ -48,7 +46,7 @@ class Damages:
         """A copy here turned out to be damaged, or one that is has another role now."""
         if partition.is_leader:
             self._in_sync.resign(partition)
-        elif self._is_counted_on(partition):
+        elif partition.is_counted_on:
             self._found[partition.key] = partition
             self._awake.set()
 
@@ -56,15 +54,10 @@ class Damages:
         while True:
             await self._awake.wait()
             self._awake.clear()
-            self._found = {key: each for key, each in self._found.items() if self._is_counted_on(each)}
+            self._found = {key: each for key, each in self._found.items() if each.log.is_damaged and each.is_counted_on}
             try:
                 await self._metadata.report_damaged(list(self._found))
             except RetriableError as error:
                 logger.warning("the damage of %d copies could not be reported yet: %s", len(self._found), error)
                 await asyncio.sleep(AGAIN_S)
                 self._awake.set()
-
-    def _is_counted_on(self, partition: Partition) -> bool:
-        """Whether a damaged follower counts as one that has everything."""
-        image = partition.image
-        return partition.is_follower and image is not None and self._me in (*image.isr, *image.elr)

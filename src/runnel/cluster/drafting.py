@@ -10,7 +10,8 @@ Rule 3: a leader comes from the ISR, else from the ELR, in the order of the repl
 Rule 4: whose copy is lost is neither in the ISR nor in the ELR, even if that leaves nobody.
 Rule 5: every other leader, and none, begins a new leader epoch; every change begins a new partition epoch. A change
         that takes a replica away begins a new leader epoch as well: its broker removes the data once it sees that.
-        Added again meanwhile, it could be in sync by what it asked before, and then have nothing.
+        Added again meanwhile, it could be in sync by what it asked before, and then have nothing. The same holds for
+        a copy that is found damaged while its broker serves: it is cut, and what it told before is not true any more.
 """
 
 from collections.abc import Iterable
@@ -75,7 +76,19 @@ class RuleBook:
 class Draft:
     """A partition while it is thought over. Change it, `settle` it, and take the `result`."""
 
-    __slots__ = ("_lost", "_rules", "_was", "adding", "fence", "isr", "leader", "removing", "replicas", "unclean")
+    __slots__ = (
+        "_lost",
+        "_rules",
+        "_was",
+        "adding",
+        "fence",
+        "isr",
+        "leader",
+        "removing",
+        "renew",
+        "replicas",
+        "unclean",
+    )
 
     def __init__(self, partition: Partition, rules: Rules) -> None:
         self._was = partition
@@ -87,6 +100,7 @@ class Draft:
         self.adding = partition.adding
         self.removing = partition.removing
         self.fence = False  # whether what was decided on the partition as it was is refused from now on
+        self.renew = False  # whether a new leader epoch begins, whoever leads
         self.unclean = False  # whether the leader may lack what was committed
 
     def leave(self, broker: BrokerId) -> None:
@@ -143,13 +157,13 @@ class Draft:
     def result(self) -> Partition:
         """The partition as it shall be; the very same one if nothing changes (rule 5)."""
         was, elr = self._was, self.elr
-        same = (was.leader, was.replicas, was.adding, was.removing) == (
+        same = not self.renew and (was.leader, was.replicas, was.adding, was.removing) == (
             self.leader, self.replicas, self.adding, self.removing,
         )  # fmt: skip
         if same and not self.fence and set(was.isr) == set(self.isr) and set(was.elr) == set(elr):
             return was
         isr = tuple(broker for broker in self.replicas if broker in self.isr)
-        goes_on = self.leader == was.leader and set(was.replicas) <= set(self.replicas)
+        goes_on = not self.renew and self.leader == was.leader and set(was.replicas) <= set(self.replicas)
         epoch = was.leader_epoch if goes_on else Epoch(was.leader_epoch + 1)
         isr = self.replicas if isr == self.replicas else isr  # one tuple for both: there are many partitions
         return Partition(

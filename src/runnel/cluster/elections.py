@@ -73,11 +73,13 @@ def admit(image: Image, broker: BrokerId, base: TopicConfig) -> Decision[Partiti
     for topic in image.topics.values():
         for number, partition in enumerate(topic.partitions):
             trusted = broker in partition.isr or broker in partition.elr
-            if not trusted and not (partition.leader == NO_LEADER and broker in partition.replicas):
+            is_damaged = (topic.id, number) in damaged and broker in partition.replicas
+            if not trusted and not is_damaged and not (partition.leader == NO_LEADER and broker in partition.replicas):
                 continue  # nothing follows from it
             draft = Draft(partition, book.of(topic))
-            if (topic.id, number) in damaged or _lost_disk(registered):
+            if is_damaged or _lost_disk(registered):
                 draft.lose(broker)
+                draft.renew = registered.state is not BrokerState.READY  # in another life nothing was told yet
             elif _crashed(registered):
                 _come_back(draft, broker, before, here.of(topic))
             draft.settle(after)

@@ -77,6 +77,7 @@ class Partition(Readable):
         self._commits = Commits(self.name)
         self._guards = Guards()
         self._end_seen = NO_OFFSET
+        self._asked_in = NO_EPOCH  # the leader epoch in which a leader was told how far this copy goes
         self._taking = 0  # answers that are being worked off: another leader's may still be
         self._held: asyncio.Future[None] | None = None  # a follower waits until what it got is durable
 
@@ -326,6 +327,7 @@ class Partition(Readable):
         """What to ask the leader; None while what is here is not durable or not whole, or nobody is followed."""
         if self.role is not Role.FOLLOWER or self._taking or not self._is_held or self.log.is_damaged:
             return None
+        self._asked_in = self.leader_epoch
         return Question(self.leader_epoch, self.log.end_offset, self.log.last_epoch)
 
     async def take(self, asked: Question, answer: Answer) -> bool:
@@ -358,11 +360,19 @@ class Partition(Readable):
         return True
 
     @property
+    def is_counted_on(self) -> bool:
+        """Whether somebody may think that this follower has all that it had: it is named, or its leader was told so.
+
+        What was told in a leader epoch counts until the next one, for a leader may just be asking to let it in.
+        """
+        if self.role is not Role.FOLLOWER or self.image is None:
+            return False
+        return self._asked_in == self.leader_epoch or self._me in (*self.image.isr, *self.image.elr)
+
+    @property
     def may_heal(self) -> bool:
         """Whether damage can be cut off: here is a follower, and nobody counts on what it had."""
-        if self.role is not Role.FOLLOWER or self.image is None or not self.log.is_damaged:
-            return False
-        return self._me not in self.image.isr and self._me not in self.image.elr
+        return self.role is Role.FOLLOWER and self.image is not None and self.log.is_damaged and not self.is_counted_on
 
     async def heal(self) -> None:
         """Cut off everything from the first damage on, so that the leader's batches can follow."""

@@ -5,11 +5,12 @@ from tests.compat.agent import Agent, Message
 from tests.compat.stage import Stage, clients, clients_but, texts, values
 
 START = 1_700_000_000_000
+KEPT = {"retention.ms": "-1"}  # these messages are old
 
 
 @clients()
 def test_offsets_by_name_and_by_time(client: str, stage: Stage) -> None:
-    topic = stage.topic("times")
+    topic = stage.topic("times", config=KEPT)
     for number in range(10):  # each in a batch of its own
         message = Message(b"%d" % number, partition=0, timestamp=START + number * 1000)
         stage.agent("confluent").produce(topic, [message])
@@ -28,7 +29,7 @@ def test_offsets_by_name_and_by_time(client: str, stage: Stage) -> None:
 
 @clients()
 def test_offsets_by_time_inside_one_batch(client: str, stage: Stage) -> None:
-    topic = stage.topic("times-batch")
+    topic = stage.topic("times-batch", config=KEPT)
     sent = [Message(b"%d" % number, partition=0, timestamp=START + number * 1000) for number in range(10)]
     stage.agent("java-4.3" if client == "java-4.3" else "aiokafka").produce(topic, sent, codec="gzip")
     found = stage.agent(client).call("offsets", topic=topic, partition=0, timestamp=START + 4500)

@@ -7,14 +7,18 @@ import sys
 import pytest
 from tests.simulation.hunting import hunt
 from tests.simulation.mutants import MUTANTS
+from tests.simulation.transaction_mutants import MUTANTS as TRANSACTION_MUTANTS
+from tests.simulation.transaction_mutants import PACK as TRANSACTION_PACK
 
 from runnel.testing.simulation import run
 
+TRANSACTION_SEEDS = 8
 SEEDS = int(os.environ.get("RUNNEL_SIMULATION_SEEDS", "60"))
 QUICK_MUTANTS = [
     "hold-written", "read-end", "no-rollback", "no-sync-dir", "cut-too-much", "no-dedup", "local-shrink", "no-maximal",
-    "below-minimum", "unclean", "same-epoch", "always-clean",
+    "below-minimum", "unclean", "ask-unsynced", "cut-to-high",
 ]  # fmt: skip
+QUICK_TRANSACTION_MUTANTS = ["lso-at-high", "none-aborted", "no-marker", "no-fencing"]
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -45,3 +49,16 @@ def test_other_seeds_are_other_runs() -> None:
 def test_a_rule_that_is_switched_off_is_missed(name: str) -> None:
     mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
     assert hunt(mutant, run, range(20)) is not None
+
+
+@pytest.mark.parametrize("seed", range(TRANSACTION_SEEDS))
+def test_transactions_hold(seed: int) -> None:
+    outcome = run(seed, transactions=True)
+    assert outcome.violations == []
+    assert outcome.acknowledged > 0
+
+
+@pytest.mark.parametrize("name", QUICK_TRANSACTION_MUTANTS)
+def test_a_rule_of_transactions_that_is_switched_off_is_missed(name: str) -> None:
+    mutant = next(mutant for mutant in TRANSACTION_MUTANTS if mutant.name == name)
+    assert hunt(mutant, TRANSACTION_PACK.run, range(20)) is not None

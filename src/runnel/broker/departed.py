@@ -3,7 +3,7 @@
 A client that waits for a coordinator on a broker that died has to ask anew who coordinates. librdkafka (2.10 and above,
 issue 5511) never does, and waits for ever, if the broker disappears from the metadata while it waits. So a broker that
 died stays listed for longer than clients wait before they try to connect again, 10 s by default; it leads nothing
-meanwhile. One that stopped in order had given everything away before, and goes at once.
+meanwhile. One that was seen to stop in order had given everything away before, and goes at once.
 """
 
 from typing import Final

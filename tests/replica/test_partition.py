@@ -309,6 +309,25 @@ def test_a_follower_shows_nothing_below_its_leaders_start(tmp_path: Path) -> Non
     run(tmp_path, scenario, FlushMode.OS)
 
 
+def test_what_waits_to_be_written_when_the_epoch_ends_is_not_written(tmp_path: Path) -> None:
+    """Behind a cut, it would be another batch at an offset that had one in the same epoch."""
+
+    async def scenario(partition: Partition, disk: GatedDisk) -> None:
+        disk.gate.clear()
+        append(partition, b"a")  # its sync is under way
+        waiting = append(partition, b"b")
+        assert isinstance(waiting, asyncio.Future)
+        end = partition.log.end_offset
+        await partition.apply(follow())
+        with pytest.raises(NotLeader, match="led by broker 2 now"):
+            await waiting
+        disk.gate.set()
+        await partition.log.idle()
+        assert partition.log.end_offset == end
+
+    run(tmp_path, scenario, FlushMode.COMMIT)
+
+
 def test_a_new_epoch_ends_the_promises_of_the_last_one(tmp_path: Path) -> None:
     async def scenario(partition: Partition, disk: GatedDisk) -> None:
         disk.gate.clear()

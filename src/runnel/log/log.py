@@ -24,7 +24,7 @@ from runnel.log.timing import Timed, TimeReader
 from runnel.log.transactions import AbortedTransaction
 from runnel.log.trimming import Trimmer
 from runnel.log.writer import Writer
-from runnel.model.errors import Corruption, Fatal, StorageFailed
+from runnel.model.errors import Corruption, Fatal, RunnelError, StorageFailed
 from runnel.model.ids import Epoch, Offset
 from runnel.model.seams import Buffer, Clock, Disk
 from runnel.model.topic_config import TopicConfig
@@ -292,6 +292,10 @@ class Log:
     def forget_producers(self, silent_ms: int) -> int:
         """Forget the idempotent producers that wrote nothing for so long; how many that were."""
         return self._state.producers.expire(self._clock.wall_ms(), silent_ms)
+
+    def refuse_waiting(self, error: RunnelError) -> None:
+        """Fail a leader's appends that still wait in line: nothing of them is written."""
+        self._writer.refuse_waiting(error)
 
     async def idle(self) -> None:
         """Return when no append waits in line and no blocking step is under way; at once if that is so now.

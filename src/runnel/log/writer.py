@@ -273,6 +273,13 @@ class Writer:
         timestamp = waiting.header.max_timestamp if appended.append_time_ms < 0 else appended.append_time_ms
         self._note(waiting.header, appended.base_offset, timestamp, waiting.leader_epoch)
 
+    def refuse_waiting(self, error: RunnelError) -> None:
+        """What a leader put in line is not to be written any more."""
+        for waiting in self._line:
+            if waiting.given is None:
+                waiting.fail(error)
+        self._line = [waiting for waiting in self._line if waiting.given is not None]
+
     def _fail_line(self, error: RunnelError) -> None:
         line, self._line = self._line, []
         for waiting in line:

@@ -175,6 +175,7 @@ class Partition(Readable):
         """Rule 3. Readers are woken too: they ask again, and hear what changed."""
         self.role = Role.IDLE
         self._commits.fail(error)
+        self.log.refuse_waiting(error)
         self._guards.void_all(error)
         self._wake_all()
         if self._held is not None and not self._held.done():

@@ -313,8 +313,10 @@ def test_what_waits_to_be_written_when_the_epoch_ends_is_not_written(tmp_path: P
     """Behind a cut, it would be another batch at an offset that had one in the same epoch."""
 
     async def scenario(partition: Partition, disk: GatedDisk) -> None:
+        append(partition, b"a")
         disk.gate.clear()
-        append(partition, b"a")  # its sync is under way
+        syncing = asyncio.ensure_future(partition.log.sync())  # what comes next waits in line
+        await asyncio.sleep(0)
         waiting = append(partition, b"b")
         assert isinstance(waiting, asyncio.Future)
         end = partition.log.end_offset
@@ -322,10 +324,11 @@ def test_what_waits_to_be_written_when_the_epoch_ends_is_not_written(tmp_path: P
         with pytest.raises(NotLeader, match="led by broker 2 now"):
             await waiting
         disk.gate.set()
+        await syncing
         await partition.log.idle()
         assert partition.log.end_offset == end
 
-    run(tmp_path, scenario, FlushMode.COMMIT)
+    run(tmp_path, scenario, FlushMode.OS)
 
 
 def test_a_new_epoch_ends_the_promises_of_the_last_one(tmp_path: Path) -> None:

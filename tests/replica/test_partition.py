@@ -316,14 +316,15 @@ def test_what_waits_to_be_written_when_the_epoch_ends_is_not_written(tmp_path: P
         append(partition, b"a")
         disk.gate.clear()
         syncing = asyncio.ensure_future(partition.log.sync())  # what comes next waits in line
-        await asyncio.sleep(0)
+        while not partition.log._writer._step_under_way:
+            await asyncio.sleep(0)
         waiting = append(partition, b"b")
         assert isinstance(waiting, asyncio.Future)
         end = partition.log.end_offset
         await partition.apply(follow())
+        disk.gate.set()
         with pytest.raises(NotLeader, match="led by broker 2 now"):
             await waiting
-        disk.gate.set()
         await syncing
         await partition.log.idle()
         assert partition.log.end_offset == end

@@ -171,5 +171,6 @@ def test_an_orderly_end_is_seen_at_once(zookeeper: real.ZooKeeper, tmp_path: Pat
         cluster = Cluster(zookeeper, tmp_path, 2, stack)
         eventually(lambda: cluster.alive(2) == {1, 2})
         assert cluster.brokers[1].stop() == 0
-        took_s = eventually(lambda: cluster.alive(2) == {2})
+        admin = cluster.admin(2)
+        took_s = eventually(lambda: cluster.alive(2) == set(admin.list_topics(timeout=LIMIT_S).brokers) == {2})
         assert took_s < SESSION_MS / 1000

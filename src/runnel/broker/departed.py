@@ -3,7 +3,7 @@
 A client that waits for a coordinator on a broker that died has to ask anew who coordinates. librdkafka (2.10 and above,
 issue 5511) never does, and waits for ever, if the broker disappears from the metadata while it waits. So a broker that
 died stays listed for longer than clients wait before they try to connect again, 10 s by default; it leads nothing
-meanwhile. One that was seen to stop in order had given everything away before, and goes at once.
+meanwhile. Who led nothing coordinated nothing, and goes at once; so does who was seen to stop in order.
 """
 
 from typing import Final
@@ -25,9 +25,11 @@ class Departed:
     def follow(self, change: Change) -> None:
         until_ms = self._clock.monotonic_ms() + LISTED_MS
         for broker_id in change.delta.brokers:
-            before = change.before.brokers.get(broker_id)
-            if before is not None and before.serving and not _alive(change.after, broker_id):
-                self._gone[broker_id] = (before, until_ms)
+            was = change.before.brokers.get(broker_id)
+            if was is None or not was.serving or _alive(change.after, broker_id):
+                continue
+            if _leads(change.before, broker_id):
+                self._gone[broker_id] = (was, until_ms)
 
     def beside(self, image: Image) -> list[Broker]:
         """Those to be listed beside the ones that are alive."""
@@ -39,3 +41,7 @@ class Departed:
 def _alive(image: Image, broker_id: BrokerId) -> bool:
     broker = image.brokers.get(broker_id)
     return broker is not None and broker.alive
+
+
+def _leads(image: Image, broker_id: BrokerId) -> bool:
+    return any(each.leader == broker_id for topic in image.topics.values() for each in topic.partitions)

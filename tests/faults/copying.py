@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from tests.compat import setup_clients
 from tests.faults.clients.load import key as place_name
 from tests.faults.copiers.work import KEYS, CopyTask, source_partition
@@ -35,6 +35,11 @@ END_S = 5.0
 CALL_S = 30.0
 FLOW_S, FLOW = 0.25, 3  # so many messages each time: a busy machine must be able to copy them
 KILLED = -9
+COORDINATOR_MOVES = (
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+)
 
 
 @dataclass(frozen=True)
@@ -258,11 +263,19 @@ class Copy:
         return "\n".join(worker.trouble() for worker in self.workers)
 
     def committed(self) -> dict[int, int]:
-        """Where the group is."""
+        """Where the group is; librdkafka leaves it to its caller to ask again when the coordinator has just moved."""
         places = [TopicPartition(self.feed.topic, number) for number in range(self.partitions)]
+        deadline = time.monotonic() + LIMIT_S
         with _reader(self.bootstrap, "read_uncommitted", self.group) as consumer:
-            found = consumer.committed(places, CALL_S)
-        return {place.partition: max(place.offset, 0) for place in found}
+            while True:
+                try:
+                    found = consumer.committed(places, CALL_S)
+                except KafkaException as error:
+                    if error.args[0].code() not in COORDINATOR_MOVES or time.monotonic() > deadline:
+                        raise
+                    time.sleep(AGAIN_S)
+                else:
+                    return {place.partition: max(place.offset, 0) for place in found}
 
     def wait_caught_up(self, limit_s: float = LIMIT_S) -> None:
         """Until the group has committed all that is acknowledged now."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runnel.broker.fetch import Fetching, Read, ReadResult, Waits, _read_committed
+from runnel.broker.fetch import Fetching, Read, ReadResult, Waits, read_committed
 from runnel.cluster.image import Partition as PartitionImage
 from runnel.model import errors as e
 from runnel.model.ids import BrokerId, Epoch, Offset
@@ -361,10 +361,10 @@ def test_what_was_read_before_a_compaction_is_not_told_with_what_is_known_after_
     async def scenario(open_partition: Any, disk: GatedDisk) -> None:
         aborted, left = bytes(written(7)), bytes(written(8))
         log: Any = ExchangedLog(aborted, left)
-        assert await _read_committed(log, Offset(0), 1000) == (left, [])
+        assert await read_committed(log, Offset(0), 1000) == (left, [])
         gone: Any = ExchangedLog(aborted, b"")
         with pytest.raises(e.OffsetOutOfRange):
-            await _read_committed(gone, Offset(0), 1000)
+            await read_committed(gone, Offset(0), 1000)
 
     run(scenario)
 

@@ -182,7 +182,7 @@ class Fetching:
                 return _result(partition)
             aborted = None
             if read.committed_only:
-                records, aborted = await _read_committed(partition, read.offset, limit)
+                records, aborted = await read_committed(partition, read.offset, limit)
             else:
                 cached = partition.read_cached(read.offset, limit)
                 records = await partition.read(read.offset, limit) if cached is None else cached
@@ -204,7 +204,7 @@ def _check(partition: Partition, read: Read) -> None:
         raise OffsetNotAvailable(f"{partition.name} has no offset {read.offset} on this follower yet: try again")
 
 
-async def _read_committed(
+async def read_committed(
     partition: Partition, offset: Offset, bytes_max: int
 ) -> tuple[bytes | memoryview, Sequence[AbortedTransaction]]:
     """Batches below the last stable offset, and the aborted transactions that some of them are of.

@@ -1,0 +1,147 @@
+"""The messages of partitions, one by one: what queues deliver out of the batches of the log.
+
+Rule 1: a message is what a reader of committed transactions gets: nothing at or above the last stable offset, no
+        marker, nothing of a transaction that was aborted.
+Rule 2: whatever offset of a stretch has no message in it never will have one: compaction took it, or it never was one.
+Rule 3: what was decoded is kept for a while, in bounded memory, so that who takes one message after the other does not
+        have a batch decoded for each. It is not kept beyond a change of the log (a cut, retention, compaction).
+"""
+
+import asyncio
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Sequence
+from operator import attrgetter, itemgetter
+from typing import Final
+
+from runnel.broker.fetch import read_committed
+from runnel.client.isolation import Aborted
+from runnel.log.log import AbortedTransaction
+from runnel.model.ids import Offset
+from runnel.model.limits import KIB, MIB
+from runnel.record import records
+from runnel.record.batch import headers
+from runnel.record.records import Record
+from runnel.replica.partition import Partition
+
+READ_BYTES: Final = 128 * KIB  # of batches at once: few enough to be decoded while the loop waits
+KEPT_BYTES_MAX: Final = 32 * MIB
+RECORD_BYTES: Final = 250  # what Python needs beside the bytes of a record
+TURN_RECORDS: Final = 2_000  # decoded in one go, about 3 ms: then others have a turn
+
+_first, _offset = attrgetter("first"), itemgetter(0)
+
+
+class Stretch:
+    """All messages with offsets in [first, end)."""
+
+    __slots__ = ("end", "first", "generation", "records", "size")
+
+    def __init__(self, first: int, end: int, found: Sequence[Record], generation: int = 0) -> None:
+        self.first = first
+        self.end = end
+        self.records = found
+        self.generation = generation
+        self.size = sum(size_of(record) + RECORD_BYTES for record in found)
+
+    def since(self, offset: int) -> Sequence[Record]:
+        """The messages from this offset on."""
+        return self.records if offset <= self.first else self.records[bisect_left(self.records, offset, key=_offset) :]
+
+    def get(self, offset: int) -> Record | None:
+        """The message at this offset, if there is one."""
+        at = bisect_left(self.records, offset, key=_offset)
+        found = self.records[at] if at < len(self.records) else None
+        return found if found is not None and found.offset == offset else None
+
+
+def size_of(record: Record) -> int:
+    """The bytes of a message that its sender gave it."""
+    size = len(record.key or b"") + len(record.value or b"")
+    return size + sum(len(name) + len(value or b"") for name, value in record.headers) if record.headers else size
+
+
+class Messages:
+    """Reads and decodes, for all queues of a broker."""
+
+    def __init__(self, kept_bytes_max: int = KEPT_BYTES_MAX) -> None:
+        self._kept_bytes_max = kept_bytes_max
+        self._kept_bytes = 0
+        self._kept: OrderedDict[Stretch, Partition] = OrderedDict()  # the one that was used last at the end
+        self._places: dict[Partition, list[Stretch]] = {}
+
+    @property
+    def kept_bytes(self) -> int:
+        return self._kept_bytes
+
+    async def read(self, partition: Partition, offset: int, bytes_max: int = READ_BYTES) -> Stretch:
+        """The stretch that has this offset in it; an empty one that ends there if nothing is committed beyond."""
+        if (kept := self.cached(partition, offset)) is not None:
+            return kept
+        generation = partition.log.generation
+        data, aborted = await read_committed(partition, Offset(offset), bytes_max)
+        stretch = await _decoded(data, aborted, offset, generation)
+        if stretch.end > offset and partition.log.generation == generation:
+            self._keep(partition, stretch)
+        return stretch
+
+    def cached(self, partition: Partition, offset: int) -> Stretch | None:
+        """The stretch that has this offset in it, if it is kept."""
+        places = self._places.get(partition)
+        at = bisect_right(places, offset, key=_first) if places else 0
+        if not places or at == 0 or places[at - 1].end <= offset:
+            return None
+        stretch = places[at - 1]
+        if stretch.generation != partition.log.generation:
+            self.forget(partition)
+            return None
+        self._kept.move_to_end(stretch)
+        return stretch
+
+    def forget(self, partition: Partition) -> None:
+        """Its log is another one now, or nobody reads it any more."""
+        for stretch in self._places.pop(partition, ()):
+            del self._kept[stretch]
+            self._kept_bytes -= stretch.size
+
+    def _keep(self, partition: Partition, stretch: Stretch) -> None:
+        if stretch.size > self._kept_bytes_max // 4:
+            return  # it would push out what others need
+        places = self._places.setdefault(partition, [])
+        at = bisect_left(places, stretch.first, key=_first)
+        if at < len(places) and places[at].first == stretch.first:
+            self._drop(places[at])  # a shorter one: the batch it ended with was the last one then
+            places = self._places.setdefault(partition, [])
+        places.insert(at, stretch)
+        self._kept[stretch] = partition
+        self._kept_bytes += stretch.size
+        while self._kept_bytes > self._kept_bytes_max:
+            self._drop(next(iter(self._kept)))
+
+    def _drop(self, stretch: Stretch) -> None:
+        partition = self._kept.pop(stretch)
+        self._kept_bytes -= stretch.size
+        places = self._places[partition]
+        places.remove(stretch)
+        if not places:
+            del self._places[partition]
+
+
+async def _decoded(
+    data: bytes | memoryview, aborted: Sequence[AbortedTransaction], offset: int, generation: int
+) -> Stretch:
+    judged = Aborted((one.first_offset, one.producer_id) for one in aborted)
+    view = memoryview(data)
+    found: list[Record] = []
+    first = end = offset
+    turn = TURN_RECORDS
+    for position, header in headers(view):
+        first = min(first, header.base_offset)
+        end = max(end, header.last_offset + 1)
+        if judged.judge(header) or header.control:
+            continue
+        if len(found) > turn:
+            turn = len(found) + TURN_RECORDS
+            await asyncio.sleep(0)
+        found += records.decode(view[position : position + header.size])
+    return Stretch(first, end, found, generation)

@@ -1,0 +1,104 @@
+"""Queues see messages: whole, committed, each decoded about once, in bounded memory."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.broker.test_fetch import append, end, write
+
+from runnel.broker.messages import Messages, size_of
+from runnel.record import records
+from runnel.record.batch import check_produced
+from runnel.replica.partition import Partition
+from runnel.testing.gated_disk import GatedDisk
+
+Run = Callable[[Any], None]
+
+
+async def append_many(partition: Partition, count: int) -> None:
+    rows = [records.Record(n, 1, b"k%d" % n, b"v%d" % n, (("h", b"1"),)) for n in range(count)]
+    batch = memoryview(bytearray(records.encode(rows)))
+    partition.append(batch, check_produced(batch))
+
+
+def test_a_stretch_holds_the_messages_of_several_batches(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        await append_many(partition, 3)
+        await append(partition, b"last")
+        stretch = await Messages().read(partition, 1)
+        assert (stretch.first, stretch.end) == (0, 4)
+        assert [record.value for record in stretch.since(1)] == [b"v1", b"v2", b"last"]
+        found = stretch.get(2)
+        assert found is not None
+        assert (found.offset, found.key, size_of(found)) == (2, b"k2", 6)
+
+    run(scenario)
+
+
+def test_markers_and_aborted_messages_are_none(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        await write(partition, 7)  # 0
+        await write(partition, 8)  # 1
+        await end(partition, 7, commit=False)  # 2
+        await end(partition, 8, commit=True)  # 3
+        await append(partition, b"plain")  # 4
+        stretch = await Messages().read(partition, 0)
+        assert [(row.offset, row.value) for row in stretch.records] == [(1, b"8-0"), (4, b"plain")]
+        assert (stretch.first, stretch.end) == (0, 5)
+        assert [stretch.get(offset) is None for offset in range(6)] == [True, False, True, True, False, True]
+
+    run(scenario)
+
+
+def test_an_open_transaction_is_not_looked_into(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        await append(partition, b"a")
+        await write(partition, 7)
+        await append(partition, b"b")
+        messages = Messages()
+        assert (await messages.read(partition, 0)).end == 1
+        beyond = await messages.read(partition, 1)
+        assert (beyond.first, beyond.end, list(beyond.records)) == (1, 1, [])
+        await end(partition, 7, commit=True)
+        assert [row.value for row in (await messages.read(partition, 1)).records] == [b"7-0", b"b"]
+
+    run(scenario)
+
+
+def test_what_was_decoded_is_decoded_again_only_after_the_log_was_changed(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        await append_many(partition, 3)
+        messages = Messages()
+        first = await messages.read(partition, 0)
+        assert await messages.read(partition, 2) is first
+        await append(partition, b"new")
+        assert (await messages.read(partition, 3)).first == 3  # beyond what is kept
+        assert messages.cached(partition, 0) is first
+        await partition.log.advance_start(1)
+        generation = partition.log.generation
+        again = await messages.read(partition, 1)
+        assert (again is first) == (first.generation == generation)
+
+    run(scenario)
+
+
+def test_what_is_kept_is_bounded_and_the_least_used_goes_first(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        for _ in range(12):
+            await append(partition, b"x" * 750)
+        messages = Messages(kept_bytes_max=4_000)
+        for offset in range(12):
+            await messages.read(partition, offset, bytes_max=1)
+            assert messages.kept_bytes <= 4_000
+            messages.cached(partition, 0)  # in use all the time
+        assert messages.cached(partition, 0) is not None
+        assert messages.cached(partition, 1) is None
+        assert messages.cached(partition, 11) is not None
+        messages.forget(partition)
+        assert (messages.kept_bytes, messages.cached(partition, 11)) == (0, None)
+
+    run(scenario)

@@ -1,8 +1,9 @@
 """Bring the Kafka schema up to date: `python tools/kafka_schema.py kafka-clients-X.Y.Z.jar`.
 
 Given a kafka-clients jar, or a folder with Kafka's JSON message files, it rewrites schema/messages.txt in our notation
-(docs/formats/kafka-schema.md). Then, and without an argument only then, it rewrites what is generated from that file:
-apis.py and messages.pyi. Facts are taken over (names, types, versions, tags, defaults), none of Kafka's text.
+(docs/formats/kafka-schema.md). Then, and without an argument only then, it rewrites what is generated from that file
+and from schema/runnel.txt, which holds our own messages: apis.py and messages.pyi. Facts are taken over (names, types,
+versions, tags, defaults), none of Kafka's text.
 """
 
 import json

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from runnel.broker.calls import Calls
 from runnel.broker.config import BrokerConfig
 from runnel.broker.damage import Damages
 from runnel.broker.departed import Departed
@@ -68,6 +69,7 @@ class Broker:
             on_damage=lambda partition: self._damages.found(partition), note_open=note_open,
         )  # fmt: skip
         self._peers = Peers(self.id)
+        self.calls = Calls(self.id, self._peers)
         self._coordinate(config, clock, rng)
         self.forwarding = Forwarding(self.id, self._peers, metadata, rng)
         self._in_sync = InSync(

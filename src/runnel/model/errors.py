@@ -8,6 +8,9 @@
 A message says what happened, to what, and what to do next.
 """
 
+from collections.abc import Iterator
+from functools import cache
+
 
 class RunnelError(Exception):
     """The root of every error that Runnel raises on purpose."""
@@ -70,6 +73,16 @@ class TopicAlreadyExists(ClientError): ...
 
 
 class PolicyViolation(ClientError): ...
+
+
+class InvalidFilter(ClientError):
+    """A filter's text is not one: what stands at `position` (from 0), and what could stand there."""
+
+    def __init__(self, message: str, *, position: int = 0, found: str = "", expected: str = "") -> None:
+        super().__init__(message)
+        self.position = position
+        self.found = found
+        self.expected = expected
 
 
 class UnsupportedByRunnel(ClientError):
@@ -301,3 +314,41 @@ class OffsetMetadataTooLarge(ClientError): ...
 
 class UnstableOffsetCommit(RetriableError):
     """A transaction that is still open has an offset for this partition: it may be committed yet, or not."""
+
+
+# --- queues
+class UnknownQueue(ClientError): ...
+
+
+class QueueAlreadyExists(ClientError): ...
+
+
+class LeaseLost(ClientError):
+    """The message is not leased under this receipt any more: its time was up, it was settled, or the queue moved."""
+
+
+class NotPending(ClientError):
+    """No message waits under this id: it was fired or cancelled before, or there never was one."""
+
+
+def error_named(name: str, message: str) -> RunnelError | None:
+    """The error of this class, told by another broker; None if the name says nothing to us, or it is its own affair.
+
+    What is fatal or damaged over there is neither here.
+    """
+    kind = _kinds().get(name)
+    try:
+        return None if kind is None else kind(message)
+    except TypeError:
+        return None  # it carries more than a message
+
+
+@cache
+def _kinds() -> dict[str, type[RunnelError]]:
+    return {kind.__name__: kind for root in (ClientError, RetriableError) for kind in _below(root)}
+
+
+def _below(root: type[RunnelError]) -> Iterator[type[RunnelError]]:
+    yield root
+    for kind in root.__subclasses__():
+        yield from _below(kind)

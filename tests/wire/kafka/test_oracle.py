@@ -36,7 +36,7 @@ def snake_case(name: str) -> str:
     return "".join("_" + letter.lower() if letter.isupper() else letter for letter in name).lstrip("_")
 
 
-@pytest.mark.parametrize("name", notation.message_names())
+@pytest.mark.parametrize("name", [name for name in notation.message_names() if not name.startswith("Runnel")])
 def test_every_version_is_as_kio_has_it(name: str, messages_of: MessagesOf) -> None:
     schema = notation.message(name)
     theirs, kind = kio_name(name)

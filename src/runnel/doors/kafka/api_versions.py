@@ -51,6 +51,7 @@ SERVED: dict[Api, tuple[int, int]] = {
     Api.CONSUMER_GROUP_HEARTBEAT: (0, 1),
     Api.CONSUMER_GROUP_DESCRIBE: (0, 1),
     Api.DESCRIBE_TOPIC_PARTITIONS: (0, 0),
+    Api.RUNNEL_CALL: (0, 0),
 }
 
 FEATURES = {

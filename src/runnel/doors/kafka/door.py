@@ -46,6 +46,7 @@ from runnel.doors.kafka.offset_fetch import offset_fetch
 from runnel.doors.kafka.offset_for_leader_epoch import offset_for_leader_epoch
 from runnel.doors.kafka.produce import produce
 from runnel.doors.kafka.relay import CONTROLLERS, relayed
+from runnel.doors.kafka.runnel_call import runnel_call
 from runnel.doors.kafka.sync_group import sync_group
 from runnel.doors.kafka.txn_offset_commit import txn_offset_commit
 from runnel.doors.kafka.write_txn_markers import write_txn_markers
@@ -109,6 +110,7 @@ ANSWERS: dict[Api, Answer] = {
     Api.CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat,
     Api.CONSUMER_GROUP_DESCRIBE: consumer_group_describe,
     Api.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
+    Api.RUNNEL_CALL: runnel_call,
 }
 HANDLERS: dict[int, Handler] = {
     int(api): Handler(

@@ -19,6 +19,7 @@ CODES: dict[type[e.RunnelError], ErrorCode] = {
     e.InvalidReplicaAssignment: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
     e.TopicAlreadyExists: ErrorCode.TOPIC_ALREADY_EXISTS,
     e.PolicyViolation: ErrorCode.POLICY_VIOLATION,
+    e.InvalidFilter: ErrorCode.INVALID_CONFIG,  # settings are the one way by which filters come through this door
     e.UnsupportedByRunnel: ErrorCode.UNSUPPORTED_VERSION,
     e.UnknownTopic: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     e.UnknownTopicId: ErrorCode.UNKNOWN_TOPIC_ID,
@@ -81,6 +82,11 @@ CODES: dict[type[e.RunnelError], ErrorCode] = {
     e.InvalidRegularExpression: ErrorCode.INVALID_REGULAR_EXPRESSION,
     e.OffsetMetadataTooLarge: ErrorCode.OFFSET_METADATA_TOO_LARGE,
     e.UnstableOffsetCommit: ErrorCode.UNSTABLE_OFFSET_COMMIT,
+    # queues
+    e.UnknownQueue: ErrorCode.GROUP_ID_NOT_FOUND,
+    e.QueueAlreadyExists: ErrorCode.DUPLICATE_RESOURCE,
+    e.LeaseLost: ErrorCode.INVALID_RECORD_STATE,
+    e.NotPending: ErrorCode.RESOURCE_NOT_FOUND,
     # coordination
     e.NotController: ErrorCode.NOT_CONTROLLER,
     e.NoReassignmentInProgress: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,

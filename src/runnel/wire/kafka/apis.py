@@ -107,6 +107,7 @@ class Api(IntEnum):
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
+    RUNNEL_CALL = 10100
 
 
 API: dict[int, ApiVersions] = {
@@ -199,4 +200,5 @@ API: dict[int, ApiVersions] = {
     Api.DESCRIBE_SHARE_GROUP_OFFSETS: ApiVersions("DescribeShareGroupOffsets", 0, 1, 0),
     Api.ALTER_SHARE_GROUP_OFFSETS: ApiVersions("AlterShareGroupOffsets", 0, 0, 0),
     Api.DELETE_SHARE_GROUP_OFFSETS: ApiVersions("DeleteShareGroupOffsets", 0, 0, 0),
+    Api.RUNNEL_CALL: ApiVersions("RunnelCall", 0, 0, 0),
 }

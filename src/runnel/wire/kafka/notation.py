@@ -1,4 +1,5 @@
-"""Reads the notation in which schema/messages.txt states Kafka's messages (docs/formats/kafka-schema.md).
+"""Reads the notation in which schema/messages.txt states Kafka's messages, and schema/runnel.txt ours
+(docs/formats/kafka-schema.md).
 
 Rule 1: a message is parsed when it is first asked for; importing this module reads nothing.
 Rule 2: a version range is a `range`, so that `version in field.versions` is the one question asked of it.
@@ -61,7 +62,9 @@ class UnknownMessage(LookupError):
 
 @cache
 def schema_text() -> str:
-    return "\n" + (Path(__file__).parent / "schema/messages.txt").read_text("utf-8")
+    """Kafka's messages, then our own."""
+    folder = Path(__file__).parent / "schema"
+    return "".join("\n" + (folder / name).read_text("utf-8") for name in ("messages.txt", "runnel.txt"))
 
 
 @cache
@@ -69,7 +72,7 @@ def message(name: str) -> Message:
     """The message of this name, as the schema states it."""
     begin = schema_text().find(f"\n{name} ")
     if begin < 0:
-        raise UnknownMessage(f"the Kafka schema has no message {name!r}: schema/messages.txt lists those there are")
+        raise UnknownMessage(f"the Kafka schema has no message {name!r}: schema/ lists those there are")
     end = schema_text().find("\n\n", begin)
     return parse(schema_text()[begin + 1 : end if end > 0 else None])
 

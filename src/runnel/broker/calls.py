@@ -1,0 +1,132 @@
+"""Calls: what brokers ask each other, and clients ask brokers, beyond what Kafka has requests for (model/calls.py).
+
+Rule 1: a call to this broker itself is the handler's coroutine: nothing is encoded.
+Rule 2: an error comes back as the class that was raised there. What was fatal or damaged there is neither here.
+Rule 3: a broker answers each connection in order. So a call that may wait has a connection of its own as long as it
+        waits, of which there are few (LANES_MAX to each broker): who finds none waits for one.
+Rule 4: no answer in time is RequestTimedOut or BrokerUnreachable: the call may have been carried out, or not.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgspec
+
+from runnel.broker.peers import Peers
+from runnel.client.errors import error_of
+from runnel.model.calls import Failure, Verb
+from runnel.model.errors import InvalidRequest, RequestTimedOut, RunnelError, UnsupportedVersion, error_named
+from runnel.model.ids import BrokerId
+from runnel.wire.kafka import messages as m
+from runnel.wire.kafka.apis import Api
+
+LANE: Final = "calls"  # beside what Kafka's own requests between brokers use
+LANES_MAX: Final = 64  # calls that wait at one other broker at once
+TIMEOUT_MS: Final = 15_000
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+
+class _Served(NamedTuple):
+    request: type[Any]
+    handler: Callable[[Any], Awaitable[Any]]
+
+
+class Calls:
+    """The calls that this broker serves, and the way to those of the others."""
+
+    def __init__(self, me: BrokerId, peers: Peers) -> None:
+        self._me = me
+        self._peers = peers
+        self._served: dict[str, _Served] = {}
+        self._lanes: dict[BrokerId, _Lanes] = defaultdict(_Lanes)
+
+    def serve(self, verb: Verb[Q, A], handler: Callable[[Q], Awaitable[A]]) -> None:
+        """Have this broker answer a verb. Each has one handler."""
+        assert verb.name not in self._served, f"{verb.name} is served already"
+        self._served[verb.name] = _Served(verb.request, handler)
+
+    async def ask(self, broker: BrokerId, verb: Verb[Q, A], request: Q, *, timeout_ms: int = TIMEOUT_MS) -> A:
+        """The answer of a broker, which may be this one; raises what it raised."""
+        if broker == self._me:
+            answer: A = await self._handler(verb.name).handler(request)
+            return answer
+        return await self._ask_other(broker, verb, request, timeout_ms)
+
+    async def answer(self, name: str, body: Any) -> bytes:
+        """What a handler here says to a call that came in as bytes."""
+        served = self._handler(name)
+        try:
+            request = msgspec.msgpack.decode(body, type=served.request)
+        except msgspec.DecodeError as error:
+            raise InvalidRequest(f"the call {name!r} can't be read: {error}") from None
+        return msgspec.msgpack.encode(await served.handler(request))
+
+    def _handler(self, name: str) -> _Served:
+        served = self._served.get(name)
+        if served is None:
+            raise UnsupportedVersion(f"broker {self._me} does not know the call {name!r}: use a newer broker")
+        return served
+
+    async def _ask_other(self, broker: BrokerId, verb: Verb[Q, A], request: Q, timeout_ms: int) -> A:
+        await asyncio.sleep(0)  # a request that was answered at once until now goes on in a task: timeouts need one
+        sent = m.RunnelCallRequest(name=verb.name, body=msgspec.msgpack.encode(request))
+        async with self._lane(broker, verb, timeout_ms) as lane:
+            reply = m.RunnelCallResponse
+            got = await self._peers.ask(broker, Api.RUNNEL_CALL, sent, reply, timeout_ms=timeout_ms, lane=lane)
+        if got.error_code:
+            raise error_from(got, verb.name, f"broker {broker}")
+        return msgspec.msgpack.decode(got.body, type=verb.answer)
+
+    @asynccontextmanager
+    async def _lane(self, broker: BrokerId, verb: Verb[Any, Any], timeout_ms: int) -> AsyncIterator[str]:
+        if not verb.waits:
+            yield LANE
+            return
+        lanes = self._lanes[broker]
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await lanes.room.acquire()
+        except TimeoutError:
+            raise RequestTimedOut(f"{LANES_MAX} calls wait at broker {broker} already: try again") from None
+        number = lanes.free.pop() if lanes.free else lanes.next()
+        try:
+            yield f"{LANE}-{number}"
+        finally:
+            lanes.free.append(number)
+            lanes.room.release()
+
+
+class _Lanes:
+    """The connections to one broker on which calls wait: those in use, and those left."""
+
+    def __init__(self) -> None:
+        self.room = asyncio.Semaphore(LANES_MAX)
+        self.free: list[int] = []
+        self._made = 0
+
+    def next(self) -> int:
+        self._made += 1
+        return self._made
+
+
+def error_from(answer: m.RunnelCallResponse, name: str, broker: str) -> RunnelError:
+    """The error that an answer tells of: of the same class, or of the one that its code stands for."""
+    same = error_named(answer.error_name, answer.error_message)
+    return same or error_of(answer.error_code, action=f"call {name}", broker=broker, message=answer.error_message)
+
+
+def failure_of(error: RunnelError | None) -> Failure | None:
+    """An error as a value, for answers about many things."""
+    return None if error is None else Failure(type(error).__name__, str(error))
+
+
+def error_of_failure(failure: Failure | None) -> RunnelError | None:
+    """The error that a value tells of."""
+    if failure is None:
+        return None
+    return error_named(failure.name, failure.message) or RunnelError(failure.message)

@@ -1,0 +1,363 @@
+"""An HTTP/1.1 server in the broker's own loop: uvicorn's protocol, and what it lacks for a broker.
+
+Rule 1: it binds, accepts and stops like every listener here; signals are the server's, and nothing polls.
+Rule 2: a request to upgrade to something that is not spoken here is answered in HTTP/1.1, with its body. (Java's
+        client and `curl --http2` send `Upgrade: h2c` with a POST; the parser would take the body for another protocol.)
+Rule 3: heads, connections, half requests, answers that nobody takes and bodies that nobody wants are bounded.
+Rule 4: whatever an application raises costs its request an answer of 500, and nothing else.
+Rule 5: whoever waits for a client learns at once that it went away, or that the server stops: see `Peer`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, cast
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.server import ServerState
+
+from runnel.model.errors import Fatal
+from runnel.model.limits import KIB, MIB
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+SWEEP_S: Final = 5.0  # how often stalled connections are looked for
+UPGRADE_HEADERS: Final = (b"upgrade", b"connection", b"http2-settings")
+INTERNAL: Final = (
+    b'{"type":"/docs#internal","title":"Internal error","status":500,"detail":"the request failed for a reason that'
+    b' nobody foresaw: the broker\'s log has it","code":"internal","next":"try again; if it stays, tell who runs it"}'
+)
+
+logger = logging.getLogger("runnel.net")
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    head_bytes_max: int = 64 * KIB
+    connections_max: int = 10_000
+    idle_s: float = 600.0  # a connection without a request
+    stalled_s: float = 30.0  # half a request, or an answer that is not taken
+    unwanted_bytes_max: int = 128 * MIB  # of a body whose request was answered before it had come: read, and dropped
+    message_bytes_max: int = 16 * MIB  # of a WebSocket
+
+
+class Peer:
+    """Who is at the other end. `over` once it went away, or must be let go because the server stops."""
+
+    __slots__ = ("_told", "address", "over")
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.over = False
+        self._told: dict[Callable[[], None], None] = {}
+
+    def when_over(self, tell: Callable[[], None]) -> None:
+        """Call it when it is over, or now if it is."""
+        if self.over:
+            tell()
+        else:
+            self._told[tell] = None
+
+    def forget(self, tell: Callable[[], None]) -> None:
+        self._told.pop(tell, None)
+
+    def end(self) -> None:
+        self.over = True
+        told, self._told = self._told, {}
+        for tell in told:
+            tell()
+
+
+class _HeadTooLarge(Exception):
+    """Raised in the parser's callback to end it."""
+
+
+class _Http(HttpToolsProtocol):
+    """One connection."""
+
+    def __init__(self, listener: "HttpListener") -> None:
+        self._peer = Peer("a client")
+        super().__init__(listener.config, listener.state, {"peer": self._peer}, asyncio.get_running_loop())
+        self._closed = listener.state.closed
+        self._limits = listener.limits
+        self._in_head = False
+        self._head_bytes = 0  # of a head that did not come at once
+        self._fed = 0
+        self._unwanted = 0
+        self._write_left = 0  # what the client had not taken at the last look
+        self.active_at = 0.0
+
+    # --- what the event loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(cast(asyncio.Transport, transport))
+        self.active_at = self.loop.time()
+        if self.client is not None:
+            self._peer.address = f"{self.client[0]}:{self.client[1]}"
+        if len(self.connections) > self._limits.connections_max:
+            logger.warning(
+                "refused an HTTP connection from %s: %d are open and connections-max allows no more",
+                self._peer.address, self._limits.connections_max,
+            )  # fmt: skip
+            self.refuse(503, "too-many-connections", "too many connections are open: close some, or try again later")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        for cycle, _ in self.pipeline:
+            cycle.disconnected = True
+        self._peer.end()
+        self._closed()
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        self.active_at = self.loop.time()
+        self._unset_keepalive_if_required()
+        self._feed(data)
+        if self._in_head and not self.transport.is_closing():
+            self._head_bytes += len(data)
+            if self._head_bytes > self._limits.head_bytes_max:
+                self._refuse_head()
+
+    def _feed(self, data: bytes) -> None:
+        self._fed = len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            if self._should_upgrade():
+                self.handle_websocket_upgrade()
+            else:
+                self._refuse_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserCallbackError as error:
+            self._refuse_head_of(error.__context__)
+        except httptools.HttpParserError as error:
+            self.refuse(400, "malformed-request", f"this is not HTTP/1.1: {error}")
+
+    def _refuse_upgrade(self, rest: bytes) -> None:
+        """Go on in HTTP/1.1: the head as it came but for the upgrade, for a parser that has not seen it."""
+        if self.scope["method"] == "CONNECT":
+            self.refuse(400, "malformed-request", "this is no proxy: CONNECT is not served")
+            return
+        version = self.parser.get_http_version().encode()
+        head = [self.scope["method"].encode(), b" ", self.url, b" HTTP/", version, b"\r\n"]
+        for name, value in self.headers:
+            if name not in UPGRADE_HEADERS:
+                head += (name, b": ", value, b"\r\n")
+        if _wants_close(self.headers):
+            head.append(b"connection: close\r\n")
+        head.append(b"\r\n")
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._feed(b"".join(head) + rest)
+
+    # --- what the parser calls
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+        self._head_bytes = 0
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._unwanted = 0
+        if self._fed > self._limits.head_bytes_max or self._head_bytes:
+            size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+            if size > self._limits.head_bytes_max:
+                raise _HeadTooLarge
+        if not self.parser.should_upgrade():
+            super().on_headers_complete()
+        else:
+            self.scope["method"] = self.parser.get_method().decode("ascii")
+
+    def on_body(self, body: bytes) -> None:
+        if not self.cycle.response_complete:
+            super().on_body(body)
+            return
+        self._unwanted += len(body)
+        if self._unwanted > self._limits.unwanted_bytes_max:
+            self.transport.abort()
+
+    def on_message_complete(self) -> None:
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
+
+    def _should_upgrade(self) -> bool:
+        return self.scope["method"] == "GET" and super()._should_upgrade()
+
+    # --- refusing
+
+    def refuse(self, status: int, code: str, detail: str) -> None:
+        """Answer without an application, and close."""
+        content = (
+            f'{{"type":"/docs#{code}","title":"{code.replace("-", " ").capitalize()}","status":{status},'
+            f'"detail":"{detail}","code":"{code}","next":"send another request"}}'
+        ).encode()
+        head = b"content-type: application/problem+json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+        self.transport.write(STATUS_LINE[status] + head % len(content) + content)
+        self.transport.close()
+
+    def _refuse_head_of(self, reason: BaseException | None) -> None:
+        if isinstance(reason, httptools.HttpParserError | UnicodeDecodeError):
+            self.refuse(400, "malformed-request", "the address of the request is not one")
+        elif isinstance(reason, _HeadTooLarge):
+            self._refuse_head()
+        elif reason is not None:
+            raise reason
+
+    def _refuse_head(self) -> None:
+        detail = f"the head of the request is above {self._limits.head_bytes_max} bytes"
+        self.refuse(431, "head-too-large", detail)
+
+    # --- what the listener calls
+
+    def stalled(self, now: float) -> bool:
+        """Whether it keeps half a request, or an answer, for longer than is good."""
+        left = self.transport.get_write_buffer_size()
+        if left and left < self._write_left:
+            self.active_at = now  # it takes its answer, if slowly
+        self._write_left = left
+        if now - self.active_at <= self._limits.stalled_s:
+            return False
+        if left:
+            return True
+        waits_for_body = self.cycle is not None and not self.cycle.response_complete and self.cycle.more_body
+        return self._in_head or self.cycle is None or (waits_for_body and not self.flow.read_paused)
+
+    def stop(self) -> None:
+        self.shutdown()
+        self._peer.end()
+
+
+class _WebSocket(WebSocketsSansIOProtocol):
+    """One connection that has become a WebSocket's; its peer stays the same."""
+
+    def __init__(self, config: Config, server_state: "_State", app_state: dict[str, Any]) -> None:
+        super().__init__(config, server_state, app_state, asyncio.get_running_loop())
+        self._closed = server_state.closed
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.app_state["peer"].end()
+        self._closed()
+
+
+class _State(ServerState):
+    """What uvicorn's protocols share, and whether any is left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.empty = asyncio.Event()
+
+    def closed(self) -> None:
+        if not self.connections:
+            self.empty.set()
+
+
+class HttpListener:
+    """Accepts connections on one address and gives their requests to an ASGI application."""
+
+    def __init__(self, app: App, limits: HttpLimits, on_fatal: Callable[[BaseException], None]) -> None:
+        self.limits = limits
+        self.state = _State()
+        self.config = Config(
+            cast(Any, _Answering(app, on_fatal)), http=_Http, ws=_WebSocket, lifespan="off", interface="asgi3",
+            log_config=None, access_log=False, proxy_headers=False, server_header=False, date_header=False,
+            timeout_keep_alive=cast(int, limits.idle_s), ws_max_size=limits.message_bytes_max,
+        )  # fmt: skip
+        self.config.load()
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    async def bind(self, host: str, port: int) -> tuple[str, int]:
+        """Take the address; returns it with the port that the system chose for port 0."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Http(self), host, port, backlog=1024, start_serving=False)
+        bound = self._server.sockets[0].getsockname()
+        return str(bound[0]), int(bound[1])
+
+    async def accept(self) -> None:
+        """Let clients in."""
+        assert self._server is not None
+        await self._server.start_serving()
+        self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+
+    @property
+    def connections(self) -> int:
+        return len(self.state.connections)
+
+    @property
+    def requests(self) -> int:
+        """How many were answered so far."""
+        return self.state.total_requests
+
+    def stop_accepting(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+
+    async def stop(self, grace_s: float) -> None:
+        """Let requests under way answer within the grace period, then close every connection."""
+        self.stop_accepting()
+        for connection in list(self.state.connections):
+            connection.stop() if isinstance(connection, _Http) else connection.shutdown()  # 1012: restarts
+        self.state.empty.clear()
+        if self.state.connections:
+            try:
+                await asyncio.wait_for(self.state.empty.wait(), grace_s)
+            except TimeoutError:
+                await self._end_all()
+
+    async def _end_all(self) -> None:
+        for connection in list(self.state.connections):
+            connection.transport.abort()
+        tasks = list(self.state.tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for connection in list(self.state.connections):
+            if isinstance(connection, _Http) and connection.stalled(now):
+                logger.warning("closed an HTTP connection: it stalled for %.0f s", now - connection.active_at)
+                connection.transport.abort()
+        self._sweeper = loop.call_later(SWEEP_S, self._sweep)
+
+
+class _Answering:
+    """An application that always answers."""
+
+    def __init__(self, app: App, on_fatal: Callable[[BaseException], None]) -> None:
+        self._app = app
+        self._on_fatal = on_fatal
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._app(scope, receive, send)
+        except Exception as error:
+            if isinstance(error, Fatal):
+                self._on_fatal(error)
+            logger.error("%s %s failed", scope.get("method", "GET"), scope["path"], exc_info=error)
+            if scope["type"] == "http":
+                await _send_failure(send)
+            else:
+                raise
+
+
+async def _send_failure(send: Send) -> None:
+    headers = [(b"content-type", b"application/problem+json"), (b"content-length", b"%d" % len(INTERNAL))]
+    await send({"type": "http.response.start", "status": 500, "headers": headers})
+    await send({"type": "http.response.body", "body": INTERNAL})
+
+
+def _wants_close(headers: list[tuple[bytes, bytes]]) -> bool:
+    return any(name == b"connection" and b"close" in value.lower() for name, value in headers)

@@ -17,6 +17,7 @@ import pytest
 
 from runnel.groups import GroupConfig, GroupShard, Step
 from runnel.groups.records import OffsetKey, PendingKey, PendingRecord, decode
+from runnel.groups.share_values import DescribedShareGroup, NoteTopics, ShareAlive, ShareHeartbeat
 from runnel.groups.subscription import Subscription, read_assignment, write_assignment, write_subscription
 from runnel.groups.values import (
     CommitInTransaction,
@@ -242,6 +243,21 @@ class Stage:
             given.get("regex"), given.get("assignor"), () if joins else (None if "brief" in flags else owned),
         )  # fmt: skip
 
+    def ask_share(self, actor: Actor, flags: set[str], given: dict[str, str]) -> ShareHeartbeat:
+        epoch = int(given.get("epoch", actor.epoch))
+        actor.member_id = actor.member_id or actor.name
+        return ShareHeartbeat(
+            given.get("group", "g"), self.member(given, actor), epoch, actor.name, "/127.0.0.1", given.get("rack"),
+            names(given["topics"]) if "topics" in given else None, int(given.get("session", 45_000)),
+        )  # fmt: skip
+
+    def ask_note_topics(self, actor: Actor, flags: set[str], given: dict[str, str]) -> NoteTopics:
+        added, removed = (
+            tuple(self.partition(f"{name}/0").topic_id for name in names(given.get(word, "")))
+            for word in ("add", "remove")
+        )
+        return NoteTopics(given.get("group", "g"), added, removed)
+
     def ask_commit(self, actor: Actor, flags: set[str], given: dict[str, str]) -> CommitOffsets:
         generation = int(given.pop("gen", actor.epoch if actor.epoch > 0 else actor.generation))
         member_id, instance = self.member(given, actor), given.pop("instance", None)
@@ -283,7 +299,7 @@ class Stage:
     def ask_delete(self, actor: Actor, flags: set[str], given: dict[str, str]) -> str:
         return given.get("group", "g")
 
-    ask_describe = ask_describe_consumer = ask_delete
+    ask_describe = ask_describe_consumer = ask_describe_share = ask_delete
 
     def ask_list(self, actor: Actor, flags: set[str], given: dict[str, str]) -> ListGroups:
         return ListGroups(names(given.get("states", "")), names(given.get("types", "")))
@@ -325,7 +341,7 @@ class Stage:
                 )
             case Synced():
                 return "assigned " + (by_name(read_assignment(result.assignment)) or "nothing")
-            case ConsumerAlive():
+            case ConsumerAlive() | ShareAlive():
                 actor.member_id, actor.epoch = result.member_id, result.member_epoch
                 if result.assigned is None:
                     return f"epoch {result.member_epoch}"
@@ -362,6 +378,13 @@ class Stage:
                 )
                 epochs = f"epoch {result.group_epoch}/{result.assignment_epoch}"
                 return f"{result.state.value} {epochs} {result.assignor}{short(members)}"
+            case DescribedShareGroup():
+                members = "".join(
+                    f"; {each.member_id} epoch {each.member_epoch} has {self.listed(each.assigned)}"
+                    for each in result.members
+                )
+                topics = " ".join(self.topics.name_of(each) or "gone" for each in result.topics) or "nothing"
+                return f"{result.state.value} epoch {result.group_epoch} {result.assignor} of {topics}{members}"
             case tuple():
                 return (
                     ", ".join(f"{each.group_id} {each.type.value} {each.state.value}" for each in result) or "no groups"
@@ -388,6 +411,7 @@ class Stage:
 VERBS = {
     "beat": "heartbeat",
     "hb": "consumer_heartbeat",
+    "share": "share_heartbeat",
     "commit": "commit_offsets",
     "hold": "commit_in_transaction",
     "end": "end_transaction",

@@ -9,7 +9,6 @@ Rule 2: every change goes to the store, so that a replay gives the same group.
 """
 
 from dataclasses import dataclass, field
-from hashlib import blake2b
 
 from runnel.groups.assignors import ASSIGNORS, Claimant
 from runnel.groups.reconcile import NOTHING, Current, reconcile
@@ -17,6 +16,7 @@ from runnel.groups.records import ConsumerGroupRecord, ConsumerMemberRecord, Key
 from runnel.groups.seats import find_seated
 from runnel.groups.store import Stored
 from runnel.groups.timers import Alarm, Timer
+from runnel.groups.topics_hash import topics_hash
 from runnel.groups.turn import Turn
 from runnel.groups.values import LEAVE_STATIC, GroupState
 from runnel.model.ids import Millis, PartitionKey, TopicId
@@ -147,13 +147,7 @@ class Consumers:
         self._topics_version = turn.topics.version
         for member in self.members.values():
             self._read_topics(member, turn)
-        return self._hash_topics(turn) != self._topics_hash
-
-    def _hash_topics(self, turn: Turn) -> int:
-        digest = blake2b(digest_size=6)
-        for topic_id, count in sorted(self._counts(turn).items()):
-            digest.update(topic_id.bytes + count.to_bytes(4, "big"))
-        return int.from_bytes(digest.digest(), "big")
+        return topics_hash(self._counts(turn)) != self._topics_hash
 
     def _counts(self, turn: Turn) -> dict[TopicId, int]:
         wanted = frozenset[TopicId]().union(*{member.topics for member in self.members.values()})
@@ -163,7 +157,7 @@ class Consumers:
     def _bump(self, turn: Turn) -> None:
         self.epoch += 1
         self.since_ms = turn.wall_ms
-        self._topics_hash = self._hash_topics(turn)
+        self._topics_hash = topics_hash(self._counts(turn))
 
     def keep(self, turn: Turn) -> None:
         """Write the group itself down; the shard does so after every change."""

@@ -74,6 +74,13 @@ class ConsumerGroupRecord(msgspec.Struct, frozen=True, array_like=True, tag=2):
     since_ms: int
 
 
+class ShareGroupRecord(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    epoch: int
+    topics_hash: int
+    since_ms: int
+    topics: tuple[UUID, ...]  # in which the group has, or may have, a place
+
+
 class ClassicMemberRecord(msgspec.Struct, frozen=True, array_like=True, tag=1):
     instance_id: str | None
     client_id: str
@@ -101,6 +108,14 @@ class ConsumerMemberRecord(msgspec.Struct, frozen=True, array_like=True, tag=2):
     topic_regex: str
     assignor: str
     classic: ClassicTerms | None = None
+
+
+class ShareMemberRecord(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    rack_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    topic_names: tuple[str, ...]
 
 
 class TargetRecord(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -142,8 +157,8 @@ class PendingRecord(msgspec.Struct, frozen=True, array_like=True, tag=1):
     offsets: tuple[PendingOffset, ...]
 
 
-GroupRecord: TypeAlias = ClassicGroupRecord | ConsumerGroupRecord
-MemberRecord: TypeAlias = ClassicMemberRecord | ConsumerMemberRecord
+GroupRecord: TypeAlias = ClassicGroupRecord | ConsumerGroupRecord | ShareGroupRecord
+MemberRecord: TypeAlias = ClassicMemberRecord | ConsumerMemberRecord | ShareMemberRecord
 Value: TypeAlias = GroupRecord | MemberRecord | TargetRecord | CurrentRecord | OffsetRecord | PendingRecord
 
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")

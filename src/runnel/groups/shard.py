@@ -12,8 +12,10 @@ from runnel.groups import offsets, pending
 from runnel.groups.classic import ClassicGroup
 from runnel.groups.consumer import ConsumerGroup, check_heartbeat
 from runnel.groups.migrate import downgraded, emptied_to_classic, emptied_to_consumer, upgraded
-from runnel.groups.records import ConsumerGroupRecord, decode
+from runnel.groups.records import ConsumerGroupRecord, GroupRecord, ShareGroupRecord, decode
 from runnel.groups.regex import Patterns
+from runnel.groups.share import ShareGroup, check_share_heartbeat
+from runnel.groups.share_values import NoteTopics, ShareHeartbeat
 from runnel.groups.store import Store
 from runnel.groups.timers import Alarm, Timer
 from runnel.groups.turn import Turn
@@ -51,7 +53,7 @@ from runnel.model.seams import Rng
 from runnel.model.step import Step
 from runnel.model.timers import Timers
 
-Group: TypeAlias = ClassicGroup | ConsumerGroup
+Group: TypeAlias = ClassicGroup | ConsumerGroup | ShareGroup
 R = TypeVar("R")
 
 
@@ -75,8 +77,7 @@ class GroupShard:
         """Begin to serve: every session starts with a fresh full timeout."""
         turn = self._turn(topics, now_ms, wall_ms)
         for group_id, stored in self._store.groups.items():
-            is_consumer = isinstance(stored.group, ConsumerGroupRecord)
-            self._groups[group_id] = (ConsumerGroup if is_consumer else ClassicGroup).restored(group_id, stored)
+            self._groups[group_id] = _kind_of(stored.group).restored(group_id, stored)
         for group in self._groups.values():
             group.wake(turn)
         self._timers.set(Timer(Alarm.EXPIRE), now_ms + self._config.offsets_check_interval_ms)
@@ -151,6 +152,8 @@ class GroupShard:
         group = self._groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
             return group
+        if isinstance(group, ShareGroup):
+            raise GroupNotFound(f"group {request.group_id!r} is a share group: choose another group.id")
         if request.member_epoch != 0:
             raise UnknownMember(f"{request.member_id!r} is no member of group {request.group_id!r}: join with epoch 0")
         if group is None:
@@ -159,6 +162,34 @@ class GroupShard:
             made = emptied_to_consumer(group, turn) if group.empty else upgraded(group, turn)
         self._groups[request.group_id] = made
         return made
+
+    # --- members of share groups
+    def share_heartbeat(
+        self, request: ShareHeartbeat, ticket: object, topics: TopicView, now_ms: Millis, wall_ms: Millis
+    ) -> Step:
+        return self._run(self._share_heartbeat, request, ticket, self._turn(topics, now_ms, wall_ms))
+
+    def _share_heartbeat(self, request: ShareHeartbeat, ticket: object, turn: Turn) -> None:
+        check_share_heartbeat(request)
+        if request.member_epoch == 0 and request.group_id not in self._groups:
+            self._groups[request.group_id] = ShareGroup(request.group_id)
+        self._group_of_member(request.group_id)
+        self._share_group(request.group_id).share_heartbeat(request, ticket, turn)
+
+    def _share_group(self, group_id: str) -> ShareGroup:
+        group = self._group(group_id)
+        if not isinstance(group, ShareGroup):
+            raise GroupNotFound(f"group {group_id!r} is no share group: choose another group.id")
+        return group
+
+    def note_topics(
+        self, request: NoteTopics, ticket: object, topics: TopicView, now_ms: Millis, wall_ms: Millis
+    ) -> Step:
+        return self._run(self._note_topics, request, ticket, self._turn(topics, now_ms, wall_ms))
+
+    def _note_topics(self, request: NoteTopics, ticket: object, turn: Turn) -> None:
+        self._share_group(request.group_id).note_topics(request)
+        turn.reply(ticket, Done())
 
     # --- offsets
     def commit_offsets(
@@ -224,9 +255,13 @@ class GroupShard:
         turn.reply(ticket, OffsetsDeleted(offsets.delete(request, group.subscribes, turn)))
 
     def topic_deleted(self, topic_id: TopicId, topics: TopicView, now_ms: Millis, wall_ms: Millis) -> Step:
-        """Forget the offsets of a topic that is gone."""
+        """Forget how far groups were in a topic that is gone."""
         turn = self._turn(topics, now_ms, wall_ms)
         offsets.drop_topic(topic_id, turn)
+        for group_id, group in self._groups.items():
+            if isinstance(group, ShareGroup) and topic_id in group.topics:
+                group.forget_topic(topic_id)
+                self._settle(group_id, turn)
         return self._step(turn)
 
     def _expire(self, turn: Turn) -> None:
@@ -252,8 +287,9 @@ class GroupShard:
 
     def _describe(self, group_id: str, ticket: object, turn: Turn) -> None:
         group = self._group(group_id)
-        if isinstance(group, ConsumerGroup):
-            raise GroupNotFound(f"group {group_id!r} is not a classic group: use ConsumerGroupDescribe")
+        if not isinstance(group, ClassicGroup):
+            other = "ConsumerGroupDescribe" if isinstance(group, ConsumerGroup) else "ShareGroupDescribe"
+            raise GroupNotFound(f"group {group_id!r} is not a classic group: use {other}")
         turn.reply(ticket, group.describe())
 
     def describe_consumer(
@@ -264,8 +300,15 @@ class GroupShard:
     def _describe_consumer(self, group_id: str, ticket: object, turn: Turn) -> None:
         group = self._group(group_id)
         if not isinstance(group, ConsumerGroup):
-            raise GroupNotFound(f"group {group_id!r} is not a consumer group: use DescribeGroups")
+            other = "ShareGroupDescribe" if isinstance(group, ShareGroup) else "DescribeGroups"
+            raise GroupNotFound(f"group {group_id!r} is not a consumer group: use {other}")
         turn.reply(ticket, group.describe_consumer(self._config.consumer_assignors[0]))
+
+    def describe_share(self, group_id: str, ticket: object, topics: TopicView, now_ms: Millis, wall_ms: Millis) -> Step:
+        return self._run(self._describe_share, group_id, ticket, self._turn(topics, now_ms, wall_ms))
+
+    def _describe_share(self, group_id: str, ticket: object, turn: Turn) -> None:
+        turn.reply(ticket, self._share_group(group_id).describe_share())
 
     def list(self, request: ListGroups, ticket: object, topics: TopicView, now_ms: Millis, wall_ms: Millis) -> Step:
         return self._run(self._list, request, ticket, self._turn(topics, now_ms, wall_ms))
@@ -317,10 +360,19 @@ class GroupShard:
         group = self._groups.get(group_id)
         if isinstance(group, ConsumerGroup) and group.only_classic and self._config.migration:
             self._groups[group_id] = downgraded(group, turn)
-        elif isinstance(group, ConsumerGroup) and (group.members or group_id in self._store.groups):
+        elif isinstance(group, ConsumerGroup | ShareGroup) and (group.members or group_id in self._store.groups):
             group.keep(turn)
         elif group is not None and group.idle and group_id not in self._store.groups:
             del self._groups[group_id]
+
+
+def _kind_of(record: GroupRecord | None) -> type[ClassicGroup] | type[ConsumerGroup] | type[ShareGroup]:
+    match record:
+        case ConsumerGroupRecord():
+            return ConsumerGroup
+        case ShareGroupRecord():
+            return ShareGroup
+    return ClassicGroup  # also one that has offsets alone
 
 
 def check_name(group_id: str) -> None:

@@ -53,6 +53,7 @@ class GroupConfig(msgspec.Struct, frozen=True):
     consumer_session_timeout_ms: int = 45_000  # group.consumer.session.timeout.ms
     consumer_heartbeat_interval_ms: int = 5_000  # group.consumer.heartbeat.interval.ms
     consumer_assignors: tuple[str, ...] = ("uniform", "range")  # group.consumer.assignors; the first is the default
+    share_members_max: int = 200  # group.share.max.size
     migration: bool = True  # group.consumer.migration.policy: bidirectional or disabled
     offsets_retention_ms: int = 7 * 24 * HOUR_MS  # offsets.retention.minutes
     offsets_check_interval_ms: int = 600_000  # offsets.retention.check.interval.ms
@@ -68,10 +69,11 @@ def check_session_timeout(timeout_ms: int, config: GroupConfig) -> None:
 class GroupType(Enum):
     CLASSIC = "classic"
     CONSUMER = "consumer"
+    SHARE = "share"
 
 
 class GroupState(Enum):
-    """Kafka's names, for both protocols."""
+    """Kafka's names, for all protocols."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"

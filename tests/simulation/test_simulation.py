@@ -16,7 +16,7 @@ TRANSACTION_SEEDS = 8
 SEEDS = int(os.environ.get("RUNNEL_SIMULATION_SEEDS", "60"))
 QUICK_MUTANTS = [
     "hold-written", "read-end", "no-rollback", "no-sync-dir", "cut-too-much", "no-dedup", "local-shrink", "no-maximal",
-    "below-minimum", "unclean", "same-epoch", "ask-unsynced", "cut-to-high",
+    "below-minimum", "unclean", "same-epoch", "ask-unsynced", "cut-to-high", "always-clean",
 ]  # fmt: skip
 QUICK_TRANSACTION_MUTANTS = ["lso-at-high", "none-aborted", "no-marker", "no-fencing"]
 

@@ -3,6 +3,7 @@ whenever the metadata changes, whenever a broker dies, and at the end.
 
     LogMatching           batches with the same offset and leader epoch are the same, and so is all before them
     completeness          what was told to be committed lies, durably, on every member of the ISR and of the ELR
+    trust                 who lost its power, without syncs, is no member when it serves again, unless nobody has more
     one leader            a leader epoch of a partition has one leader; epochs grow
     high watermark        at most the end of the log, and in flush.mode commit at most what is synced; in one leader
                           epoch it never goes back on a copy that counts; nobody reads above the true one
@@ -81,7 +82,7 @@ class Invariants:
         self._verified: dict[tuple[int, PartitionKey], tuple[int, int]] = {}  # life of the copy, committed ones found
         self._last: dict[tuple[int, PartitionKey], tuple[Partition, tuple[int, ...]]] = {}
         self._held: dict[tuple[int, PartitionKey], int] = {}  # by one that is dead, or has not opened it yet
-        self._excused: set[tuple[int, PartitionKey]] = set()  # lost power, and never promised to keep anything
+        self._excused: dict[tuple[int, PartitionKey], int] = {}  # lost power in this broker epoch, and promised nothing
 
     def high_of(self, name: str) -> int:
         """The true high watermark of the partition that has this name now."""
@@ -162,6 +163,22 @@ class Invariants:
                     self._topic(nodes.read_topic(path, node))
                 else:
                     self._deleted(TopicId(UUID(name)))
+        for (member, key), epoch in list(self._excused.items()):
+            if self._epoch_serving(member) > epoch:
+                self._serves_again(self.truths[key], member)
+
+    def _epoch_serving(self, member: int) -> int:
+        path = nodes.broker_path(BrokerId(member))
+        node = self._tree.get(path)
+        broker = None if node is None else nodes.read_broker(path, node)
+        return broker.epoch if broker is not None and broker.serving else -1
+
+    def _serves_again(self, truth: Truth, member: int) -> None:
+        """Who lost its power, and promised nothing, is trusted only where nobody has more."""
+        if truth.deleted or member not in truth.candidates:
+            del self._excused[member, truth.key]
+        elif better := [other for other in truth.candidates if (other, truth.key) not in self._excused]:
+            self._violated(f"trusted: {truth.name} on broker {member}, which lost its power; {better} did not")
 
     def _deleted(self, topic_id: TopicId) -> None:
         for key, truth in self.truths.items():
@@ -189,7 +206,6 @@ class Invariants:
             self._lead(truth, now.leader, now.leader_epoch)
             if now.leader not in now.isr:
                 self._violated(f"leader-outside: {truth.name} is led by {now.leader}, the ISR is {now.isr}")
-        self._excused = {place for place in self._excused if place[1] != truth.key or place[0] in truth.candidates}
         for member in truth.candidates:
             self._complete(truth, member)
         if now.leader != before.leader:
@@ -242,13 +258,16 @@ class Invariants:
 
     def lost_power(self, broker: Node) -> None:
         """Its disk is what survived: what was durable must be there."""
+        path = nodes.broker_path(BrokerId(broker.number))
+        registered = self._tree.get(path)
+        epoch = nodes.read_broker(path, registered).epoch if registered is not None else -1
         for truth in self.truths.values():
             place = broker.number, truth.key
             self._copies.pop(place, None)
             self._checked.pop(place, None)
             self._verified.pop(place, None)
             if not truth.durable:
-                self._excused.add(place)
+                self._excused[place] = epoch
             elif broker.number in truth.candidates:
                 self._complete(truth, broker.number)
 

@@ -327,6 +327,15 @@ class LeaseLost(ClientError):
     """The message is not leased under this receipt any more: its time was up, it was settled, or the queue moved."""
 
 
+class ShareSessionNotFound(RetriableError): ...
+
+
+class InvalidShareSessionEpoch(RetriableError): ...
+
+
+class TooManyShareSessions(RetriableError): ...
+
+
 class NotPending(ClientError):
     """No message waits under this id: it was fired or cancelled before, or there never was one."""
 

@@ -86,6 +86,9 @@ CODES: dict[type[e.RunnelError], ErrorCode] = {
     e.UnknownQueue: ErrorCode.GROUP_ID_NOT_FOUND,
     e.QueueAlreadyExists: ErrorCode.DUPLICATE_RESOURCE,
     e.LeaseLost: ErrorCode.INVALID_RECORD_STATE,
+    e.ShareSessionNotFound: ErrorCode.SHARE_SESSION_NOT_FOUND,
+    e.InvalidShareSessionEpoch: ErrorCode.INVALID_SHARE_SESSION_EPOCH,
+    e.TooManyShareSessions: ErrorCode.SHARE_SESSION_LIMIT_REACHED,
     e.NotPending: ErrorCode.RESOURCE_NOT_FOUND,
     # coordination
     e.NotController: ErrorCode.NOT_CONTROLLER,

@@ -5,7 +5,7 @@ name. In the name of a topic `{queue}` stands for the name of the queue.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from functools import lru_cache
 from typing import Any
@@ -40,6 +40,13 @@ class Consumers(Enum):
 class Overflow(Enum):
     DROP_OLDEST = "drop-oldest"
     REFUSE = "refuse"
+
+
+class Isolation(Enum):
+    """What of transactions is delivered. The values are Kafka's."""
+
+    COMMITTED = "read_committed"
+    UNCOMMITTED = "read_uncommitted"
 
 
 class Start(Enum):
@@ -133,6 +140,21 @@ class QueueConfig:
     breaker_window_ms: int = _long("breaker.window.ms", 10_000, 100, "deliveries of that time count", DAY_MS)
     breaker_pause_ms: int = _long("breaker.pause.ms", 30_000, 1, "how long delivery pauses", DAY_MS)
     start: Start = _choice("start", Start.EARLIEST, "where a new queue begins in a topic that has messages")
+    isolation: Isolation = _choice(
+        "isolation",
+        Isolation.COMMITTED,
+        "read_uncommitted: also messages of transactions that are open, or were aborted",
+    )
+    share_session_timeout_ms: int = _int(
+        "share.session.timeout.ms",
+        45_000,
+        1_000,
+        INT_MAX,
+        "a member of the share group that is silent for so long is gone",
+    )
+    share_heartbeat_interval_ms: int = _int(
+        "share.heartbeat.interval.ms", 5_000, 100, INT_MAX, "how often the members of the share group report"
+    )
 
     @property
     def keyed(self) -> bool:
@@ -159,12 +181,17 @@ class QueueConfig:
 
 SETTINGS: dict[str, Setting] = {f.metadata["setting"].name: f.metadata["setting"] for f in fields(QueueConfig)}
 DEFAULTS = QueueConfig()
+DEFINED = "topic"  # what a queue has a setting of, in any case; without it there is but a share group of the name
+SHARE_DEFAULTS = replace(  # as in Kafka: members do not read a retry topic, and what is released is free at once
+    DEFAULTS, start=Start.LATEST, retry_backoff_ms=0, retry_topic=""
+)
 
 ALIASES: dict[str, str] = {  # Kafka's names for share groups
     "share.record.lock.duration.ms": "lease.ms",
     "share.delivery.count.limit": "attempts.max",
     "share.partition.max.record.locks": "leases.max",
     "share.auto.offset.reset": "start",
+    "share.isolation.level": "isolation",
 }
 
 
@@ -186,5 +213,6 @@ def parse_setting(name: str, text: str) -> Any:
 
 @lru_cache(maxsize=1_024)
 def config_of(overrides: frozenset[tuple[str, str]]) -> QueueConfig:
-    """The settings of a queue that has these of its own."""
-    return DEFAULTS.with_overrides(dict(overrides))
+    """The settings of a queue, or of a mere share group, that has these of its own."""
+    given = dict(overrides)
+    return (DEFAULTS if DEFINED in given else SHARE_DEFAULTS).with_overrides(given)

@@ -141,19 +141,13 @@ class QueueConfig:
     breaker_pause_ms: int = _long("breaker.pause.ms", 30_000, 1, "how long delivery pauses", DAY_MS)
     start: Start = _choice("start", Start.EARLIEST, "where a new queue begins in a topic that has messages")
     isolation: Isolation = _choice(
-        "isolation",
-        Isolation.COMMITTED,
-        "read_uncommitted: also messages of transactions that are open, or were aborted",
+        "isolation", Isolation.COMMITTED, "read_uncommitted: also what is in open or aborted transactions"
     )
     share_session_timeout_ms: int = _int(
-        "share.session.timeout.ms",
-        45_000,
-        1_000,
-        INT_MAX,
-        "a member of the share group that is silent for so long is gone",
+        "share.session.timeout.ms", 45_000, 1_000, INT_MAX, "a member that is silent for so long is gone"
     )
     share_heartbeat_interval_ms: int = _int(
-        "share.heartbeat.interval.ms", 5_000, 100, INT_MAX, "how often the members of the share group report"
+        "share.heartbeat.interval.ms", 5_000, 100, INT_MAX, "how often members of the share group report"
     )
 
     @property

@@ -7,7 +7,7 @@ Rule 3: everything but the batches themselves can be lost, and is built again fr
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from runnel.log.aborted import AbortedReader
 from runnel.log.appending import Admit, Appended
@@ -32,6 +32,8 @@ from runnel.record.batch import BatchHeader
 
 if TYPE_CHECKING:
     from asyncio import Future
+
+T = TypeVar("T")
 
 __all__ = ["AbortedTransaction", "Appended", "Log"]
 
@@ -248,6 +250,10 @@ class Log:
             raise StorageFailed(
                 f"could not work on {self._state.folder}: {error.strerror}. Check the disk, then try again"
             ) from error
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        """Look through what was read of it, off the loop."""
+        return await self._disk.offload(work)
 
     # --- getting shorter
 

@@ -8,7 +8,6 @@ Rule 3: user verbs are answered by every broker, which asks those that can; the 
 """
 
 from typing import Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
-from uuid import UUID
 
 from msgspec import Struct
 
@@ -407,44 +406,35 @@ class PendingCount(Value, frozen=True):
 class KeeperOpen(Value, frozen=True):
     owner: str
     epoch: int
+    session: int = 0  # in which it was open before, for one that goes on; 0: it begins, and takes what there is
 
 
-class KeptRecords(Value, frozen=True):
+class Kept(Value, frozen=True):
+    session: int
     records: list[tuple[bytes, bytes]]
 
 
 class KeeperWrite(Value, frozen=True):
     owner: str
     epoch: int
-    records: list[tuple[bytes, bytes | None]]
+    session: int
+    records: list[tuple[bytes, bytes | None]]  # None: take it out
 
 
-class KeeperDelete(Value, frozen=True):
-    owner: str
+class KeeperForget(Value, frozen=True):
+    """Take out all that the owners of one queue keep in one partition of the keepers' topic."""
+
+    queue: str
+    shard: int
 
 
-class KeeperList(Value, frozen=True):
-    prefix: str
+class Forgotten(Value, frozen=True):
+    owners: int
 
 
-class Owners(Value, frozen=True):
-    owners: list[str]
-
-
-# --- appending once (broker/once.py)
-class AppendOnce(Value, frozen=True):
-    """Append messages to a partition, each once by its name: what lies there already at or above `floor` is found."""
-
-    topic_id: UUID
-    partition: int
-    floor: int
-    messages: list[Outgoing]
-
-
-class AppendedOnce(Value, frozen=True):
-    """For each message, in order: where it lies now."""
-
-    placed: list[Placed]
+# --- topics that brokers make for themselves
+class MakeInternal(Value, frozen=True):
+    topic: str
 
 
 # --- verbs of users: any broker answers them
@@ -470,9 +460,10 @@ SCHEDULE_CANCEL: Final = Verb("schedule.cancel", Cancel, Rescheduled)
 SCHEDULE_MOVE: Final = Verb("schedule.move", Move, Rescheduled)
 SCHEDULE_COUNT: Final = Verb("schedule.count", CountPending, PendingCount)
 
-# --- verbs between brokers: for the leader of the partition in question
-KEEPER_OPEN: Final = Verb("keeper.open", KeeperOpen, KeptRecords)
+# --- verbs between brokers: for the leader of the partition in question (and those of model/once.py)
+KEEPER_OPEN: Final = Verb("keeper.open", KeeperOpen, Kept)
 KEEPER_WRITE: Final = Verb("keeper.write", KeeperWrite, Nothing)
-KEEPER_DELETE: Final = Verb("keeper.delete", KeeperDelete, Nothing)
-KEEPER_LIST: Final = Verb("keeper.list", KeeperList, Owners)
-APPEND_ONCE: Final = Verb("append.once", AppendOnce, AppendedOnce)
+KEEPER_FORGET: Final = Verb("keeper.forget", KeeperForget, Forgotten)
+
+# --- verbs for the controller
+MAKE_INTERNAL: Final = Verb("topic.make-internal", MakeInternal, Nothing)

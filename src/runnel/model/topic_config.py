@@ -92,6 +92,12 @@ class TopicConfig:
         "compression.type", "string", "producer", one_of("producer"), "producer",
         "batches are kept as the producer compressed them",
     )  # fmt: skip
+    dedup_window_ms: int = _long(
+        "dedup.window.ms", 0, 0, "a message whose runnel-message-id came within so long is not kept again; 0: it is"
+    )
+    delay_enable: bool = _bool(
+        "delay.enable", False, "messages with runnel-deliver-at or runnel-delay-ms are held back until they are due"
+    )
     delete_retention_ms: int = _long("delete.retention.ms", DAY_MS, 0, "how long compaction keeps a tombstone")
     file_delete_delay_ms: int = _long(
         "file.delete.delay.ms", 60_000, 0, "accepted for Kafka's tools; who reads a removed segment may finish"

@@ -1,0 +1,291 @@
+"""The line of messages that are to be appended once to one partition, in one leader epoch.
+
+Rule 1: what arrives in one turn of the loop is appended as one batch.
+Rule 2: a name is claimed from when its message came until its place in the log is known. Whoever comes with the same
+        name meanwhile gets that place, or that error: so of two at the same time one is appended.
+Rule 3: a message is appended only when it is known that none of its name lies at or above its floor: by the names in
+        memory, or else by a look into the log, off the loop.
+Rule 4: names that did not get into the log are forgotten; those of which nobody knows whether they are committed are
+        not: they are in the log, and who asks again waits for that one.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from runnel.log.log import Appended
+from runnel.model.errors import BatchTooLarge, InvalidRecord, InvalidRequest, NotLeader, RunnelError
+from runnel.model.headers import MESSAGE_ID
+from runnel.model.ids import Epoch
+from runnel.model.limits import MIB
+from runnel.model.once import WINDOW, OnceMessage, Placed
+from runnel.model.seams import Clock
+from runnel.record.batch import HEADER_BYTES, next_offset, read_header
+from runnel.record.names import Named, named
+from runnel.record.records import Record, encode
+from runnel.replica.names import Names, Place
+from runnel.replica.partition import Partition
+
+BATCH_BYTES: Final = MIB  # several messages become one batch up to this; one message may be larger
+RECORD_BYTES: Final = 32  # what a record needs beside its bytes, at most
+SCAN_BYTES: Final = MIB
+ID_BYTES_MAX: Final = 1_024  # of a name, in memory too
+WINDOW_MS: Final = 10 * 60_000  # of topics without dedup.window.ms
+
+logger = logging.getLogger("runnel.once")
+
+
+class _Waiting(NamedTuple):
+    message: OnceMessage
+    future: "asyncio.Future[Placed]"
+
+
+class Line:
+    """Those who wait, and the names that are known."""
+
+    def __init__(self, partition: Partition, clock: Clock, share: Callable[[], int]) -> None:
+        self.partition = partition
+        self.epoch: Epoch = partition.leader_epoch
+        self.names = Names(partition.log.end_offset)
+        self._clock = clock
+        self._share = share
+        self._new: list[_Waiting] = []
+        self._claims: dict[str, asyncio.Future[Placed]] = {}
+        self._scans: set[asyncio.Task[None]] = set()
+        self._has_window = False  # the window by time is known, or as much of it as memory may hold
+
+    @property
+    def stands(self) -> bool:
+        """Whether its leader epoch goes on."""
+        return self.partition.is_leader and self.partition.leader_epoch == self.epoch
+
+    def add(self, message: OnceMessage) -> "asyncio.Future[Placed]":
+        """A message's place in the log, when it has one; it is not committed then."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Placed] = loop.create_future()
+        if not self._new:
+            loop.call_soon(self._flush)
+        self._new.append(_Waiting(message, future))
+        return future
+
+    def trim(self) -> None:
+        """Forget what is beyond this partition's share of memory, or older than any window."""
+        self.names.trim(self._share(), self._clock.wall_ms() - self._window_ms)
+
+    @property
+    def _window_ms(self) -> int:
+        return self.partition.config.dedup_window_ms or WINDOW_MS
+
+    # --- one turn
+
+    def _flush(self) -> None:
+        new, self._new = self._new, []
+        self.trim()
+        fresh: list[_Waiting] = []
+        unknown: list[_Waiting] = []
+        for waiting in new:
+            message, future = waiting
+            if (claim := self._claims.get(message.id)) is not None:
+                _follow(claim, future)
+                continue
+            if (place := self.names.find(message.id, message.floor)) is not None:
+                _tell(future, Placed(place.offset, place.timestamp_ms, True))
+                continue
+            self._claims[message.id] = future
+            (fresh if self._knows(message.floor) else unknown).append(waiting)
+        self._append(fresh)
+        if unknown:
+            task = asyncio.get_running_loop().create_task(self._look_up(unknown))
+            self._scans.add(task)
+            task.add_done_callback(self._scans.discard)
+
+    def _knows(self, floor: int) -> bool:
+        """Whether memory has every name that counts from this floor on."""
+        if floor == WINDOW:
+            return self._has_window
+        return self.names.knows(max(floor, self.partition.log.start_offset))
+
+    # --- looking into the log
+
+    async def _look_up(self, unknown: list[_Waiting]) -> None:
+        """Find out about names that memory may not have; what is not in the log is appended."""
+        try:
+            look = _Look({waiting.message.id for waiting in unknown}, self._share())
+            start, until = await self._start_of(unknown), self.names.covered
+            await self._scan(look, start, until)
+        except RunnelError as error:
+            self._fail(unknown, error)
+            return
+        except BaseException:
+            self._fail(unknown, NotLeader(f"{self.partition.name}: the look into its log was ended: send again"))
+            raise
+        self._learn(look, start, until, any(waiting.message.floor == WINDOW for waiting in unknown))
+        fresh = []
+        for waiting in unknown:
+            one = look.hits.get(waiting.message.id)
+            if one is not None and one.offset >= waiting.message.floor:
+                self._settle(waiting, Placed(one.offset, one.timestamp_ms, True))
+            else:
+                fresh.append(waiting)
+        self._append(fresh)
+
+    async def _start_of(self, unknown: Sequence[_Waiting]) -> int:
+        floors = [waiting.message.floor for waiting in unknown if waiting.message.floor != WINDOW]
+        log = self.partition.log
+        if len(floors) < len(unknown):
+            first = await log.offset_by_time(self._clock.wall_ms() - self._window_ms)
+            floors.append(self.names.covered if first is None else first.offset)
+        return max(min(floors), log.start_offset)
+
+    async def _scan(self, look: "_Look", start: int, until: int) -> None:
+        log = self.partition.log
+        offset = start
+        while offset < until:
+            offset = max(offset, log.start_offset)
+            data = await log.read(offset, SCAN_BYTES, log.end_offset)
+            if not data:
+                return
+            offset = await log.offload(partial(look.into, data, offset, until))
+
+    def _learn(self, look: "_Look", start: int, until: int, is_window: bool) -> None:
+        """Keep what was found, as far as there is room."""
+        if self.names.covered == until:
+            self.names.extend(
+                max(start, look.complete_from), ((one.id, Place(one.offset, one.timestamp_ms)) for one in look.last)
+            )
+        if is_window and (self.names.covered <= start or self.names.covered >= until or look.complete_from > start):
+            self._has_window = True
+
+    # --- appending
+
+    def _append(self, fresh: list[_Waiting]) -> None:
+        """Append messages of which none is in the log, as few batches."""
+        for part in _parts(fresh):
+            try:
+                self._begin(part)
+            except RunnelError as error:
+                self._fail(part, error)
+
+    def _begin(self, part: list[_Waiting]) -> None:
+        if not self.stands:
+            raise NotLeader(f"{self.partition.name} is not led here in epoch {self.epoch} any more: send again")
+        self.partition.must_have_enough()
+        batch = memoryview(bytearray(encode([_record(n, waiting.message) for n, waiting in enumerate(part)])))
+        begun = self.partition.append(batch, read_header(batch))
+        if isinstance(begun, Appended):
+            self._appended(part, begun)
+        else:
+            begun.add_done_callback(lambda done: self._written(part, done))
+
+    def _written(self, part: list[_Waiting], done: "asyncio.Future[Appended]") -> None:
+        if done.cancelled():
+            self._fail(part, NotLeader(f"{self.partition.name}: the append was ended: send again"))
+        elif (error := done.exception()) is not None:
+            self._fail(part, error)
+        else:
+            self._appended(part, done.result())
+
+    def _appended(self, part: list[_Waiting], appended: Appended) -> None:
+        for offset, waiting in enumerate(part, appended.base_offset):
+            stamp = appended.append_time_ms if appended.append_time_ms >= 0 else waiting.message.timestamp_ms
+            self.names.note(waiting.message.id, Place(offset, stamp))
+            self._settle(waiting, Placed(offset, stamp, False))
+
+    def _settle(self, waiting: _Waiting, placed: Placed) -> None:
+        del self._claims[waiting.message.id]
+        _tell(waiting.future, placed)
+
+    def _fail(self, part: list[_Waiting], error: BaseException) -> None:
+        for waiting in part:
+            del self._claims[waiting.message.id]
+            if not waiting.future.done():
+                waiting.future.set_exception(error)
+
+
+class _Look:
+    """What a look into the log found: the wanted names, and the last ones of all."""
+
+    def __init__(self, wanted: set[str], keep_max: int) -> None:
+        self.wanted = wanted
+        self.hits: dict[str, Named] = {}
+        self.last: deque[Named] = deque(maxlen=keep_max)
+        self.complete_from = 0  # `last` has all that lies at or above
+
+    def into(self, data: bytes | memoryview, start: int, until: int) -> int:
+        """Look at whole batches; where they end. Not on the loop."""
+        for one in named(data, start):
+            if one.offset >= until:
+                break
+            if len(self.last) == self.last.maxlen:
+                self.complete_from = self.last[0].offset + 1 if self.last else one.offset + 1
+            self.last.append(one)
+            if one.id in self.wanted:
+                self.hits[one.id] = one
+        return next_offset(data)
+
+
+def check(message: OnceMessage, partition: Partition) -> None:
+    """Raise unless the topic takes such a message; what it accepted once is not checked again."""
+    if not 0 < len(message.id.encode()) <= ID_BYTES_MAX:
+        raise InvalidRequest(f"a message id has 1 to {ID_BYTES_MAX} bytes, this one has {len(message.id.encode())}")
+    if message.accepted:
+        return
+    size = HEADER_BYTES + _size(message)
+    if size > partition.config.max_message_bytes:
+        raise BatchTooLarge(
+            f"a message of {size} bytes for {partition.name} is above max.message.bytes,"
+            f" {partition.config.max_message_bytes}: send a smaller one, or raise the topic's setting"
+        )
+    if partition.config.compacted and message.key is None:
+        raise InvalidRecord(f"{partition.name} is compacted: every message needs a key")
+
+
+def _tell(future: "asyncio.Future[Placed]", placed: Placed) -> None:
+    if not future.done():
+        future.set_result(placed)
+
+
+def _follow(claim: "asyncio.Future[Placed]", future: "asyncio.Future[Placed]") -> None:
+    """Have one that came later learn what the first one does."""
+
+    def copy(first: "asyncio.Future[Placed]") -> None:
+        if future.done():
+            return
+        if first.cancelled():
+            future.set_exception(NotLeader("the first one of this name was given up: send again"))
+        elif (error := first.exception()) is not None:
+            future.set_exception(error)
+        else:
+            place = first.result()
+            future.set_result(Placed(place.offset, place.timestamp_ms, True))
+
+    claim.add_done_callback(copy)
+
+
+def _record(number: int, message: OnceMessage) -> Record:
+    name = message.id.encode()
+    headers = tuple(message.headers)
+    if not headers or headers[-1] != (MESSAGE_ID, name):
+        headers = (*headers, (MESSAGE_ID, name))
+    return Record(number, message.timestamp_ms, message.key, message.value, headers)
+
+
+def _size(message: OnceMessage) -> int:
+    size = RECORD_BYTES + len(message.key or b"") + len(message.value or b"") + len(message.id) + len(MESSAGE_ID)
+    return size + sum(len(name) + len(value or b"") + 8 for name, value in message.headers)
+
+
+def _parts(fresh: list[_Waiting]) -> list[list[_Waiting]]:
+    parts: list[list[_Waiting]] = []
+    room = 0
+    for waiting in fresh:
+        size = _size(waiting.message)
+        if not parts or size > room:
+            parts.append([])
+            room = BATCH_BYTES
+        parts[-1].append(waiting)
+        room -= size
+    return parts

@@ -118,6 +118,10 @@ class Partitions:
     def __iter__(self) -> Iterator[Partition]:
         return iter(list(self._open.values()))
 
+    def opened(self, key: PartitionKey) -> Partition | None:
+        """The partition if it is open here, whatever its role."""
+        return self._open.get(key)
+
     def find(self, topic: str, number: int) -> Partition:
         """The partition, if this broker leads it; the error says why not."""
         partition = self._by_name.get((topic, number))

@@ -1,0 +1,432 @@
+"""Inboxes: a message to a user is a message of the topic `inbox` whose key is the user.
+
+Rule 1: a user's messages lie in one partition, in the order in which they were kept; an id is the place in it. So
+        whoever resumes behind an id misses none and sees none twice, on whichever broker, in whichever life of it.
+Rule 2: the log is the truth. The index of keys says where to look; where it is behind, the log itself is read.
+Rule 3: any broker is asked; it asks the leader. Waiting costs the leader one call for each broker and partition,
+        however many users wait there.
+Rule 4: a message is told of when it is committed, in both senses: its sender hears its id, its receiver gets it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from runnel.broker.calls import Calls
+from runnel.broker.key_index import KeyIndex, hash_of
+from runnel.broker.mailing import Append, Mailing, NewProducer
+from runnel.broker.messages import Messages
+from runnel.broker.partitions import Partitions
+from runnel.broker.routing import ELSEWHERE
+from runnel.client.partitioner import partition_of_key
+from runnel.cluster.image import Change, Image, Topic
+from runnel.cluster.topic_rules import NewTopic
+from runnel.log.files import Files
+from runnel.model.errors import InvalidRequest, NotLeader, OffsetOutOfRange, RequestTimedOut
+from runnel.model.ids import BrokerId, PartitionKey, TopicId
+from runnel.model.inbox import INBOX_LOOK, INBOX_NEWS, Arrived, Found, Letter, Look, News
+from runnel.model.limits import MIB
+from runnel.model.seams import Clock, Disk
+from runnel.record.records import Record
+from runnel.replica.partition import Partition
+
+INBOX: Final = "inbox"
+PARTITIONS: Final = 8  # of the topic, unless somebody has made it already: brokers that can share the work
+FROM: Final = "runnel-from"  # the header with the sender
+FOLDER: Final = "keys"
+FILES_MAX: Final = 256  # runs that are open
+KEPT_BYTES_MAX: Final = 16 * MIB  # messages that were decoded, for those who come next
+USER_BYTES_MAX: Final = 1024
+LOOK_MS: Final = 30_000  # a new leader may have to read a long log first
+NEWS_MS: Final = 20_000
+WAIT_MS_MAX: Final = 300_000
+PAUSE_S: Final = 0.05
+
+_ID: Final = "%08x%04x%016x"
+ID_CHARS: Final = 28
+
+
+class MessageId(NamedTuple):
+    """The place of a message. As text it has a fixed width, and sorts by offset within a partition."""
+
+    topic: int  # 32 bits of the topic's id: a topic that was made again is another one
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return _ID % self
+
+
+def parse_id(text: str) -> MessageId:
+    try:
+        if len(text) != ID_CHARS or not text.isascii() or not text.isalnum():
+            raise ValueError(text)
+        return MessageId(int(text[:8], 16), int(text[8:12], 16), int(text[12:], 16))
+    except ValueError:
+        raise InvalidRequest(f"{text[:40]!r} is not the id of a message: use one as it came from /receive") from None
+
+
+class Mail(NamedTuple):
+    """A message to a user."""
+
+    message_id: str
+    from_user: str
+    to_user: str
+    message: str
+    timestamp_ms: int
+
+
+class Inbox:
+    """The verbs, on any broker."""
+
+    def __init__(
+        self, partitions: Partitions, calls: Calls, image: Callable[[], Image], *,
+        append: Append, new_producer: NewProducer, make_topic: Callable[[Sequence[NewTopic]], Awaitable[None]],
+        disk: Disk, clock: Clock,
+    ) -> None:  # fmt: skip
+        self._partitions = partitions
+        self._calls = calls
+        self._image = image
+        self._append = append
+        self._new_producer = new_producer
+        self._make_topic = make_topic
+        self._disk = disk
+        self._clock = clock
+        self._files = Files(disk, files_max=FILES_MAX)
+        self._messages = Messages(KEPT_BYTES_MAX)
+        self._indexes: dict[PartitionKey, KeyIndex] = {}
+        self._mailings: dict[PartitionKey, Mailing] = {}
+        self._news: dict[PartitionKey, _RemoteNews] = {}
+        self._topic: Topic | None = None
+        self._ending: set[asyncio.Task[None]] = set()
+        calls.serve(INBOX_LOOK, self._look)
+        calls.serve(INBOX_NEWS, self._tell_news)
+
+    # --- life
+
+    def start(self, image: Image) -> None:
+        self._place(image)
+
+    def follow(self, change: Change) -> None:
+        """The image changed: index what is here now, forget what is not."""
+        self._place(change.after)
+
+    def close(self) -> None:
+        """Answer at once who waits."""
+        for index in self._indexes.values():
+            index.wake_all()
+        for news in self._news.values():
+            news.close()
+
+    async def stop(self) -> None:
+        for mailing in self._mailings.values():
+            mailing.close(RequestTimedOut("the broker stops: the message was not kept, send it to another one"))
+        for index in self._indexes.values():
+            await index.stop()
+        if self._ending:
+            await asyncio.wait(self._ending)
+
+    def _place(self, image: Image) -> None:
+        topic_id = image.names.get(INBOX)
+        self._topic = topic = image.topics[topic_id] if topic_id is not None else None
+        count = 0 if topic is None else len(topic.partitions)
+        keys = [PartitionKey(topic.id, number) for number in range(count)] if topic is not None else []
+        here = {key: partition for key in keys if (partition := self._partitions.opened(key)) is not None}
+        for key in [key for key, index in self._indexes.items() if here.get(key) is not index.partition]:
+            self._end(key, remove=key.topic_id not in image.topics)
+        for key, partition in here.items():
+            if key not in self._indexes:
+                index = KeyIndex(partition, f"{FOLDER}/{key}", self._disk, self._files, self._messages)
+                self._indexes[key] = index
+                index.start()
+        for gone in [key for key in self._mailings if key not in keys]:
+            self._mailings.pop(gone).close(NotLeader("the topic 'inbox' was deleted: nothing of the message was kept"))
+
+    def _end(self, key: PartitionKey, *, remove: bool) -> None:
+        index = self._indexes.pop(key)
+        self._messages.forget(index.partition)
+
+        async def end() -> None:
+            await index.stop()
+            if remove:
+                await index.remove()
+
+        task = asyncio.get_running_loop().create_task(end())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    # --- sending
+
+    def send(self, from_user: str, to_user: str, message: str) -> "Awaitable[MessageId]":
+        """Keep a message; its id, once it is committed."""
+        user = _user(to_user)
+        topic = self._topic
+        if topic is None:
+            return self._send_first(from_user, to_user, message)
+        number = _partition_of(user, len(topic.partitions))
+        headers = ((FROM, from_user.encode()),)
+        placed = self._mailing(PartitionKey(topic.id, number)).put(
+            user, message.encode(), headers, self._clock.wall_ms()
+        )
+        return _id_of(topic, number, placed)
+
+    async def _send_first(self, from_user: str, to_user: str, message: str) -> MessageId:
+        await self._made()
+        return await self.send(from_user, to_user, message)
+
+    def _mailing(self, key: PartitionKey) -> Mailing:
+        mailing = self._mailings.get(key)
+        if mailing is None:
+            mailing = self._mailings[key] = Mailing(key, self._append, self._new_producer)
+        return mailing
+
+    async def _made(self) -> Topic:
+        """The topic, made if it is not there."""
+        if self._topic is None:
+            await self._make_topic([NewTopic(INBOX, PARTITIONS)])
+        if self._topic is None:
+            raise RequestTimedOut("the topic 'inbox' is being made: try again")
+        return self._topic
+
+    # --- receiving
+
+    async def receive(
+        self, user_id: str, last_message_id: str | None, *, wait_ms: int, messages_max: int, bytes_max: int = MIB,
+        over: "asyncio.Future[None] | None" = None,
+    ) -> list[Mail]:  # fmt: skip
+        """The next messages of a user, in order; waits for one if there is none. `over`: nobody wants it any more."""
+        user = _user(user_id)
+        topic = await self._made()
+        number = _partition_of(user, len(topic.partitions))
+        key = PartitionKey(topic.id, number)
+        position = 0 if last_message_id is None else _after(last_message_id, topic, number)
+        loop = asyncio.get_running_loop()
+        end = loop.time() + min(max(wait_ms, 0), WAIT_MS_MAX) / 1000
+        patience = max(end, loop.time() + LOOK_MS / 1000)
+        while True:
+            try:
+                found = await self._ask(Look(*key, user, position, messages_max, bytes_max, LOOK_MS))
+            except ELSEWHERE:
+                if loop.time() + PAUSE_S >= patience:
+                    raise
+                await asyncio.sleep(PAUSE_S)
+                continue
+            left_s = end - loop.time()
+            if found.letters or left_s <= 0 or (over is not None and over.done()):
+                return [_mail(one, topic, number, user_id) for one in found.letters]
+            position = max(position, found.upto)
+            await self._wait(key, hash_of(user), position, left_s, over)
+
+    async def _ask(self, look: Look) -> Found:
+        leader = self._leader(PartitionKey(TopicId(look.topic_id), look.partition))
+        return await self._calls.ask(leader, INBOX_LOOK, look, timeout_ms=LOOK_MS + 5_000)
+
+    def _leader(self, key: PartitionKey) -> BrokerId:
+        return self._image().topic_with_id(key.topic_id).partitions[key.number].leader
+
+    async def _wait(
+        self, key: PartitionKey, key_hash: int, position: int, left_s: float, over: "asyncio.Future[None] | None"
+    ) -> None:
+        """Until there may be something for this user at or above `position`, or the time is up."""
+        index = self._indexes.get(key)
+        source: KeyIndex | _RemoteNews
+        if index is not None and index.partition.is_leader:
+            source = index
+        else:
+            source = self._remote(key)
+        if source.end > position:
+            return
+        waiter = source.waiter(key_hash)
+        try:
+            waits = {waiter} if over is None else {waiter, over}
+            await asyncio.wait(waits, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            source.forget(key_hash, waiter)
+
+    def _remote(self, key: PartitionKey) -> "_RemoteNews":
+        news = self._news.get(key)
+        if news is None or news.over:
+            news = self._news[key] = _RemoteNews(key, self._calls, lambda: self._leader(key))
+        return news
+
+    # --- what a leader is asked
+
+    async def _look(self, look: Look) -> Found:
+        """The first messages of a user from an offset on."""
+        index = self._led(PartitionKey(TopicId(look.topic_id), look.partition))
+        partition = index.partition
+        if look.offset > partition.log.end_offset and partition.settled:
+            raise OffsetOutOfRange(
+                f"{partition.name} ends at {partition.log.end_offset}, what follows {look.offset - 1} was asked for:"
+                " resume behind a message that is there"
+            )
+        key_hash, loop = hash_of(look.user), asyncio.get_running_loop()
+        end = loop.time() + look.timeout_ms / 1000
+        position = look.offset
+        while True:
+            stable = partition.last_stable_offset
+            offsets, upto = await index.find(key_hash, position, look.messages_max)
+            if offsets or upto >= stable:
+                found = await self._read(partition, offsets, upto, look)
+                if found.letters or found.upto >= stable:
+                    return found
+                position = found.upto  # the hash was another key's
+            elif position > upto:
+                return await self._scan(partition, position, stable, look, end)
+            else:
+                await asyncio.wait([index.progress()], timeout=max(0.0, end - loop.time()))
+                if loop.time() >= end:
+                    raise RequestTimedOut(
+                        f"{partition.name} is being indexed, up to {index.end} of {stable} so far: try again"
+                    )
+            partition.must_lead()
+
+    def _led(self, key: PartitionKey) -> KeyIndex:
+        self._partitions.find_by_id(key.topic_id, key.number)  # or why not
+        index = self._indexes.get(key)
+        if index is None:
+            raise NotLeader(f"{INBOX}-{key.number} is just being opened: try again")
+        return index
+
+    async def _read(self, partition: Partition, offsets: list[int], upto: int, look: Look) -> Found:
+        letters: list[Letter] = []
+        size = 0
+        for offset in offsets:
+            if offset < partition.log.start_offset:
+                continue
+            stretch = self._messages.cached(partition, offset) or await self._messages.read(partition, offset, 1)
+            record = stretch.get(offset)
+            if record is not None and record.key == look.user:
+                letters.append(_letter(record))
+                size += len(record.value or b"")
+                if size >= look.bytes_max:
+                    return Found(letters, offset + 1)
+        return Found(letters, upto)
+
+    async def _scan(self, partition: Partition, position: int, stable: int, look: Look, end: float) -> Found:
+        """What the index does not cover yet, out of the log itself."""
+        letters: list[Letter] = []
+        loop = asyncio.get_running_loop()
+        while position < stable and not letters:
+            stretch = await self._messages.read(partition, position)
+            letters = [_letter(one) for one in stretch.since(position) if one.key == look.user][: look.messages_max]
+            if stretch.end <= position or loop.time() >= end:
+                break
+            position = letters[-1].offset + 1 if letters else stretch.end
+            await asyncio.sleep(0)
+        return Found(letters, position)
+
+    async def _tell_news(self, news: News) -> Arrived:
+        index = self._led(PartitionKey(TopicId(news.topic_id), news.partition))
+        if index.end <= news.since:
+            waiter = index.progress()
+            await asyncio.wait([waiter], timeout=min(news.wait_ms, NEWS_MS) / 1000)
+            waiter.cancel()
+        index.partition.must_lead()
+        return Arrived(index.end, index.hashes_since(news.since))
+
+
+class _RemoteNews:
+    """Who of those that wait here got something in a partition that is led elsewhere."""
+
+    def __init__(self, key: PartitionKey, calls: Calls, leader: Callable[[], BrokerId]) -> None:
+        self._key = key
+        self._calls = calls
+        self._leader = leader
+        self._waiting: dict[int, set[asyncio.Future[None]]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self.end = -1  # what is above was not told of yet; at first nothing was
+        self.over = False
+
+    def waiter(self, key_hash: int) -> "asyncio.Future[None]":
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        self._waiting.setdefault(key_hash, set()).add(future)
+        if self._task is None:
+            self._task = loop.create_task(self._run())
+        return future
+
+    def forget(self, key_hash: int, future: "asyncio.Future[None]") -> None:
+        waiting = self._waiting.get(key_hash)
+        if waiting is not None:
+            waiting.discard(future)
+            if not waiting:
+                del self._waiting[key_hash]
+
+    def close(self) -> None:
+        self.over = True
+        if self._task is not None:
+            self._task.cancel()
+        self._wake(None)
+
+    async def _run(self) -> None:
+        """As long as somebody waits. Whatever goes wrong, they look again, and find out."""
+        try:
+            while self._waiting:
+                news = News(*self._key, self.end, NEWS_MS)
+                try:
+                    told = await self._calls.ask(self._leader(), INBOX_NEWS, news, timeout_ms=NEWS_MS + 5_000)
+                except (*ELSEWHERE, RequestTimedOut):
+                    await asyncio.sleep(PAUSE_S)
+                    self._wake(None)
+                    self.end = -1
+                else:
+                    self.end = told.upto
+                    self._wake(told.hashes)
+        finally:
+            self._task = None
+            self.end = -1
+
+    def _wake(self, hashes: list[int] | None) -> None:
+        for key_hash in list(self._waiting) if hashes is None else hashes:
+            for future in list(self._waiting.get(key_hash, ())):
+                if not future.done():
+                    future.set_result(None)
+
+
+@lru_cache(maxsize=65_536)
+def _partition_of(user: bytes, count: int) -> int:
+    """As Kafka's clients choose it for a key: what they send to a user arrives too."""
+    return partition_of_key(user, count)
+
+
+def _user(name: str) -> bytes:
+    user = name.encode()
+    if not 0 < len(user) <= USER_BYTES_MAX:
+        raise InvalidRequest(f"the name of a user has 1 to {USER_BYTES_MAX} bytes, not {len(user)}")
+    return user
+
+
+def _after(text: str, topic: Topic, number: int) -> int:
+    """The offset behind a message of this partition."""
+    place = parse_id(text)
+    if place.topic != _tag(topic) or place.partition != number:
+        raise InvalidRequest(
+            f"{text!r} is not the id of a message to this user: use one that came from /receive for the same user,"
+            " or leave last_message_id out to begin at the first"
+        )
+    return place.offset + 1
+
+
+def _tag(topic: Topic) -> int:
+    return topic.id.int & 0xFFFFFFFF
+
+
+async def _id_of(topic: Topic, number: int, placed: "asyncio.Future[int]") -> MessageId:
+    return MessageId(_tag(topic), number, await placed)
+
+
+def _letter(record: Record) -> Letter:
+    sender = next((value for name, value in record.headers if name == FROM), None)
+    return Letter(record.offset, record.timestamp, sender or b"", record.value or b"")
+
+
+def _mail(letter: Letter, topic: Topic, number: int, user: str) -> Mail:
+    return Mail(
+        str(MessageId(_tag(topic), number, letter.offset)),
+        letter.from_user.decode(errors="replace"),
+        user,
+        letter.message.decode(errors="replace"),
+        letter.timestamp_ms,
+    )

@@ -1,0 +1,367 @@
+"""Where the messages of one key are in a partition: a tail in memory, sorted runs on disk behind it.
+
+Rule 1: the index tells of committed messages alone. It follows the log on every replica, so that a new leader has it.
+Rule 2: it is a function of the log. What it covers begins at or before the log's start and has no gap; a stretch that
+        the log does not have any more in that epoch was cut off, and goes with all that follows it.
+Rule 3: two keys may have one hash: who finds an offset here looks at the message's key.
+Rule 4: memory holds one tail, and one entry of each page of the runs, whatever the backlog.
+Rule 5: whoever waits for a key is woken when a message of it is covered; all are woken when nothing is sure any more.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from crc32c import crc32c
+
+from runnel.broker.messages import Messages, Stretch
+from runnel.log import runs as files
+from runnel.log.files import Files
+from runnel.log.runs import Rotten, Run
+from runnel.model.errors import RunnelError
+from runnel.model.ids import NO_EPOCH
+from runnel.model.seams import Disk
+from runnel.replica.partition import Partition
+from runnel.replica.readers import ENOUGH
+
+TAIL_MAX: Final = 32_768  # messages in memory: a few megabytes, and as many are read again after a restart
+FAN: Final = 8  # runs of about one size that become one
+MERGED_MAX: Final = 1 << 24  # entries of a run that is merged no further: 128 MiB on disk
+RECENT_MAX: Final = 2_000  # messages that other brokers can still be told of one by one
+UNKNOWN: Final = -1  # the generation of a log that was not looked at yet
+PAUSE_S: Final = 1.0  # before the next try, after the disk refused
+
+logger = logging.getLogger("runnel.keys")
+
+
+def hash_of(key: bytes | None) -> int:
+    return crc32c(key or b"")
+
+
+class Tail:
+    """The newest messages: hash -> offsets, ascending."""
+
+    __slots__ = ("count", "end", "epoch", "first", "offsets")
+
+    def __init__(self, first: int) -> None:
+        self.first = self.end = first
+        self.epoch = int(NO_EPOCH)
+        self.count = 0
+        self.offsets: dict[int, list[int]] = {}
+
+    def find(self, key_hash: int, offset: int, limit: int) -> list[int]:
+        return [one for one in self.offsets.get(key_hash, ()) if one >= offset][:limit]
+
+    def entries(self) -> list[int]:
+        """As a run has them."""
+        first = self.first
+        pairs = self.offsets.items()
+        return sorted(key_hash << 32 | offset - first for key_hash, offsets in pairs for offset in offsets)
+
+
+class KeyIndex:
+    """Of one partition, as long as it is open here."""
+
+    def __init__(self, partition: Partition, folder: str, disk: Disk, opened: Files, messages: Messages) -> None:
+        self.partition = partition
+        self._folder = folder
+        self._disk = disk
+        self._files = opened
+        self._messages = messages
+        self._runs: list[Run] = []
+        self._full: Tail | None = None  # is being written
+        self._tail = Tail(0)
+        self._garbage: list[Run] = []  # on the disk, and of no use
+        self._generation = UNKNOWN
+        self._waiting: dict[int, set[asyncio.Future[None]]] = {}
+        self._more = asyncio.Event()
+        self._recent: deque[tuple[int, int]] = deque()  # offset and hash of the newest
+        self._recent_first = 0  # all from here on are there
+        self._reached: set[asyncio.Future[None]] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._tidying: asyncio.Task[None] | None = None
+
+    @property
+    def end(self) -> int:
+        """Everything below is covered, as far as the log has it."""
+        return self._tail.end
+
+    def start(self) -> None:
+        self.partition.watch(self, committed_only=True)
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        self.partition.unwatch(self)
+        tasks = [task for task in (self._task, self._tidying) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        self.wake_all()
+        for run in self._runs:
+            self._files.forget(run.path)
+
+    async def remove(self) -> None:
+        """The partition was deleted: remove what is on the disk."""
+        await self._disk.offload(partial(_remove, self._disk, [self._folder]))
+
+    def grown(self, bytes_added: int) -> None:
+        """There is more to read in the partition; so much more if its role changed that nobody knows how much."""
+        self._more.set()
+        if bytes_added >= ENOUGH:
+            self.wake_all()
+
+    # --- finding
+
+    async def find(self, key_hash: int, offset: int, limit: int) -> tuple[list[int], int]:
+        """The first offsets from `offset` on whose key may be this one, ascending; below what offset these are all."""
+        while True:
+            self._notice()
+            generation, parts, end = self._generation, [*self._runs, self._full, self._tail], self._tail.end
+            found: list[int] = []
+            try:
+                for part in parts:
+                    if part is not None and len(found) < limit and part.end > offset:
+                        found += await self._find_in(part, key_hash, offset, limit - len(found))
+            except FileNotFoundError:
+                continue  # it was merged meanwhile
+            except Rotten as error:
+                self._throw_away(str(error))
+            self._notice()
+            if generation == self._generation:
+                return found, found[-1] + 1 if len(found) >= limit else end
+
+    def _notice(self) -> None:
+        """The log may have changed otherwise than by growing."""
+        if self._generation not in (UNKNOWN, self.partition.log.generation):
+            self._settle()
+
+    async def _find_in(self, part: "Run | Tail", key_hash: int, offset: int, limit: int) -> list[int]:
+        if isinstance(part, Tail):
+            return part.find(key_hash, offset, limit)
+        async with self._files.pinned(part.path) as file:
+
+            def cached(size: int, position: int) -> bytes | memoryview:
+                data = file.read_cached(size, position)
+                if data is None:
+                    raise BlockingIOError
+                return data
+
+            try:
+                return files.find(part, key_hash, offset, limit, cached)
+            except BlockingIOError:
+                return await self._disk.offload(lambda: files.find(part, key_hash, offset, limit, file.read))
+
+    def waiter(self, key_hash: int) -> "asyncio.Future[None]":
+        """A future that ends when a message of such a key is covered from now on, or who waits has to look again."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key_hash, set()).add(future)
+        return future
+
+    def forget(self, key_hash: int, future: "asyncio.Future[None]") -> None:
+        waiting = self._waiting.get(key_hash)
+        if waiting is not None:
+            waiting.discard(future)
+            if not waiting:
+                del self._waiting[key_hash]
+
+    def progress(self) -> "asyncio.Future[None]":
+        """A future that ends when more is covered, or who waits has to look again."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._reached.add(future)
+        future.add_done_callback(self._reached.discard)
+        return future
+
+    def hashes_since(self, offset: int) -> list[int] | None:
+        """The hashes of the keys of messages from `offset` on; None if that is too long ago to be remembered."""
+        recent = self._recent
+        if offset < self._recent_first:
+            return None
+        newest = itertools.takewhile(lambda one: one[0] >= offset, reversed(recent))
+        return list({key_hash for _, key_hash in newest})
+
+    def wake_all(self) -> None:
+        for future in [*(one for some in self._waiting.values() for one in some), *self._reached]:
+            if not future.done():
+                future.set_result(None)
+
+    # --- following the log
+
+    async def _run(self) -> None:
+        """As long as the partition is open. What the disk refuses costs time, never the truth."""
+        while True:
+            try:
+                await self._open()
+                while True:
+                    await self._catch_up()
+                    self._more.clear()
+                    if self._tail.end >= self.partition.last_stable_offset:
+                        await self._more.wait()
+            except (RunnelError, OSError, Rotten) as error:
+                self._throw_away(str(error))
+                await asyncio.sleep(PAUSE_S)
+
+    async def _open(self) -> None:
+        disk, folder = self._disk, self._folder
+        if self._tidying is not None:
+            await asyncio.wait([self._tidying])
+            self._tidying = None
+
+        def load() -> list[Run]:
+            disk.make_dir(folder)
+            return files.load_all(disk, folder)
+
+        self._runs = await disk.offload(load)
+        self._settle()
+
+    async def _catch_up(self) -> None:
+        partition = self.partition
+        while True:
+            self._notice()
+            tail = self._tail
+            if tail.end >= partition.last_stable_offset:
+                break
+            stretch = await self._messages.read(partition, tail.end)
+            if stretch.end <= tail.end or stretch.generation != self._generation:
+                await asyncio.sleep(0)
+                continue
+            self._cover(stretch)
+            if self._tail.count >= TAIL_MAX or self._tail.end - self._tail.first > files.SPAN_MAX // 2:
+                await self._put_away()
+
+    def _cover(self, stretch: Stretch) -> None:
+        """Take note of the messages of a stretch from the tail's end on."""
+        tail, waiting = self._tail, self._waiting
+        offsets, recent = tail.offsets, self._recent
+        for record in stretch.since(tail.end):
+            key_hash = hash_of(record.key)
+            if key_hash in offsets:
+                offsets[key_hash].append(record.offset)
+            else:
+                offsets[key_hash] = [record.offset]
+            tail.count += 1
+            recent.append((record.offset, key_hash))
+            if key_hash in waiting:
+                _wake(waiting[key_hash])
+        while len(recent) > RECENT_MAX:
+            self._recent_first = recent.popleft()[0] + 1
+        tail.end = stretch.end
+        tail.epoch = self.partition.log.epochs.epoch_of(stretch.end - 1)
+        if self._reached:
+            _wake(self._reached)
+
+    def _settle(self) -> None:
+        """The log was opened, cut, trimmed or compacted: keep what it still has (rule 2)."""
+        log = self.partition.log
+        self._generation = log.generation
+        kept = [run for run in self._runs if run.end > log.start_offset]
+        if kept and kept[0].first > log.start_offset:
+            kept = []
+        while kept and not self._is_there(kept[-1].epoch, kept[-1].end):
+            kept.pop()
+        self._garbage += [run for run in self._runs if run not in kept]
+        self._runs = kept
+        if self._full is not None and not self._goes_on(self._full, kept[-1:]):
+            self._full = None
+        before = [self._full] if self._full is not None else kept[-1:]
+        if not self._goes_on(self._tail, before):
+            self._begin(before[-1].end if before else log.start_offset)
+
+    def _goes_on(self, tail: Tail, before: "Sequence[Run | Tail]") -> bool:
+        """Whether a tail follows what is before it, or the start of the log, without a gap, and is still in the log."""
+        begin = before[-1].end if before else self.partition.log.start_offset
+        follows = tail.first == begin if before else tail.first <= begin <= tail.end
+        return follows and (tail.first == tail.end or self._is_there(tail.epoch, tail.end))
+
+    def _is_there(self, epoch: int, end: int) -> bool:
+        """Whether the log still has what was covered: the same epoch at an offset means the same up to there."""
+        log = self.partition.log
+        return end <= log.end_offset and log.epochs.epoch_of(end - 1) == epoch
+
+    def _throw_away(self, why: str) -> None:
+        logger.warning("the index of %s is built again: %s", self.partition.name, why)
+        self._garbage += self._runs
+        self._runs, self._full = [], None
+        self._generation = self.partition.log.generation
+        self._begin(self.partition.log.start_offset)
+
+    def _begin(self, offset: int) -> None:
+        """Cover what is there from an offset on, with a new tail."""
+        self._tail = Tail(offset)
+        self._recent.clear()
+        self._recent_first = offset
+        self._more.set()
+        self.wake_all()
+
+    # --- putting away
+
+    async def _put_away(self) -> None:
+        """The tail is full: begin another one; this one becomes a run, in a thread."""
+        if self._tidying is not None:
+            await asyncio.wait([self._tidying])
+            if error := self._tidying.exception():
+                raise error
+        self._full, self._tail = self._tail, Tail(self._tail.end)
+        self._tidying = asyncio.get_running_loop().create_task(self._tidy(self._full))
+
+    async def _tidy(self, tail: Tail) -> None:
+        """Alone writes and removes runs: a path that is to be removed may be that of a new one later."""
+        await self._remove_garbage()
+        run = await self._disk.offload(partial(_write, self._disk, self._folder, tail))
+        if self._full is tail:
+            self._full = None
+            self._runs.append(run)
+        else:
+            self._garbage.append(run)  # it was cut off meanwhile
+        while some := _mergeable(self._runs):
+            merged = await self._disk.offload(partial(files.merge, self._disk, self._folder, some))
+            at = self._runs.index(some[0]) if some[0] in self._runs else 0
+            if self._runs[at : at + FAN] == some:
+                self._runs[at : at + FAN] = [merged]
+                self._garbage += some
+            else:
+                self._garbage.append(merged)
+        await self._remove_garbage()
+
+    async def _remove_garbage(self) -> None:
+        paths = [run.path for run in self._garbage]
+        self._garbage.clear()
+        for path in paths:
+            self._files.forget(path)
+        await self._disk.offload(partial(_remove, self._disk, paths))
+
+
+def _wake(waiting: "set[asyncio.Future[None]]") -> None:
+    for future in list(waiting):
+        if not future.done():
+            future.set_result(None)
+
+
+def _mergeable(runs: list[Run]) -> list[Run]:
+    """The newest runs of about one size, if there are enough of them to be merged."""
+    for some in _windows(runs):
+        small, large = min(run.count for run in some), max(run.count for run in some)
+        total = sum(run.count for run in some)
+        if large < FAN * max(small, 1) and total <= MERGED_MAX and some[-1].end - some[0].first < files.SPAN_MAX:
+            return some
+    return []
+
+
+def _windows(runs: list[Run]) -> Iterator[list[Run]]:
+    for at in range(len(runs) - FAN, -1, -1):
+        yield runs[at : at + FAN]
+
+
+def _write(disk: Disk, folder: str, tail: Tail) -> Run:
+    return files.write(disk, folder, tail.first, tail.end, tail.epoch, iter([tail.entries()]))
+
+
+def _remove(disk: Disk, paths: list[str]) -> None:
+    for path in paths:
+        with suppress(OSError):
+            disk.remove(path)

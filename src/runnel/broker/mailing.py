@@ -1,0 +1,147 @@
+"""Messages that arrive one by one go into a partition in batches: group commit for doors without batches.
+
+Rule 1: what arrives in one turn of the loop, or while the batch before is on its way, goes as one batch. So a message
+        alone does not wait, and many cost one append and one sync.
+Rule 2: messages of one partition keep the order in which they arrived here.
+Rule 3: a batch is that of an idempotent producer: however often it has to be sent, it is in the log once. When nobody
+        knows what became of one, the next batches are those of another producer.
+Rule 4: what waits is bounded: beyond it, senders are told to come back later.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple, TypeAlias
+
+from runnel.broker.produce import ACKS_ALL, Produced
+from runnel.model.errors import (
+    BatchTooLarge,
+    DuplicateSequence,
+    InvalidProducerEpoch,
+    OutOfOrderSequence,
+    RequestTimedOut,
+    RunnelError,
+    UnknownProducer,
+)
+from runnel.model.ids import PartitionKey, ProducerId
+from runnel.model.limits import KIB, MIB
+from runnel.record.records import Headers, Record, encode
+
+BATCH_BYTES: Final = 256 * KIB  # as many messages as fit: who reads one of them reads the batch
+WAITING_BYTES_MAX: Final = 64 * MIB  # of one partition
+TIMEOUT_MS: Final = 30_000
+OVERHEAD_BYTES: Final = 100  # of a record in a batch, about
+
+Append: TypeAlias = Callable[[PartitionKey, memoryview, int, int], Awaitable[Produced]]
+NewProducer: TypeAlias = Callable[[], Awaitable[ProducerId]]
+
+FORGOTTEN: Final = (OutOfOrderSequence, UnknownProducer, InvalidProducerEpoch, DuplicateSequence)
+
+
+class _Waiting(NamedTuple):
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    size: int
+    done: "asyncio.Future[int]"  # the offset
+
+
+class Mailing:
+    """The messages of one partition that are on their way."""
+
+    def __init__(self, key: PartitionKey, append: Append, new_producer: NewProducer, bytes_max: int = MIB) -> None:
+        self._key = key
+        self._append = append
+        self._new_producer = new_producer
+        self._bytes_max = bytes_max
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[_Waiting] = []
+        self._bytes = 0
+        self._sending: asyncio.Task[None] | None = None
+        self._producer: ProducerId | None = None
+        self._sequence = 0
+
+    @property
+    def idle(self) -> bool:
+        return self._sending is None
+
+    def put(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> "asyncio.Future[int]":
+        """Send a message; its offset, once it is committed."""
+        size = len(key or b"") + len(value or b"") + sum(len(n) + len(v or b"") for n, v in headers) + OVERHEAD_BYTES
+        if size > self._bytes_max:
+            raise BatchTooLarge(f"the message has {size} bytes, {self._bytes_max} are allowed: send a smaller one")
+        if self._bytes + size > WAITING_BYTES_MAX:
+            raise RequestTimedOut(
+                f"{WAITING_BYTES_MAX // MIB} MiB of messages wait to be written already: nothing of this one was kept,"
+                " send it again later"
+            )
+        done: asyncio.Future[int] = self._loop.create_future()
+        self._waiting.append(_Waiting(timestamp_ms, key, value, headers, size, done))
+        self._bytes += size
+        if self._sending is None:
+            self._sending = self._loop.create_task(self._send_all())
+        return done
+
+    def close(self, error: RunnelError) -> None:
+        """The partition is gone: whoever waits hears why."""
+        if self._sending is not None:
+            self._sending.cancel()
+        self._fail(self._waiting, error)
+        self._waiting = []
+
+    async def _send_all(self) -> None:
+        """As long as something waits. The task begins in the next turn of the loop: this one may bring more."""
+        try:
+            while self._waiting:
+                batch = self._take()
+                try:
+                    base = await self._send(batch)
+                except asyncio.CancelledError:
+                    self._fail(batch, RequestTimedOut("the broker stopped meanwhile: the message may be kept, or not"))
+                    raise
+                except RunnelError as error:
+                    self._producer = None
+                    self._fail(batch, error)
+                else:
+                    for place, one in enumerate(batch, base):
+                        if not one.done.done():
+                            one.done.set_result(place)
+        finally:
+            self._sending = None
+
+    def _take(self) -> list[_Waiting]:
+        taken, size = 0, 0
+        for one in self._waiting:
+            if taken and size + one.size > BATCH_BYTES:
+                break
+            taken, size = taken + 1, size + one.size
+        batch, self._waiting = self._waiting[:taken], self._waiting[taken:]
+        self._bytes -= size
+        return batch
+
+    async def _send(self, batch: list[_Waiting]) -> int:
+        """The offset of the first, once all are committed."""
+        while True:
+            if self._producer is None:
+                self._producer, self._sequence = await self._new_producer(), 0
+            data = encode(
+                [Record(n, one.timestamp_ms, one.key, one.value, one.headers) for n, one in enumerate(batch)],
+                producer_id=self._producer, producer_epoch=0, base_sequence=self._sequence,
+            )  # fmt: skip
+            try:
+                produced = await self._append(self._key, memoryview(bytearray(data)), ACKS_ALL, TIMEOUT_MS)
+            except FORGOTTEN:
+                if self._sequence == 0:
+                    raise
+                self._producer = None  # it was silent for so long that it is not known any more
+                continue
+            self._sequence = (self._sequence + len(batch)) % SEQUENCES
+            return produced.base_offset
+
+    def _fail(self, batch: list[_Waiting], error: RunnelError) -> None:
+        for one in batch:
+            if not one.done.done():
+                one.done.set_exception(error)
+
+
+SEQUENCES: Final = 1 << 31  # they begin again at 0 then, as in Kafka's clients

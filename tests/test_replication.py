@@ -48,7 +48,7 @@ from runnel.wire.kafka.error_codes import ErrorCode
 R = TypeVar("R")
 
 LIMIT_S = 60.0
-CONFIG = BrokerConfig(kafka=Address("127.0.0.1", 0), replica_lag_ms=1_000, group_partitions=2)
+CONFIG = BrokerConfig(kafka=Address("127.0.0.1", 0), http=None, replica_lag_ms=1_000, group_partitions=2)
 
 
 NOBODY = PartitionImage(BrokerId(-1), Epoch(-1), Epoch(-1), (), ())

@@ -224,7 +224,7 @@ def test_a_failed_sync_ends_the_broker_and_acknowledges_nothing(tmp_path: Path) 
     """After a failed fsync the kernel may have dropped the pages: whatever is said from then on could be a lie."""
 
     async def main() -> None:
-        config = BrokerConfig(data=str(tmp_path), kafka=Address("127.0.0.1", 0))
+        config = BrokerConfig(data=str(tmp_path), kafka=Address("127.0.0.1", 0), http=None)
         disk = DiskThatCannotSync(str(tmp_path))
         ended: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         machine = Machine(disk, SystemClock(), SystemRng(), lambda: Embedded.open(disk, config.data))

@@ -8,13 +8,13 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvloop
 
 from runnel.broker import identity
 from runnel.broker.broker import Broker
-from runnel.broker.config import Address, BrokerConfig
+from runnel.broker.config import HTTP_BY_DEFAULT, Address, BrokerConfig
 from runnel.cluster.embedded import Embedded
 from runnel.cluster.image import Broker as BrokerImage
 from runnel.cluster.image import Endpoint
@@ -32,6 +32,9 @@ from runnel.shell.clock import SystemClock
 from runnel.shell.disk import RealDisk
 from runnel.shell.memory import LongLived, keep_freed_memory
 from runnel.shell.rng import SystemRng
+
+if TYPE_CHECKING:
+    from runnel.doors.http.serving import HttpDoorway
 
 STOP_GRACE_S = 5.0  # requests under way may answer within it
 LEAVE_S = 10.0  # others may take over what this broker leads within it
@@ -62,7 +65,9 @@ class Server:
         self._on_fatal = on_fatal
         self.broker: Broker
         self.kafka: Address
+        self.http: Address | None = None
         self._listener: FramedListener
+        self._http: HttpDoorway | None = None
         self._metadata: Metadata
         self._identity: Identity
         self._epoch: Epoch
@@ -90,14 +95,23 @@ class Server:
         self._listener = FramedListener(KafkaDoor(self.broker, machine.rng).open, _limits(config), self._on_fatal)
         host, port = await self._bind()
         self.kafka = Address(config.advertise or _reachable(host), port)
-        endpoint = Endpoint(self.kafka.host, port)
-        await self._register(BrokerImage(self.broker.id, {"kafka": endpoint}, config.rack or None))
+        await self._bind_http()
+        await self._register(BrokerImage(self.broker.id, self._listeners(), config.rack or None))
         self._undo.push_async_callback(self._close_logs)
         await self.broker.start()
         await metadata.ready(self.broker.partitions.damaged)
         await self.broker.caught_up()
         self._undo.push_async_callback(self._listener.stop, 0)
         await self._listener.accept()
+        if self._http is not None:
+            self._undo.push_async_callback(self._http.stop, 0)
+            await self._http.accept()
+
+    def _listeners(self) -> dict[str, Endpoint]:
+        listeners = {"kafka": Endpoint(self.kafka.host, self.kafka.port)}
+        if self.http is not None:
+            listeners["http"] = Endpoint(self.http.host, self.http.port)
+        return listeners
 
     async def _register(self, broker: BrokerImage) -> None:
         machine, metadata = self._machine, self._metadata
@@ -126,6 +140,27 @@ class Server:
         self._undo.callback(self._listener.stop_accepting)
         return bound
 
+    async def _bind_http(self) -> None:
+        address = self._config.http
+        if address is None:
+            return
+        from runnel.doors.http.serving import HttpDoorway  # a broker without this door does not pay for its import
+
+        machine = self._machine
+        doorway = HttpDoorway(self.broker, machine.clock, machine.rng, self._on_fatal)
+        try:
+            host, port = await doorway.bind(address.host, address.port)
+        except OSError as error:
+            reason = f"http can't be {str(address)!r}: {error.strerror or error};"
+            if address is not HTTP_BY_DEFAULT:
+                raise InvalidConfig(
+                    f"{reason} allowed is an address of this machine with a free port, or off"
+                ) from None
+            logger.warning("%s the broker serves without HTTP. Give another address with --http HOST:PORT", reason)
+            return
+        self._undo.callback(doorway.stop_accepting)
+        self._http, self.http = doorway, Address(self._config.advertise or _reachable(host), port)
+
     async def _close_logs(self) -> None:
         # A life that was never let in has not told what it lost: the next one must not seem to follow a clean one.
         if await self.broker.stop() and self._metadata.admitted:
@@ -135,8 +170,13 @@ class Server:
         """Stop in order: let others lead, answer what is under way, close the logs."""
         await self._metadata.leave(LEAVE_S)
         self._listener.stop_accepting()
+        if self._http is not None:
+            self._http.stop_accepting()
         self.broker.wake_waiters()
-        await self._listener.stop(STOP_GRACE_S)
+        stops = [self._listener.stop(STOP_GRACE_S)]
+        if self._http is not None:
+            stops.append(self._http.stop(STOP_GRACE_S))
+        await asyncio.gather(*stops)
         await self.abandon()
 
     async def abandon(self) -> None:
@@ -215,7 +255,7 @@ async def _live(config: BrokerConfig, machine: Machine, ending: _Ending, ready: 
     assert server is not None
     await server.start()
     ready(server)
-    again = replace(config, kafka=Address(config.kafka.host, server.kafka.port))  # where clients look for it
+    again = _where_it_was(config, server)
     while server is not None:
         error = await ending.reason
         if error is None:
@@ -228,6 +268,12 @@ async def _live(config: BrokerConfig, machine: Machine, ending: _Ending, ready: 
         server = None  # and all that it held: the next life takes as much
         server = await _begin_again(again, machine, ending)
     return 0
+
+
+def _where_it_was(config: BrokerConfig, server: Server) -> BrokerConfig:
+    """The next life of a broker is where its clients look for it."""
+    http = Address(config.http.host, server.http.port) if config.http is not None and server.http is not None else None
+    return replace(config, kafka=Address(config.kafka.host, server.kafka.port), http=http)
 
 
 async def _begin_again(config: BrokerConfig, machine: Machine, ending: _Ending) -> Server | None:

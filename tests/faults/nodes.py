@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.faults.wall_clock import WallClock
 
 from runnel.dev import zookeeper as real
-from runnel.dev.brokers import ready_address, serve_command
+from runnel.dev.brokers import ready_addresses, serve_command
 
 READY_S = 60.0  # generous: a busy machine may be slow
 POLL_S = 0.02
@@ -164,7 +164,7 @@ class BrokerNode(Node):
             return False
         with self.output.open("rb") as output:
             output.seek(self._born_at)
-            return ready_address(output.read()) is not None
+            return ready_addresses(output.read()) is not None
 
 
 class ZooKeeperNode(Node):

@@ -15,6 +15,7 @@ from runnel.model.topic_config import TopicConfig
 
 ENVIRONMENT_PREFIX = "RUNNEL_"
 EMBEDDED = "embedded"
+OFF = "off"
 ZOOKEEPER = "zookeeper://"
 
 
@@ -35,6 +36,13 @@ def parse_address(text: str) -> Address:
     if not colon or not host or not port.isdigit() or int(port) > 65_535:
         raise ValueError(text)
     return Address(host, int(port))
+
+
+def parse_http(text: str) -> Address | None:
+    return None if text.strip() == OFF else parse_address(text)
+
+
+HTTP_BY_DEFAULT = Address("127.0.0.1", 8080)  # that very object: who names the address insists on it
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +98,9 @@ class BrokerConfig:
     data: str = _setting("data", "data", str, "a folder", "where everything is kept", "log.dir")
     kafka: Address = _setting(
         "kafka", Address("127.0.0.1", 9092), parse_address, "HOST:PORT", "address of the Kafka door", "listeners"
+    )
+    http: Address | None = _setting(
+        "http", HTTP_BY_DEFAULT, parse_http, "HOST:PORT, or off", "address of the HTTP door"
     )
     advertise: str = _setting(
         "advertise",
@@ -163,8 +174,15 @@ class BrokerConfig:
         "a transactional id that nobody uses is forgotten after so long",
         "transactional.id.expiration.ms",
     )  # fmt: skip
+    queue_partitions: int = _int(
+        "queue-partitions", 16, 1, 1_000, "partitions of the topic that keeps the state of queues",
+        "share.coordinator.state.topic.num.partitions",
+    )  # fmt: skip
     request_bytes_max: int = _int(
         "request-bytes-max", FRAME_BYTES_MAX, 1024, FRAME_BYTES_MAX, "largest request", "socket.request.max.bytes"
+    )
+    http_body_bytes_max: int = _int(
+        "http-body-bytes-max", 16 * MIB, 1024, FRAME_BYTES_MAX, "largest body of an HTTP request"
     )
     inflight_bytes_max: int = _int(
         "inflight-bytes-max", 256 * MIB, MIB, 2**40, "bytes of requests under way, all connections together",

@@ -20,6 +20,7 @@ LOOK_S = 0.25  # between two looks at the processes
 ASK_S = 1.0  # between two looks at the cluster
 ASK_REST = 10  # with very many partitions: rest so many times as long as a look took
 ASK_TIMEOUT_MS = 3_000
+HTTP_PORT = 8080
 
 EXAMPLES = """
 runnel dev                                        ZooKeeper and three brokers, on ports 9092 to 9094
@@ -49,7 +50,13 @@ runnel cluster status                             and look at it
     show_default=True,
     help="Of the first broker; the others follow. 0: any that are free.",
 )
-def dev(brokers: int, zookeeper: str | None, data: Path, port: int) -> int:
+@click.option(
+    "--http-port",
+    metavar="N",
+    type=click.IntRange(0, 65_500),
+    help="Of the first broker's HTTP door; the others follow.  [default: 8080; with --port 0: any]",
+)
+def dev(brokers: int, zookeeper: str | None, data: Path, port: int, http_port: int | None) -> int:
     """Run a cluster on this machine: a ZooKeeper and several brokers, on loopback only.
 
     They are started together and end together, with Ctrl-C. A broker that dies is shown, not restarted: kill some, and
@@ -57,7 +64,9 @@ def dev(brokers: int, zookeeper: str | None, data: Path, port: int) -> int:
     """
     from runnel.cli.dev_view import screen
 
-    plan = Plan(brokers, data.resolve(), port, zookeeper.removeprefix("zookeeper://") if zookeeper else None)
+    store = zookeeper.removeprefix("zookeeper://") if zookeeper else None
+    by_default = HTTP_PORT if port else 0
+    plan = Plan(brokers, data.resolve(), port, by_default if http_port is None else http_port, store)
     with screen() as shown:
         return asyncio.run(_run(plan, shown))
 

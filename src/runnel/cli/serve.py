@@ -15,8 +15,8 @@ from runnel.server import Server, run
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 
 EXAMPLES = """
-runnel serve                                      on 127.0.0.1:9092, data in ./data
-runnel serve --data /var/lib/runnel --kafka 127.0.0.1:9192
+runnel serve                                      on 127.0.0.1:9092 and :8080, data in ./data
+runnel serve --data /var/lib/runnel --kafka 127.0.0.1:9192 --http 127.0.0.1:8081
 runnel serve --store zookeeper://127.0.0.1:2181/runnel --broker-id 2 --kafka 127.0.0.1:9292 --data data2
 RUNNEL_DEFAULT_PARTITIONS=4 runnel serve --config runnel.toml
 """
@@ -29,6 +29,7 @@ RUNNEL_DEFAULT_PARTITIONS=4 runnel serve --config runnel.toml
 )
 @click.option("--data", metavar="DIR", help="Where everything is kept.  [default: data]")
 @click.option("--kafka", metavar="HOST:PORT", help="Address of the Kafka door.  [default: 127.0.0.1:9092]")
+@click.option("--http", metavar="HOST:PORT", help="Address of the HTTP door, or off.  [default: 127.0.0.1:8080]")
 @click.option("--advertise", metavar="HOST", help="Host that clients are told to connect to.")
 @click.option("--broker-id", metavar="N", help="This broker's number in its cluster.  [default: 1]")
 @click.option("--store", metavar="WHERE", help="embedded, or zookeeper://HOST:PORT,...[/PATH].  [default: embedded]")
@@ -59,11 +60,20 @@ def _announce(server: Server) -> None:
     click.echo(
         f"runnel: broker {server.broker.id} is ready\n"
         f"  kafka    {address}      (bootstrap.servers={address})\n"
+        f"  http     {_http(server)}\n"
         f"  data     {server.broker.config.data}\n"
         f"  try      echo hello | {command} produce -b {address} greetings\n"
         f"           {command} consume -b {address} greetings -e"
     )
     sys.stdout.flush()
+
+
+def _http(server: Server) -> str:
+    if server.http is not None:
+        return f"http://{server.http}      (what there is: http://{server.http}/docs)"
+    if server.broker.config.http is None:
+        return "off"
+    return f"off: {server.broker.config.http} is taken; give another address with --http HOST:PORT"
 
 
 def _command() -> str:

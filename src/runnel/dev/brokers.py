@@ -3,16 +3,26 @@
 import re
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
-_READY = re.compile(rb"^ +kafka +(\S+) .*\n", re.MULTILINE)
+ANY_PORT = "127.0.0.1:0"
+_READY = re.compile(rb"^ +kafka +(\S+) .*\n +http +(?:http://)?(\S+).*\n", re.MULTILINE)
+
+
+class Ready(NamedTuple):
+    """Where clients are let in."""
+
+    kafka: str
+    http: str  # HOST:PORT, or off
 
 
 def serve_command(data: Path, kafka: str, *options: str) -> list[str]:
-    """`runnel serve` with the Python that runs this."""
-    return [sys.executable, "-m", "runnel.cli.main", "serve", "--data", str(data), "--kafka", kafka, *options]
+    """`runnel serve` with the Python that runs this; the HTTP door is anywhere, unless the options say where."""
+    serve = [sys.executable, "-m", "runnel.cli.main", "serve", "--data", str(data), "--kafka", kafka]
+    return [*serve, "--http", ANY_PORT, *options]
 
 
-def ready_address(printed: bytes) -> str | None:
+def ready_addresses(printed: bytes) -> Ready | None:
     """Where clients are let in, once the broker has printed it."""
     found = _READY.search(printed)
-    return found[1].decode() if found else None
+    return Ready(found[1].decode(), found[2].decode().rstrip(":")) if found else None

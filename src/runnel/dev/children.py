@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 
-from runnel.dev.brokers import ready_address, serve_command
+from runnel.dev.brokers import ready_addresses, serve_command
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _LOG_PREFIX = re.compile(r"^(\S+ \S+ [A-Z]+ +|runnel: )")
@@ -36,6 +36,7 @@ class BrokerChild:
     def __init__(self, number: int, folder: Path, kafka: str, options: Sequence[str]) -> None:
         self.number = number
         self.address = kafka
+        self.http = ""  # HOST:PORT once it serves, or off
         self.log = folder / f"broker-{number}.log"
         self.command = serve_command(folder / f"broker-{number}", kafka, "--broker-id", str(number), *options)
         self.state = State.STARTING
@@ -59,8 +60,8 @@ class BrokerChild:
             return self.state
         if self.process.poll() is not None:
             self.state = State.ENDED
-        elif self.state is State.STARTING and (address := ready_address(self._written())):
-            self.address = address
+        elif self.state is State.STARTING and (ready := ready_addresses(self._written())):
+            self.address, self.http = ready
             self.state = State.SERVING
         return self.state
 

@@ -38,6 +38,7 @@ class Plan:
     brokers: int
     data: Path
     port: int  # of the first broker; 0 lets the system choose them all
+    http_port: int = 0  # the same for HTTP
     zookeeper: str | None = None  # HOST:PORT,...[/PATH] of one that runs already
 
 
@@ -98,7 +99,8 @@ class DevCluster:
         settings.write_text(_settings(self.plan.brokers))
         for number in range(1, self.plan.brokers + 1):
             port = self.plan.port + number - 1 if self.plan.port else 0
-            options = ["--store", store, "--config", str(settings)]
+            http = self.plan.http_port + number - 1 if self.plan.http_port else 0
+            options = ["--store", store, "--config", str(settings), "--http", f"{HOST}:{http}"]
             child = BrokerChild(number, self.plan.data, f"{HOST}:{port}", options)
             self.brokers.append(child)
             child.start()
@@ -112,7 +114,7 @@ class DevCluster:
             for child in [child for child in waiting if child.look() is not State.STARTING]:
                 if child.state is State.ENDED:
                     raise DevFailed(f"broker {child.number} did not start: {child.how_it_ended()} (log: {child.log})")
-                self._tell(f"broker {child.number} is ready on {child.address}")
+                self._tell(f"broker {child.number} is ready on {child.address}, HTTP on {child.http}")
                 waiting.remove(child)
             if waiting and time.monotonic() > deadline:
                 raise DevFailed(f"broker {waiting[0].number} was not ready after {READY_S:.0f} s: see {waiting[0].log}")

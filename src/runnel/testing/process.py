@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from runnel.dev.brokers import ready_address, serve_command
+from runnel.dev.brokers import Ready, ready_addresses, serve_command
 
 READY_S = 60.0  # generous: a busy machine may be slow, a broken broker ends at once
 
@@ -24,24 +24,26 @@ class BrokerProcess:
         self._port = port
         self._process: subprocess.Popen[bytes] | None = None
         self.kafka = ""
+        self.http = ""  # HOST:PORT of the HTTP door
 
     def start(self) -> None:
         """Start, or start again on the same port, and wait until clients are let in."""
-        command = serve_command(self.data, self.kafka or f"127.0.0.1:{self._port}", *self._options)
+        where = ["--http", self.http] if self.http else []
+        command = serve_command(self.data, self.kafka or f"127.0.0.1:{self._port}", *where, *self._options)
         errors = (self.data.parent / f"{self.data.name}.stderr").open("a")
         with errors:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=self._environment)
-        self.kafka = self._address()
+        self.kafka, self.http = self._addresses()
 
-    def _address(self) -> str:
+    def _addresses(self) -> Ready:
         """Where clients are let in, out of what the broker prints when it is ready."""
         output = self.process.stdout
         assert output is not None
         printed = b""
         while select.select([output], [], [], READY_S)[0] and (piece := os.read(output.fileno(), 4096)):
             printed += piece
-            if address := ready_address(printed):
-                return address
+            if addresses := ready_addresses(printed):
+                return addresses
         raise RuntimeError(f"the broker did not become ready:\n{self.errors()}")
 
     def errors(self) -> str:

@@ -144,7 +144,8 @@ class Swarm:
     def broker(self, number: int, address: Address) -> BrokerConfig:
         """The settings of one broker."""
         return BrokerConfig(
-            data="data", kafka=address, broker_id=number, topic=self.topic, session_ms=int(self.session_s * 1000),
+            data="data", kafka=address, http=None, broker_id=number, topic=self.topic,
+            session_ms=int(self.session_s * 1000),
             group_partitions=2, transaction_partitions=2, group_initial_delay_ms=50, housekeeping_ms=1_500,
             replica_lag_ms=self.replica_lag_ms, replica_fetch_wait_ms=self.replica_wait_ms,
             replica_fetch_bytes_max=self.replica_bytes_max, replica_fetchers=1 + (self.brokers > 3),

@@ -1,0 +1,175 @@
+"""The application: addresses to operations, errors to problems.
+
+Rule 1: a body is counted while it arrives; what is above the limit is refused then, not when it is all there.
+Rule 2: the bodies of all requests under way are bounded together.
+Rule 3: a page of another site gets nothing done, though a browser would send its requests here.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from runnel.doors.http.call import Call
+from runnel.doors.http.door import HttpDoor
+from runnel.doors.http.operation import SOCKET, Operation, Reply, Stream
+from runnel.doors.http.problems import (
+    PROBLEM_JSON,
+    BodyTooLarge,
+    CrossOrigin,
+    MethodNotAllowed,
+    NoSuchPath,
+    PeerGone,
+    TooBusy,
+    headers_of,
+    problem_of,
+)
+from runnel.doors.http.routes import Found, Routes
+from runnel.doors.http.socket import Socket
+from runnel.model.errors import RunnelError
+from runnel.net.http import Receive, Scope, Send
+
+ENCODER: Final = msgspec.json.Encoder()
+JSON_TYPE: Final = (b"content-type", b"application/json")
+NO_CONTENT: Final = 204
+
+
+class HttpApp:
+    """What the listener hands requests to."""
+
+    def __init__(self, door: HttpDoor, operations: Iterable[Operation]) -> None:
+        self._door = door
+        self._routes = Routes(operations)
+        self._held = 0  # bytes of bodies under way
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._answer(scope, receive, send)
+        else:
+            await self._converse(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = scope["method"]
+        try:
+            found = self._routes.find(scope["raw_path"])
+            operation = found.methods.get(method) if found is not None else None
+            if found is None or operation is None:
+                operation = _other(method, found, scope["path"])
+            call = Call(self._door, scope)
+            if b"origin" in call.headers:
+                _check_origin(call)
+            result = await self._run(operation, call, found.values if found else [], receive)
+        except PeerGone:
+            return
+        except RunnelError as error:
+            await _send_problem(send, error)
+            return
+        if isinstance(result, Stream):
+            await _send_stream(send, call, result)
+        elif isinstance(result, Reply):
+            kind = (b"content-type", result.content_type.encode())
+            await _send(send, result.status, [kind, *result.headers], result.content)
+        elif result is None:
+            await _send(send, NO_CONTENT, [], b"")
+        else:
+            await _send(send, operation.status, [JSON_TYPE], ENCODER.encode(result))
+
+    async def _run(self, operation: Operation, call: Call, values: list[str], receive: Receive) -> Any:
+        query = call.scope["query_string"]
+        if not operation.wants_body:
+            return await operation.bind(call, values, query, b"")
+        body = await self._body(call, receive)
+        try:
+            return await operation.bind(call, values, query, body)
+        finally:
+            self._held -= len(body)
+
+    async def _body(self, call: Call, receive: Receive) -> bytes:
+        """The whole body; its bytes are counted as held until the caller gives them back."""
+        limit = self._door.body_bytes_max
+        announced = call.headers.get(b"content-length", b"")
+        if announced.isdigit() and int(announced) > limit:
+            raise _too_large(limit)
+        parts: list[bytes] = []
+        size = 0
+        try:
+            while True:
+                message = await receive()
+                if message["type"] != "http.request":
+                    raise PeerGone("the client went away while it sent its request")
+                part = message["body"]
+                size += len(part)
+                self._hold(len(part))
+                if size > limit:
+                    raise _too_large(limit)
+                if not message["more_body"]:
+                    return b"".join((*parts, part)) if parts else part
+                parts.append(part)
+        except BaseException:
+            self._held -= size
+            raise
+
+    def _hold(self, size: int) -> None:
+        self._held += size
+        if self._held > self._door.bodies_bytes_max and self._held > size:
+            raise TooBusy("the requests under way hold as many bytes as they may: try again in a moment")
+
+    async def _converse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        socket = Socket(receive, send)
+        try:
+            found = self._routes.find(scope["raw_path"])
+            operation = found.methods.get(SOCKET) if found is not None else None
+            if found is None or operation is None:
+                raise NoSuchPath(f"there is no WebSocket at {scope['path']}: see /docs")
+            call = Call(self._door, scope)
+            _check_origin(call)
+            await operation.bind(call, found.values, scope["query_string"], b"", socket=socket)
+        except PeerGone:
+            return
+        except RunnelError as error:
+            await socket.fail(error)
+        else:
+            await socket.close()
+
+
+def _other(method: str, found: Found | None, path: str) -> Operation:
+    """What serves a method that has no operation of its own; raises if nothing does."""
+    if found is None or not (methods := [name for name in found.methods if name != SOCKET]):
+        raise NoSuchPath(f"there is nothing at {path}: see /docs for what there is")
+    if method == "HEAD" and "GET" in found.methods:
+        return found.methods["GET"]
+    allowed = [*methods, *(["HEAD"] if "GET" in methods else [])]
+    raise MethodNotAllowed(f"{path} does not take {method}, but {', '.join(allowed)}", allowed=allowed)
+
+
+def _check_origin(call: Call) -> None:
+    origin, host = call.header("origin"), call.header("host")
+    if origin is not None and origin.partition("://")[2] != host:
+        raise CrossOrigin(f"a page of {origin} may not call {host}")
+
+
+def _too_large(limit: int) -> BodyTooLarge:
+    return BodyTooLarge(f"the body is above {limit} bytes, which is the most (http-body-bytes-max)")
+
+
+async def _send(send: Send, status: int, headers: list[tuple[bytes, bytes]], content: bytes) -> None:
+    if status != NO_CONTENT:
+        headers.append((b"content-length", b"%d" % len(content)))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": content})
+
+
+async def _send_problem(send: Send, error: RunnelError) -> None:
+    problem = problem_of(error)
+    headers = [(b"content-type", PROBLEM_JSON), *headers_of(error, problem.status)]
+    await _send(send, problem.status, headers, ENCODER.encode(problem))
+
+
+async def _send_stream(send: Send, call: Call, stream: Stream) -> None:
+    kind = (b"content-type", stream.content_type.encode())
+    await send({"type": "http.response.start", "status": 200, "headers": [kind, *stream.headers]})
+    async for chunk in stream.chunks:
+        if call.peer.over:
+            break
+        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})

@@ -1,0 +1,37 @@
+"""The door as the server starts and stops it: its operations behind a listener."""
+
+from collections.abc import Callable
+
+from runnel.broker.broker import Broker
+from runnel.doors.http import health
+from runnel.doors.http.app import HttpApp
+from runnel.doors.http.door import HttpDoor
+from runnel.doors.http.operation import OPERATIONS
+from runnel.model.seams import Clock, Rng
+from runnel.net.http import HttpLimits, HttpListener
+
+RESOURCES = (health,)  # importing one is what adds its operations
+
+
+class HttpDoorway:
+    """One listener with the door behind it."""
+
+    def __init__(self, broker: Broker, clock: Clock, rng: Rng, on_fatal: Callable[[BaseException], None]) -> None:
+        self.door = HttpDoor(broker, clock, rng)
+        config = broker.config
+        limits = HttpLimits(connections_max=config.connections_max, idle_s=config.idle_ms / 1000)
+        self._listener = HttpListener(HttpApp(self.door, OPERATIONS), limits, on_fatal)
+        self.door.listener = self._listener
+
+    async def bind(self, host: str, port: int) -> tuple[str, int]:
+        return await self._listener.bind(host, port)
+
+    async def accept(self) -> None:
+        await self._listener.accept()
+
+    def stop_accepting(self) -> None:
+        self.door.stopping = True
+        self._listener.stop_accepting()
+
+    async def stop(self, grace_s: float) -> None:
+        await self._listener.stop(grace_s)

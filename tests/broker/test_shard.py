@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from runnel.broker.internal import ImageTopics
+from runnel.broker.journal import PartitionJournal
 from runnel.broker.shard import Shard
 from runnel.cluster.image import Image, Partition, Topic
 from runnel.groups.shard import GroupShard
@@ -43,7 +44,10 @@ class Rig:
         )  # fmt: skip
         await self.replica.apply(PLACED)
         self.shard = Shard(
-            self.replica, lambda: GroupShard(GroupConfig(), SeededRng(1)), lambda: ImageTopics(IMAGE), SystemClock()
+            PartitionJournal(self.replica, SystemClock()),
+            lambda: GroupShard(GroupConfig(), SeededRng(1)),
+            lambda: ImageTopics(IMAGE),
+            SystemClock(),
         )
         await self.shard.load()
 
@@ -244,7 +248,10 @@ def test_a_coordinator_begins_when_all_that_its_leader_found_is_committed(tmp_pa
         rig.replica.high_watermark = Offset(0)  # as a follower that was never told knows it
         await rig.replica.apply(both)
         next_one = Shard(
-            rig.replica, lambda: GroupShard(GroupConfig(), SeededRng(1)), lambda: ImageTopics(IMAGE), SystemClock()
+            PartitionJournal(rig.replica, SystemClock()),
+            lambda: GroupShard(GroupConfig(), SeededRng(1)),
+            lambda: ImageTopics(IMAGE),
+            SystemClock(),
         )
         next_one.open()
         await a_few_turns()

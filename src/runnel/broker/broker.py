@@ -20,9 +20,12 @@ from runnel.broker.forwarding import GROUP, TRANSACTION, Forwarding
 from runnel.broker.gate import Gate
 from runnel.broker.groups import Groups
 from runnel.broker.housekeeping import Housekeeping, LeaderBalance
-from runnel.broker.internal import GROUPS, INTERNAL, TRANSACTIONS, internal_topic
+from runnel.broker.inbox import Inbox
+from runnel.broker.internal import GROUPS, INTERNAL, QUEUES, TRANSACTIONS, internal_topic
 from runnel.broker.isr import InSync
+from runnel.broker.keepers import Keepers
 from runnel.broker.markers import MarkerSender
+from runnel.broker.once import Once
 from runnel.broker.partitions import Partitions
 from runnel.broker.peers import Peers
 from runnel.broker.produce import Producing
@@ -41,6 +44,7 @@ from runnel.cluster.image import Change, Image, Topic
 from runnel.cluster.metadata import Metadata
 from runnel.cluster.topic_rules import NewPartitions, NewTopic
 from runnel.groups.values import GroupConfig
+from runnel.model.calls import MAKE_INTERNAL, MakeInternal, Nothing
 from runnel.model.errors import InvalidTopicName, RunnelError, TopicAlreadyExists, UnknownTopic
 from runnel.model.ids import BrokerId, Offset, PartitionKey, ProducerId, TopicId
 from runnel.model.limits import topic_name_problem
@@ -70,7 +74,10 @@ class Broker:
         )  # fmt: skip
         self._peers = Peers(self.id)
         self.calls = Calls(self.id, self._peers)
+        self.once = Once(self.id, self.partitions, self.calls, self._newest, clock, rng)
         self._coordinate(config, clock, rng)
+        self.keepers = Keepers(self.partitions, self.calls, clock, rng, lambda: self.make_internal(QUEUES))
+        self.calls.serve(MAKE_INTERNAL, self._make_internal_here)
         self.forwarding = Forwarding(self.id, self._peers, metadata, rng)
         self._in_sync = InSync(
             self.id, self.partitions, self._newest, self.forwarding.alter_partitions, clock,
@@ -87,6 +94,11 @@ class Broker:
         self.produce = producing.produce
         self.forward_produce = Routing(self.partitions, producing, self._peers, self._newest, rng).produce
         self.fetch = self._fetching.fetch
+        self.inbox = Inbox(
+            self.partitions, self.calls, self._newest,
+            append=self.forward_produce, new_producer=self.new_producer_id, make_topic=self.create_missing,
+            disk=disk, clock=clock,
+        )  # fmt: skip
         self._housekeeping = Housekeeping(
             self.partitions, self._try_again,
             every_ms=config.housekeeping_ms, producer_expiry_ms=config.producer_expiry_ms, on_fatal=on_fatal,
@@ -128,6 +140,8 @@ class Broker:
         await self.partitions.start(image)
         self.groups.start(image)
         self.transactions.start(image)
+        self.inbox.start(image)
+        self.keepers.start(image)
         self._housekeeping.start()
         self._leader_balance.start()
         self._in_sync.start()
@@ -142,10 +156,13 @@ class Broker:
         self.followers.close()
         self.groups.close()
         self.transactions.close()
+        self.keepers.close()
         self.gate.close()
+        self.inbox.close()
 
     async def stop(self) -> bool:
         """Close every log; returns whether all of them could be closed cleanly."""
+        await self.inbox.stop()
         await self._replication.close()
         await self._in_sync.stop()
         await self._damages.stop()
@@ -200,6 +217,8 @@ class Broker:
             self._place(changed)
             self.groups.follow(change)
             self.transactions.follow(change)
+            self.inbox.follow(change)
+            self.keepers.follow(change)
             self._seen.reach(change.after)
             if change.delta.deleted:
                 self._removal.look()
@@ -215,6 +234,7 @@ class Broker:
         self._place(await self.partitions.try_again())
         self.groups.shards.open()
         self.transactions.shards.open()
+        self.keepers.shards.open()
 
     def _followed(self, task: "asyncio.Task[None]") -> None:
         self._follower = None
@@ -309,6 +329,10 @@ class Broker:
             for name in dict.fromkeys(names)
             if name not in self.image.names and not topic_name_problem(name) and not self.is_internal(name)
         ]
+        await self.create_missing(missing)
+
+    async def create_missing(self, missing: Sequence[NewTopic]) -> None:
+        """Create topics as they are described, on whichever broker that can be done, if they are not there."""
         if not missing:
             return
         results: Sequence[object]
@@ -348,11 +372,31 @@ class Broker:
         if name in self.image.names:
             return
         if self.forwarding.is_ours:
-            topic = internal_topic(name, self._newest(), partitions)
-            _report_failures([topic], await self.metadata.create_topics([topic]))
+            await self._create_internal(name, partitions)
         else:
             await self.forwarding.find_coordinator(key, key_type)  # the controller makes it
         await self._seen.until(lambda image: name in image.names)
+
+    async def make_internal(self, name: str) -> None:
+        """Have one of the topics made that are no coordinators' by Kafka's lights, if it is not there."""
+        if name in self.image.names:
+            return
+        if self.forwarding.is_ours:
+            await self._make_internal_here(MakeInternal(name))
+        else:
+            await self.forwarding.call(MAKE_INTERNAL, MakeInternal(name))
+        await self._seen.until(lambda image: name in image.names)
+
+    async def _make_internal_here(self, request: MakeInternal) -> Nothing:
+        partitions = {QUEUES: self.config.queue_partitions}
+        if request.topic not in partitions:
+            raise InvalidTopicName(f"topic {request.topic!r} is none that brokers make for themselves")
+        await self._create_internal(request.topic, partitions[request.topic])
+        return Nothing()
+
+    async def _create_internal(self, name: str, partitions: int) -> None:
+        topic = internal_topic(name, self._newest(), partitions)
+        _report_failures([topic], await self.metadata.create_topics([topic]))
 
     async def new_producer_id(self) -> ProducerId:
         """A number that no other producer has had or will have."""

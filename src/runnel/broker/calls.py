@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from runnel.broker.peers import Peers
-from runnel.client.errors import error_of
+from runnel.client.calls import question, result
 from runnel.model.calls import Failure, Verb
 from runnel.model.errors import InvalidRequest, RequestTimedOut, RunnelError, UnsupportedVersion, error_named
 from runnel.model.ids import BrokerId
@@ -74,13 +74,11 @@ class Calls:
 
     async def _ask_other(self, broker: BrokerId, verb: Verb[Q, A], request: Q, timeout_ms: int) -> A:
         await asyncio.sleep(0)  # a request that was answered at once until now goes on in a task: timeouts need one
-        sent = m.RunnelCallRequest(name=verb.name, body=msgspec.msgpack.encode(request))
+        asked = question(verb, request)
         async with self._lane(broker, verb, timeout_ms) as lane:
             reply = m.RunnelCallResponse
-            got = await self._peers.ask(broker, Api.RUNNEL_CALL, sent, reply, timeout_ms=timeout_ms, lane=lane)
-        if got.error_code:
-            raise error_from(got, verb.name, f"broker {broker}")
-        return msgspec.msgpack.decode(got.body, type=verb.answer)
+            got = await self._peers.ask(broker, Api.RUNNEL_CALL, asked, reply, timeout_ms=timeout_ms, lane=lane)
+        return result(verb, got, f"broker {broker}")
 
     @asynccontextmanager
     async def _lane(self, broker: BrokerId, verb: Verb[Any, Any], timeout_ms: int) -> AsyncIterator[str]:
@@ -112,12 +110,6 @@ class _Lanes:
     def next(self) -> int:
         self._made += 1
         return self._made
-
-
-def error_from(answer: m.RunnelCallResponse, name: str, broker: str) -> RunnelError:
-    """The error that an answer tells of: of the same class, or of the one that its code stands for."""
-    same = error_named(answer.error_name, answer.error_message)
-    return same or error_of(answer.error_code, action=f"call {name}", broker=broker, message=answer.error_message)
 
 
 def failure_of(error: RunnelError | None) -> Failure | None:

@@ -9,12 +9,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from runnel.broker.peers import Peers
+from runnel.client.calls import question, result
 from runnel.client.errors import BrokerUnreachable, check, error_of
 from runnel.cluster.image import NO_LEADER
 from runnel.cluster.image import Partition as PartitionImage
 from runnel.cluster.isr_changes import IsrChange
 from runnel.cluster.metadata import Metadata
 from runnel.cluster.topic_rules import NewTopic
+from runnel.model.calls import Verb
 from runnel.model.errors import NotController, RequestTimedOut, RetriableError, RunnelError
 from runnel.model.ids import BrokerId, Epoch, PartitionKey, TopicId
 from runnel.model.seams import Rng
@@ -26,6 +28,8 @@ PAUSE_MS: Final = 50
 GROUP: Final = 0  # what a coordinator keeps, as FindCoordinator numbers it
 TRANSACTION: Final = 1
 
+A = TypeVar("A")
+Q = TypeVar("Q")
 R = TypeVar("R")
 
 
@@ -76,6 +80,12 @@ class Forwarding:
         await asyncio.sleep(pause_s)
 
     # --- verbs
+
+    async def call(self, verb: Verb[Q, A], request: Q, *, timeout_ms: int = TIMEOUT_MS) -> A:
+        """Put a call to the controller."""
+        asked = question(verb, request)
+        got = await self.ask_controller(Api.RUNNEL_CALL, asked, m.RunnelCallResponse, timeout_ms=timeout_ms)
+        return result(verb, got, "the controller")
 
     async def create_topics(self, specs: Sequence[NewTopic]) -> list[RunnelError | None]:
         """Let the controller create topics; for each, why not, if it did not."""

@@ -20,6 +20,7 @@ from runnel.broker.admission import Closed, Gate
 from runnel.broker.asking import Questions
 from runnel.broker.heard import Heard
 from runnel.broker.internal import GROUPS, TRANSACTIONS, ImageTopics
+from runnel.broker.journal import PartitionJournal
 from runnel.broker.partitions import Partitions
 from runnel.broker.shard import Shard
 from runnel.broker.shards import Shards, shard_number
@@ -102,7 +103,8 @@ class Groups:
         self.shards.follow(image)
 
     def _shard(self, partition: Partition, number: int) -> Shard[TopicView]:
-        return Shard(partition, lambda: GroupShard(self._config, self._rng), lambda: self._topics, self._clock)
+        journal = PartitionJournal(partition, self._clock)
+        return Shard(journal, lambda: GroupShard(self._config, self._rng), lambda: self._topics, self._clock)
 
     async def _ask(self, group_id: str, verb: str, request: Any) -> Any:
         return await self.shards.ask(group_id, verb, request)

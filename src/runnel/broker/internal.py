@@ -13,7 +13,8 @@ from runnel.model.limits import MIB
 
 GROUPS: Final = "__consumer_offsets"
 TRANSACTIONS: Final = "__transaction_state"
-INTERNAL: Final = frozenset((GROUPS, TRANSACTIONS))
+QUEUES: Final = "__queue_state"
+INTERNAL: Final = frozenset((GROUPS, TRANSACTIONS, QUEUES))
 
 CONFIG: Final = {
     "cleanup.policy": "compact",

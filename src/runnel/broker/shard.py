@@ -1,12 +1,13 @@
-"""One partition of a coordinator's topic: its state machine, the log behind it, and those who wait for answers.
+"""One state machine, such as one partition of a coordinator's topic: the journal behind it, and who waits for answers.
 
-Rule 1: state in memory may run ahead of the log; an answer never does. It leaves when everything that the shard
-        appended before it is committed, also the answer to a mere question.
-        So does what else follows from a decision: an order is carried out when the decision is committed.
+Rule 1: state in memory may run ahead of the journal; an answer never does. It leaves when everything that the shard
+        appended before it is kept, also the answer to a mere question.
+        So does what else follows from a decision: an order is carried out when the decision is kept.
 Rule 2: what is decided while an append is under way is appended together, as one batch.
-Rule 3: when an append fails, the state is thrown away and read from the log again.
+Rule 3: when an append fails, the state is thrown away and read from the journal again.
 Rule 4: a shard belongs to one leader epoch of its partition. It begins when all that this leader found is committed,
-        and ends with the epoch: what is not answered by then is never answered as done.
+        and ends with the epoch: what is not answered by then is never answered as done. A journal that says that the
+        epoch is over, whatever this broker still believes, ends it too.
 """
 
 import asyncio
@@ -15,35 +16,32 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
-from runnel.model.errors import CoordinatorLoading, NotCoordinator, NotLeader, RunnelError
-from runnel.model.ids import Epoch, Millis, Offset
+from runnel.broker.journal import Journal
+from runnel.model.errors import CoordinatorLoading, FencedEpoch, NotLeader, RunnelError
+from runnel.model.ids import Epoch, Millis
 from runnel.model.limits import MIB
 from runnel.model.seams import Clock
-from runnel.model.step import Record, Step
-from runnel.record import records
-from runnel.record.batch import read_header
+from runnel.model.step import Step
 from runnel.replica.partition import Partition
 
 APPEND_BYTES_MAX = MIB  # a batch of decisions; one decision may be larger
-COMMIT_TIMEOUT_S = 30.0
-READ_BYTES_MAX = 4 * MIB
-RETRY_S, RETRY_S_MAX = 0.1, 10.0  # pauses before a log that can't be read is read again
+RETRY_S, RETRY_S_MAX = 0.1, 10.0  # pauses before a journal that can't be read is read again
 
 logger = logging.getLogger("runnel.coordinator")
 V = TypeVar("V", contravariant=True)
 
 
 class Machine(Protocol[V]):
-    """A pure state machine: what it knows comes from the log, what it sees of the cluster is a view.
+    """A pure state machine: what it knows comes from the journal, what it sees of the cluster is a view.
 
     Each verb takes (request, ticket, view, now_ms, wall_ms), and returns a Step.
     """
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """Take over one record of the log."""
+        """Take over one record of the journal."""
 
     def wake(self, view: V, now_ms: Millis, wall_ms: Millis) -> Step:
-        """Begin to serve: all of the log is read."""
+        """Begin to serve: all of the journal is read."""
 
     def tick(self, now_ms: Millis, view: V, wall_ms: Millis) -> Step:
         """Do what is due."""
@@ -57,14 +55,13 @@ def _nothing(order: object) -> None:
 
 
 class Shard(Generic[V]):
-    """Performs what the state machine of one partition decides."""
+    """Performs what a state machine decides."""
 
     def __init__(
-        self, partition: Partition, new_machine: Callable[[], Machine[V]], view: Callable[[], V], clock: Clock,
+        self, journal: Journal, new_machine: Callable[[], Machine[V]], view: Callable[[], V], clock: Clock,
         carry_out: Callable[[Any], None] = _nothing,
     ) -> None:  # fmt: skip
-        self.partition = partition
-        self._epoch = partition.leader_epoch
+        self._journal = journal
         self._new_machine = new_machine
         self._machine = new_machine()
         self._view = view
@@ -72,6 +69,7 @@ class Shard(Generic[V]):
         self._carry_out = carry_out
         self.loaded = False
         self.closed = False
+        self.lost = False  # another has it: this one will not come back
         self._steps: deque[Step] = deque()
         self._asked: dict[asyncio.Future[Any], None] = {}
         self._loader: asyncio.Task[None] | None = None
@@ -80,16 +78,12 @@ class Shard(Generic[V]):
 
     def belongs_to(self, partition: Partition | None) -> bool:
         """Whether this shard is that of a partition which is led here, in its present epoch."""
-        return partition is self.partition and self._epoch == partition.leader_epoch
+        return self._journal.belongs_to(partition)
 
     @property
     def epoch(self) -> Epoch:
         """The leader epoch of the partition in which this shard decides."""
-        return self._epoch
-
-    @property
-    def _is_led(self) -> bool:
-        return self.partition.is_leader and self.partition.leader_epoch == self._epoch
+        return self._journal.epoch
 
     def open(self) -> None:
         """Begin to read the state."""
@@ -97,17 +91,18 @@ class Shard(Generic[V]):
         self._loader.add_done_callback(_report)
 
     async def load(self) -> None:
-        """Read the state out of the log, and try again as long as that fails: nobody else would."""
+        """Read the state out of the journal, and try again as long as that fails: nobody else would."""
         pause_s = RETRY_S
         while True:
+            machine = self._new_machine()
             try:
-                await self._settled()
-                machine = await self._replayed()
+                await self._journal.read(machine.replay)
                 break
-            except NotLeader:
+            except (NotLeader, FencedEpoch) as error:
+                self._lose(error)
                 return
             except RunnelError as error:
-                logger.error("%s can't be read, trying again in %g s: %s", self.partition.name, pause_s, error)
+                logger.error("%s can't be read, trying again in %g s: %s", self._journal.name, pause_s, error)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_S_MAX)
         if self.closed:
@@ -116,28 +111,12 @@ class Shard(Generic[V]):
         self.loaded = True
         self._take(machine.wake(self._view(), self._clock.monotonic_ms(), self._clock.wall_ms()))
 
-    async def _settled(self) -> None:
-        """Wait until all that is in the log now is committed: what is read must neither go away again nor come late.
-
-        That is what this leader found, and decisions of which nobody could say whether they were kept.
-        """
-        waiting = self.partition.committed(self.partition.log.end_offset, self._epoch, COMMIT_TIMEOUT_S)
-        if waiting is not None:
-            await waiting
-
-    async def _replayed(self) -> Machine[V]:
-        machine = self._new_machine()
-        offset = self.partition.log.start_offset
-        while offset < self.partition.high_watermark:
-            data = memoryview(await self.partition.read(offset, READ_BYTES_MAX))
-            while data:
-                header = read_header(data)
-                for record in records.decode(data[: header.size]):
-                    if record.key is not None:
-                        machine.replay(record.key, record.value)
-                offset = Offset(header.last_offset + 1)
-                data = data[header.size :]
-        return machine
+    def _lose(self, error: RunnelError) -> None:
+        """Another leads by now, whether this broker knows it or not."""
+        self.lost = True
+        if isinstance(error, FencedEpoch):
+            logger.info("%s ends here: %s", self._journal.name, error)
+        self._fail_all(self._journal.gone(f"{self._journal.name} is not here any more: {error}"))
 
     def close(self) -> None:
         self.closed = True
@@ -147,14 +126,14 @@ class Shard(Generic[V]):
         for task in (self._worker, self._loader):
             if task is not None:
                 task.cancel()
-        self._fail_all(NotCoordinator(f"the coordinator {self.partition.name} is closing: find it again"))
+        self._fail_all(self._journal.gone(f"{self._journal.name} is closing here: find it again"))
 
     async def ask(self, verb: str, request: Any) -> Any:
         """Put a request to the state machine, and return its answer or raise its error."""
-        if not self._is_led:
-            raise NotCoordinator(f"the coordinator {self.partition.name} is not here any more: find it again")
+        if self.lost or not self._journal.is_held():
+            raise self._journal.gone(f"{self._journal.name} is not here any more: find it again")
         if not self.loaded:
-            raise CoordinatorLoading(f"the coordinator {self.partition.name} is reading its log: try again")
+            raise CoordinatorLoading(f"{self._journal.name} is being read: try again")
         ticket: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._asked[ticket] = None
         ticket.add_done_callback(self._asked.pop)
@@ -188,7 +167,7 @@ class Shard(Generic[V]):
                 decided = [record for step in steps for record in step.records]
                 try:
                     if decided:
-                        await self._append(decided)
+                        await self._journal.append(decided)
                 except RunnelError as error:
                     await self._start_over(error)
                     continue
@@ -211,25 +190,16 @@ class Shard(Generic[V]):
             size += sum(len(key) + len(value or b"") for key, value in step.records)
         return steps
 
-    async def _append(self, decided: list[Record]) -> None:
-        now = self._clock.wall_ms()
-        rows = [records.Record(Offset(i), now, key, value, ()) for i, (key, value) in enumerate(decided)]
-        batch = memoryview(bytearray(records.encode(rows)))
-        if not self._is_led:
-            raise NotLeader(f"{self.partition.name} is not led here in epoch {self._epoch} any more")
-        begun = self.partition.append(batch, read_header(batch))
-        appended = await begun if isinstance(begun, asyncio.Future) else begun
-        waiting = self.partition.committed(Offset(appended.last_offset + 1), self._epoch, COMMIT_TIMEOUT_S)
-        if waiting is not None:
-            await waiting
-
     async def _start_over(self, error: RunnelError) -> None:
-        """What is in memory is not in the log: forget it. Clients find the coordinator again and retry."""
-        if not isinstance(error, NotLeader):
-            logger.error("%s: could not keep a decision, reading the log again: %s", self.partition.name, error)
+        """What is in memory is not in the journal: forget it. Clients find the shard again and retry."""
         self.loaded = False
         self._steps.clear()
-        self._fail_all(NotCoordinator(f"the coordinator {self.partition.name} could not write: {error}"))
+        if isinstance(error, FencedEpoch):
+            self._lose(error)
+            return
+        if not isinstance(error, NotLeader):
+            logger.error("%s: could not keep a decision, reading it all again: %s", self._journal.name, error)
+        self._fail_all(self._journal.gone(f"{self._journal.name} could not write: {error}"))
         await self.load()
 
     def _fail_all(self, error: RunnelError) -> None:

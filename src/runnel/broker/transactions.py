@@ -11,6 +11,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from runnel.broker.internal import TRANSACTIONS, ImageTopics
+from runnel.broker.journal import PartitionJournal
 from runnel.broker.markers import MarkerSender, Telling
 from runnel.broker.partitions import Partitions
 from runnel.broker.shard import Shard
@@ -84,8 +85,9 @@ class Transactions:
             self._tell(shard, number, verdict)
 
         shard: Shard[TopicView] = Shard(
-            partition, lambda: TransactionShard(self._config), lambda: self._topics, self._clock, carry_out
-        )
+            PartitionJournal(partition, self._clock),
+            lambda: TransactionShard(self._config), lambda: self._topics, self._clock, carry_out,
+        )  # fmt: skip
         return shard
 
     def _tell(self, shard: Shard[TopicView], number: int, verdict: Verdict) -> None:

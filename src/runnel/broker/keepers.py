@@ -1,0 +1,182 @@
+"""Keepers: where the leaders of partitions keep what queues know of them, and the way there (queues/keeper.py).
+
+The state lives in an internal compacted topic, as that of groups does; it is made when the first queue is used. An
+owner belongs to one partition of that topic by its name. Its leader is the keeper, and is asked by a call.
+
+Rule 1: what is asked of a keeper is asked again as long as that may help and there is time.
+Rule 2: a write of unknown outcome is not sent again as it was. The owner is opened anew, which voids what is still
+        under way; then the same records are written. They say what is, not what changed, so twice is as good as once.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+from runnel.broker.calls import Calls
+from runnel.broker.internal import QUEUES
+from runnel.broker.journal import Led, PartitionJournal
+from runnel.broker.partitions import Partitions
+from runnel.broker.shard import Shard
+from runnel.broker.shards import Shards
+from runnel.cluster.image import Change, Image
+from runnel.model.calls import (
+    KEEPER_FORGET,
+    KEEPER_OPEN,
+    KEEPER_WRITE,
+    Forgotten,
+    KeeperForget,
+    KeeperOpen,
+    KeeperWrite,
+    Kept,
+    Nothing,
+)
+from runnel.model.errors import FencedEpoch, NotLeader, RetriableError
+from runnel.model.ids import BrokerId
+from runnel.model.seams import Clock, Rng
+from runnel.model.step import Record
+from runnel.queues.keeper import KeeperShard, owner_name
+from runnel.replica.partition import Partition
+
+PATIENCE_S: Final = 30.0  # as long as an append to a partition may take
+CALL_MS: Final = 10_000
+PAUSE_MS, PAUSE_MS_MAX = 20, 1_000
+
+R = TypeVar("R")
+
+
+class Keepers:
+    """The shards of the keepers' topic that this broker leads, and the way to the others."""
+
+    def __init__(
+        self, partitions: Partitions, calls: Calls, clock: Clock, rng: Rng, make_topic: Callable[[], Awaitable[None]]
+    ) -> None:
+        self.shards = Shards(QUEUES, partitions, self._shard)
+        self._calls = calls
+        self._clock = clock
+        self._rng = rng
+        self._make_topic = make_topic
+        self._image: Image
+        calls.serve(KEEPER_OPEN, self._opened_here)
+        calls.serve(KEEPER_WRITE, self._written_here)
+        calls.serve(KEEPER_FORGET, self._forgotten_here)
+
+    def start(self, image: Image) -> None:
+        self._see(image)
+
+    def follow(self, change: Change) -> None:
+        """The image changed: lead new shards, forget what was kept of deleted topics."""
+        self._see(change.after)
+        for topic_id, topic in change.delta.topics.items():
+            if topic is None:
+                for shard in self.shards:
+                    shard.tell("topic_deleted", topic_id)
+
+    def close(self) -> None:
+        self.shards.close()
+
+    def _see(self, image: Image) -> None:
+        self._image = image
+        self.shards.follow(image)
+
+    def _shard(self, partition: Partition, number: int) -> Shard[Any]:
+        journal = PartitionJournal(partition, self._clock)
+        return Shard(journal, KeeperShard, lambda: self._image.deleted, self._clock)
+
+    # --- as the keeper
+
+    async def _opened_here(self, request: KeeperOpen) -> Kept:
+        kept: Kept = await self.shards.ask(request.owner, "open", request)
+        return kept
+
+    async def _written_here(self, request: KeeperWrite) -> Nothing:
+        done: Nothing = await self.shards.ask(request.owner, "write", request)
+        return done
+
+    async def _forgotten_here(self, request: KeeperForget) -> Forgotten:
+        forgotten: Forgotten = await self.shards.numbered(request.shard).ask("forget", request)
+        return forgotten
+
+    # --- as who has something kept
+
+    def journal(self, queue: str, partition: Partition) -> "KeeperJournal":
+        """The journal of a queue's state over a partition that is led here now."""
+        return KeeperJournal(self, queue, partition)
+
+    async def open(self, request: KeeperOpen) -> Kept:
+        """Take an owner over; FencedEpoch if another leads its partition by now."""
+        await self._make_topic()
+        return await self.patiently(lambda: self._calls.ask(self._keeper(request), KEEPER_OPEN, request, **_LIMIT))
+
+    async def write(self, request: KeeperWrite) -> None:
+        """Keep records; raises if that is not certain."""
+        await self._calls.ask(self._keeper(request), KEEPER_WRITE, request, **_LIMIT)
+
+    def _keeper(self, request: KeeperOpen | KeeperWrite) -> BrokerId:
+        return self.shards.leader_of(request.owner).id
+
+    async def forget(self, queue: str) -> int:
+        """Take out all that a queue has kept; returns over how many partitions it had."""
+        topic = self._image.topic(QUEUES)
+        forgotten = 0
+        for number in range(len(topic.partitions) if topic else 0):
+            forgotten += await self.patiently(lambda number=number: self._forget(queue, number))  # type: ignore[misc]
+        return forgotten
+
+    async def _forget(self, queue: str, number: int) -> int:
+        leader = self._image.topic_named(QUEUES).partitions[number].leader
+        answer = await self._calls.ask(leader, KEEPER_FORGET, KeeperForget(queue, number), **_LIMIT)
+        return answer.owners
+
+    async def patiently(self, work: Callable[[], Awaitable[R]]) -> R:
+        """Do it, and again after pauses that grow, as long as it may help and there is time."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + PATIENCE_S
+        pause_ms = PAUSE_MS
+        while True:
+            try:
+                return await work()
+            except FencedEpoch:
+                raise
+            except RetriableError:
+                if loop.time() + pause_ms / 1000 >= end:
+                    raise
+            await asyncio.sleep((pause_ms + self._rng.below(pause_ms)) / 1000)
+            pause_ms = min(2 * pause_ms, PAUSE_MS_MAX)
+
+
+_LIMIT: Final[dict[str, int]] = {"timeout_ms": CALL_MS}
+
+
+class KeeperJournal(Led):
+    """What a queue keeps of a partition that is led here: with a keeper, which may be anywhere."""
+
+    gone = NotLeader
+
+    def __init__(self, keepers: Keepers, queue: str, partition: Partition) -> None:
+        super().__init__(partition, owner_name(queue, partition.key))
+        self._keepers = keepers
+        self._session = 0
+
+    async def read(self, take: Callable[[bytes, bytes | None], None]) -> None:
+        kept = await self._keepers.open(KeeperOpen(self.name, self.epoch))
+        self._session = kept.session
+        for key, value in kept.records:
+            take(key, value)
+
+    async def append(self, decided: list[Record]) -> None:
+        tried = False
+
+        async def write() -> None:
+            nonlocal tried
+            if not self.is_held():
+                raise FencedEpoch(f"{self.name} is not led here in epoch {self.epoch} any more")
+            if tried:
+                await self._go_on()
+            tried = True
+            await self._keepers.write(KeeperWrite(self.name, self.epoch, self._session, decided))
+
+        await self._keepers.patiently(write)
+
+    async def _go_on(self) -> None:
+        """Open it in a new session: what is under way in the old one counts for nothing then."""
+        self._session = (await self._keepers.open(KeeperOpen(self.name, self.epoch, self._session))).session

@@ -1,0 +1,188 @@
+"""What the leaders of partitions have kept for them elsewhere: a journal of small keyed records for each owner, fenced.
+
+An owner is "queue/topic id/partition": the state of one queue over one partition. Its epoch is the leader epoch of that
+partition. This machine is one partition of the topic that all this lives in; docs/formats/queue-state.md draws it.
+
+Rule 1: whoever opens an owner is given all that it keeps, and a session that nobody had before. Whoever opened it
+        earlier, in a lower epoch or in the same one, writes nothing any more.
+Rule 2: a write counts only in the epoch and the session that were opened last. So a leader that was replaced, and a
+        write that was under way for too long, change nothing.
+Rule 3: an owner is opened in no lower epoch than it was. One that was open before, and is not known any more, was
+        forgotten: it is not opened again by who still believes in it.
+Rule 4: what belonged to a topic is taken out when the image proves that the topic was deleted.
+"""
+
+from collections.abc import Container, Sequence
+from enum import IntEnum
+from uuid import UUID
+
+import msgspec
+
+from runnel.model.calls import Forgotten, KeeperForget, KeeperOpen, KeeperWrite, Kept, Nothing
+from runnel.model.errors import FencedEpoch, NotCoordinator, RunnelError
+from runnel.model.ids import Millis, PartitionKey, TopicId
+from runnel.model.step import Record, Reply, Step
+
+
+class Key(IntEnum):
+    """The first element of a record's key."""
+
+    OWNER = 1  # who holds an owner
+    KEPT = 2  # one record of an owner
+    FORGOTTEN = 3
+
+
+class _Holder(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """The last who opened an owner."""
+
+    epoch: int
+    session: int
+
+
+class _Forgotten(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """Owners that are forgotten had sessions up to this one: an owner of the same name begins above."""
+
+    session: int
+
+
+class _Owner:
+    __slots__ = ("holder", "records")
+
+    def __init__(self) -> None:
+        self.holder: _Holder | None = None
+        self.records: dict[bytes, bytes] = {}
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        if value is None:
+            self.records.pop(key, None)
+        else:
+            self.records[key] = value
+
+
+def owner_name(queue: str, key: PartitionKey) -> str:
+    """Stable for ever: what a queue keeps of a partition is found by it."""
+    return f"{queue}/{key.topic_id}/{key.number}"
+
+
+def owner_parts(owner: str) -> tuple[str, TopicId]:
+    """The queue and the topic of an owner; the name of a queue may hold slashes."""
+    queue, topic, _ = owner.rsplit("/", 2)
+    return queue, TopicId(UUID(topic))
+
+
+class KeeperShard:
+    """One partition of the keepers' topic. What it sees of the cluster: which topics are proved to be deleted."""
+
+    def __init__(self) -> None:
+        self._owners: dict[str, _Owner] = {}
+        self._forgotten = _Forgotten(0)
+
+    # --- loading and time
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        """Take over one record of the log."""
+        match msgspec.msgpack.decode(key):
+            case [Key.OWNER, str(name)]:
+                owner = self._owners.setdefault(name, _Owner())
+                owner.holder = None if value is None else msgspec.msgpack.decode(value, type=_Holder)
+                self._tidy(name, owner)
+            case [Key.KEPT, str(name), bytes(kept)]:
+                owner = self._owners.setdefault(name, _Owner())
+                owner.put(kept, value)
+                self._tidy(name, owner)
+            case [Key.FORGOTTEN] if value is not None:
+                self._forgotten = msgspec.msgpack.decode(value, type=_Forgotten)
+
+    def _tidy(self, name: str, owner: _Owner) -> None:
+        if owner.holder is None and not owner.records:
+            del self._owners[name]
+
+    def wake(self, deleted: Container[TopicId], now_ms: Millis, wall_ms: Millis) -> Step:
+        gone = [name for name in self._owners if owner_parts(name)[1] in deleted]
+        return Step(records=self._drop(gone))
+
+    def tick(self, now_ms: Millis, deleted: Container[TopicId], wall_ms: Millis) -> Step:
+        return Step()
+
+    def next_deadline_ms(self) -> Millis | None:
+        return None
+
+    # --- verbs
+
+    def open(
+        self, request: KeeperOpen, ticket: object, deleted: Container[TopicId], now_ms: Millis, wall_ms: Millis
+    ) -> Step:
+        known = self._owners.get(request.owner)
+        holder = known.holder if known is not None else None
+        if error := _refusal_to_open(request, holder):
+            return Step(replies=[Reply(ticket, error)])
+        owner = self._owners.setdefault(request.owner, _Owner())
+        owner.holder = _Holder(request.epoch, 1 + (holder.session if holder else self._forgotten.session))
+        record = (_key(Key.OWNER, request.owner), msgspec.msgpack.encode(owner.holder))
+        return Step([record], [Reply(ticket, Kept(owner.holder.session, list(owner.records.items())))])
+
+    def write(
+        self, request: KeeperWrite, ticket: object, deleted: Container[TopicId], now_ms: Millis, wall_ms: Millis
+    ) -> Step:
+        owner = self._owners.get(request.owner)
+        if owner is None or (error := _refusal_to_write(request, owner.holder)):
+            refusal = error if owner is not None else _forgotten(request.owner)
+            return Step(replies=[Reply(ticket, refusal)])
+        for key, value in request.records:
+            owner.put(key, value)
+        records: list[Record] = [(_key(Key.KEPT, request.owner, key), value) for key, value in request.records]
+        return Step(records, [Reply(ticket, Nothing())])
+
+    def forget(
+        self, request: KeeperForget, ticket: object, deleted: Container[TopicId], now_ms: Millis, wall_ms: Millis
+    ) -> Step:
+        gone = [name for name in self._owners if owner_parts(name)[0] == request.queue]
+        return Step(self._drop(gone), [Reply(ticket, Forgotten(len(gone)))])
+
+    # --- news
+
+    def topic_deleted(self, topic_id: TopicId, deleted: Container[TopicId], now_ms: Millis, wall_ms: Millis) -> Step:
+        return Step(records=self._drop([name for name in self._owners if owner_parts(name)[1] == topic_id]))
+
+    def _drop(self, names: Sequence[str]) -> list[Record]:
+        records: list[Record] = []
+        session = self._forgotten.session
+        for name in names:
+            owner = self._owners.pop(name)
+            session = max(session, owner.holder.session if owner.holder else 0)
+            records += ((_key(Key.KEPT, name, key), None) for key in owner.records)
+            records.append((_key(Key.OWNER, name), None))
+        if session > self._forgotten.session:
+            self._forgotten = _Forgotten(session)
+            records.append((_key(Key.FORGOTTEN), msgspec.msgpack.encode(self._forgotten)))
+        return records
+
+
+def _key(*parts: object) -> bytes:
+    return msgspec.msgpack.encode(parts)
+
+
+def _refusal_to_open(request: KeeperOpen, holder: _Holder | None) -> RunnelError | None:
+    if holder is None:
+        return _forgotten(request.owner) if request.session else None
+    if request.epoch < holder.epoch or request.session > holder.session:
+        return _fenced(request.owner, request.epoch, holder)
+    return None
+
+
+def _refusal_to_write(request: KeeperWrite, holder: _Holder | None) -> RunnelError | None:
+    if holder is None:
+        return _forgotten(request.owner)
+    if request.epoch != holder.epoch:
+        return _fenced(request.owner, request.epoch, holder)
+    if request.session != holder.session:
+        return NotCoordinator(f"{request.owner} was opened again since: open it, then write")
+    return None
+
+
+def _fenced(owner: str, epoch: int, holder: _Holder) -> RunnelError:
+    return FencedEpoch(f"{owner} is kept in epoch {holder.epoch} now, not in {epoch}: find the partition's leader")
+
+
+def _forgotten(owner: str) -> RunnelError:
+    return FencedEpoch(f"{owner} is not kept any more: its queue was deleted")

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from runnel.model.headers import TAG
 from runnel.route import operands as o
 from runnel.route import syntax as s
+from runnel.route.body import Body
 from runnel.route.lexer import Token, wrong
 from runnel.route.like import pattern_of
 from runnel.route.message import Message
@@ -61,6 +62,7 @@ class _Compiler:
     def __init__(self, tree: s.Node) -> None:
         fields = [each for each in _walk(tree) if isinstance(each, s.Field)]
         self._uses = Counter((field.root, field.path) for field in fields)
+        self._body = Body(field.path for field in fields if field.root == "body")
         self._headers = sum(field.root in ("headers", "tag") for field in fields)
         self._likes = 0
         self._gapped = 0
@@ -126,7 +128,7 @@ class _Compiler:
     def _field(self, node: s.Field) -> Operand:
         match node.root, node.path:
             case "body", path:
-                return Operand(Kind.ANY, self._once(node, None, o.body_getter(path)))
+                return Operand(Kind.ANY, self._once(node, None, o.body_getter(self._body, path)))
             case "headers", (str(name),):
                 return self._header(node, name)
             case "headers", _:

@@ -59,6 +59,9 @@ def _open(head: Part, tail: Part, middles: Sequence[Part]) -> Callable[[str], bo
     """A pattern with a `%` at least."""
     if not middles and None not in head and None not in tail:
         return _ends(_joined(head), _joined(tail))
+    if not head and not tail and len(middles) == 1 and None not in middles[0]:
+        wanted = _joined(middles[0])
+        return lambda text: wanted in text
     starts, ends = _checker(head), _checker(tail)
     finders = tuple(_finder(part) for part in middles)
     head_size, tail_size = len(head), len(tail)

@@ -1,10 +1,9 @@
 """What the parts of a filter are worth for one message: fields, their kinds, and how one kind is read as another.
 
 Rule 1: whatever a message holds, reading it gives a value or None (NULL), and never raises.
-Rule 2: a message's value is parsed as JSON once at most, and only if the evaluation comes to a field of the body.
-Rule 3: bytes are as they came; beside a number they are read as a number, beside a truth value as one, else as text.
+Rule 2: bytes are as they came; beside a number they are read as a number, beside a truth value as one, else as text.
         Values of the body keep the types that JSON gave them: a text there is no number.
-Rule 4: numbers are 64 bits wide: wider whole ones become floating, and what no float holds is NULL.
+Rule 3: numbers are 64 bits wide: wider whole ones become floating, and what no float holds is NULL.
 """
 
 import re
@@ -12,9 +11,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from msgspec import DecodeError
-from msgspec.json import Decoder
-
+from runnel.route.body import Body
 from runnel.route.message import Message
 from runnel.route.syntax import Path
 
@@ -78,36 +75,17 @@ def indexed_header_getter(name: str) -> Get:
     return get
 
 
-def body_getter(path: Path) -> Get:
+def body_getter(body: Body, path: Path) -> Get:
     """What lies in the JSON value at a path."""
+    parse, at = body.parse, body.at
 
     def get(message: Message, scratch: Scratch) -> Any:
         found = scratch[BODY]
         if found is UNSEEN:
-            found = scratch[BODY] = parsed(message.value)
-        for step in path:
-            if type(found) is dict:
-                found = found.get(step)
-            elif type(found) is list and type(step) is int and step < len(found):
-                found = found[step]
-            else:
-                return None
-        return found
+            found = scratch[BODY] = parse(message)
+        return at(found, path)
 
     return get
-
-
-_decode_json = Decoder[Any]().decode
-
-
-def parsed(value: bytes | None) -> Any:
-    """A JSON value; None where it is none."""
-    if not value:
-        return None
-    try:
-        return _decode_json(value)
-    except (DecodeError, RecursionError):
-        return None
 
 
 PLAIN: dict[str, Operand] = {

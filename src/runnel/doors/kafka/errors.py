@@ -20,6 +20,7 @@ CODES: dict[type[e.RunnelError], ErrorCode] = {
     e.TopicAlreadyExists: ErrorCode.TOPIC_ALREADY_EXISTS,
     e.PolicyViolation: ErrorCode.POLICY_VIOLATION,
     e.InvalidFilter: ErrorCode.INVALID_CONFIG,  # settings are the one way by which filters come through this door
+    e.InvalidFilter: ErrorCode.INVALID_CONFIG,  # settings are the one way by which filters come through this door
     e.UnsupportedByRunnel: ErrorCode.UNSUPPORTED_VERSION,
     e.UnknownTopic: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     e.UnknownTopicId: ErrorCode.UNKNOWN_TOPIC_ID,

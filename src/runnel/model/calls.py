@@ -89,6 +89,15 @@ class Sent(Value, frozen=True):
     failures: list[Failure | None]
 
 
+class SendTo(Value, frozen=True):
+    """Messages for a topic, from those who leave it to the broker where they go."""
+
+    topic: str
+    messages: list[Outgoing]
+    acks: int = -1
+    timeout_ms: int = 30_000
+
+
 # --- definitions of queues
 class CreateQueue(Value, frozen=True):
     queue: str
@@ -438,6 +447,7 @@ class MakeInternal(Value, frozen=True):
 
 
 # --- verbs of users: any broker answers them
+MESSAGE_SEND: Final = Verb("message.send", SendTo, Sent)
 QUEUE_CREATE: Final = Verb("queue.create", CreateQueue, QueueDefined)
 QUEUE_ALTER: Final = Verb("queue.alter", AlterQueue, Nothing)
 QUEUE_DELETE: Final = Verb("queue.delete", DeleteQueue, QueueDeleted)

@@ -265,3 +265,29 @@ def test_a_coordinator_begins_when_all_that_its_leader_found_is_committed(tmp_pa
         next_one.close()
 
     run(tmp_path, scenario)
+
+
+def test_who_waits_until_a_shard_is_read_hears_that_or_of_its_end(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        shard = Shard(
+            PartitionJournal(rig.replica, SystemClock()), lambda: GroupShard(GroupConfig(), SeededRng(1)),
+            lambda: ImageTopics(IMAGE), SystemClock(),
+        )  # fmt: skip
+        with pytest.raises(CoordinatorLoading):
+            _ = shard.machine
+        waiting = asyncio.ensure_future(shard.opened())
+        await a_few_turns()
+        assert not waiting.done()
+        await shard.load()
+        await waiting
+        await shard.opened()
+        assert isinstance(shard.machine, GroupShard)
+        shard.loaded = False
+        waiting = asyncio.ensure_future(shard.opened())
+        await a_few_turns()
+        shard.close()
+        for late in (waiting, shard.opened()):
+            with pytest.raises(NotCoordinator):
+                await late
+
+    run(tmp_path, scenario)

@@ -72,6 +72,7 @@ class Shard(Generic[V]):
         self.lost = False  # another has it: this one will not come back
         self._steps: deque[Step] = deque()
         self._asked: dict[asyncio.Future[Any], None] = {}
+        self._opening: list[asyncio.Future[None]] = []  # those who wait until it is read
         self._loader: asyncio.Task[None] | None = None
         self._worker: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -109,6 +110,7 @@ class Shard(Generic[V]):
             return
         self._machine = machine
         self.loaded = True
+        self._tell_opening(None)
         self._take(machine.wake(self._view(), self._clock.monotonic_ms(), self._clock.wall_ms()))
 
     def _lose(self, error: RunnelError) -> None:
@@ -128,12 +130,30 @@ class Shard(Generic[V]):
                 task.cancel()
         self._fail_all(self._journal.gone(f"{self._journal.name} is closing here: find it again"))
 
-    async def ask(self, verb: str, request: Any) -> Any:
-        """Put a request to the state machine, and return its answer or raise its error."""
+    @property
+    def machine(self) -> Machine[V]:
+        """The state machine, for questions that change nothing and are not kept; raises as `ask` does."""
+        self._check()
+        return self._machine
+
+    async def opened(self) -> None:
+        """Wait until the state is read; raises if this shard ends before."""
+        if self.lost or self.closed:
+            raise self._journal.gone(f"{self._journal.name} is not here any more: find it again")
+        if not self.loaded:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._opening.append(future)
+            await future
+
+    def _check(self) -> None:
         if self.lost or not self._journal.is_held():
             raise self._journal.gone(f"{self._journal.name} is not here any more: find it again")
         if not self.loaded:
             raise CoordinatorLoading(f"{self._journal.name} is being read: try again")
+
+    async def ask(self, verb: str, request: Any) -> Any:
+        """Put a request to the state machine, and return its answer or raise its error."""
+        self._check()
         ticket: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._asked[ticket] = None
         ticket.add_done_callback(self._asked.pop)
@@ -202,7 +222,19 @@ class Shard(Generic[V]):
         self._fail_all(self._journal.gone(f"{self._journal.name} could not write: {error}"))
         await self.load()
 
+    def _tell_opening(self, error: RunnelError | None) -> None:
+        waiting, self._opening = self._opening, []
+        for future in waiting:
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
     def _fail_all(self, error: RunnelError) -> None:
+        if self.lost or self.closed:
+            self._tell_opening(error)
         for ticket in list(self._asked):
             if not ticket.done():
                 ticket.set_exception(error)

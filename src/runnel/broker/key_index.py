@@ -306,6 +306,9 @@ class KeyIndex:
             await asyncio.wait([self._tidying])
             if error := self._tidying.exception():
                 raise error
+        self._settle()  # also the log's start may have moved
+        if not self._tail.count:
+            return
         self._full, self._tail = self._tail, Tail(self._tail.end)
         self._tidying = asyncio.get_running_loop().create_task(self._tidy(self._full))
 

@@ -3,14 +3,14 @@
 from collections.abc import Callable
 
 from runnel.broker.broker import Broker
-from runnel.doors.http import health
+from runnel.doors.http import health, inbox
 from runnel.doors.http.app import HttpApp
 from runnel.doors.http.door import HttpDoor
 from runnel.doors.http.operation import OPERATIONS
 from runnel.model.seams import Clock, Rng
 from runnel.net.http import HttpLimits, HttpListener
 
-RESOURCES = (health,)  # importing one is what adds its operations
+RESOURCES = (health, inbox)  # importing one is what adds its operations
 
 
 class HttpDoorway:

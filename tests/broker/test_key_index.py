@@ -87,6 +87,7 @@ async def feed(index: KeyIndex, keys: dict[int, bytes]) -> None:
 
 
 async def tidied(index: KeyIndex) -> None:
+    await asyncio.sleep(0)  # a tail that has just become full is put away in the next turn
     if index._tidying is not None:
         await asyncio.wait([index._tidying])
 

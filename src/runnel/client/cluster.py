@@ -222,6 +222,20 @@ class Cluster:
         assert failed is not None
         raise failed
 
+    async def any_node(self, lane: str = "main") -> Node:
+        """The first broker that can be reached, connected."""
+        failed: RetriableError | None = None
+        for address in [*self._brokers.values(), *self._bootstrap]:
+            node = self.node(address, lane)
+            try:
+                await node.connection()
+            except (BrokerUnreachable, RequestTimedOut) as error:
+                failed = error
+            else:
+                return node
+        assert failed is not None
+        raise failed
+
     async def controller(self) -> Node:
         """The broker that changes topics."""
         if self.controller_id not in self._brokers:

@@ -87,7 +87,10 @@ async def feed(index: KeyIndex, keys: dict[int, bytes]) -> None:
 
 
 async def tidied(index: KeyIndex) -> None:
-    await asyncio.sleep(0)  # a tail that has just become full is put away in the next turn
+    """A tail that became full is put away, and so is what was thrown away before."""
+    async with asyncio.timeout(30):
+        while index._tail.count >= 16 or index._full is not None or index._garbage:
+            await asyncio.sleep(0.001)
     if index._tidying is not None:
         await asyncio.wait([index._tidying])
 

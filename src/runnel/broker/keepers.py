@@ -150,7 +150,7 @@ _LIMIT: Final[dict[str, int]] = {"timeout_ms": CALL_MS}
 class KeeperJournal(Led):
     """What a queue keeps of a partition that is led here: with a keeper, which may be anywhere."""
 
-    gone = NotLeader
+    gone: type[RetriableError] = NotLeader
 
     def __init__(self, keepers: Keepers, queue: str, partition: Partition) -> None:
         super().__init__(partition, owner_name(queue, partition.key))

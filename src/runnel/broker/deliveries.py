@@ -1,0 +1,175 @@
+"""The outlets of queues on this broker: one for each queue and each partition that is led here, as far as it is used.
+
+Rule 1: an outlet is opened when it is first used, in the leader epoch of its partition, and closed when that ends, when
+        its topic goes, and when nobody has used it for a while and nothing in it waits for its time.
+Rule 2: an idle queue costs nothing: no task, no timer, no memory.
+Rule 3: a lease that belongs to a connection ends with it, wherever the connection is: with its broker's life, too.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from runnel.broker.bells import Bells
+from runnel.broker.keepers import Keepers
+from runnel.broker.leaving import Exits, Leaver
+from runnel.broker.messages import Messages
+from runnel.broker.offers import Passes, Rules
+from runnel.broker.outlet import Outlet, Parts
+from runnel.broker.partitions import Partitions
+from runnel.cluster.image import Change, Image
+from runnel.model.errors import RunnelError
+from runnel.model.ids import PartitionKey
+from runnel.model.queue_config import QueueConfig
+from runnel.model.seams import Clock, Rng
+from runnel.record.records import Record
+from runnel.replica.partition import Partition
+from runnel.route.filter import compile
+from runnel.route.message import view_of
+
+IDLE_MS: Final = 300_000  # an outlet that nobody uses is closed after so long
+
+
+class Deliveries:
+    """All that this broker delivers."""
+
+    def __init__(
+        self, partitions: Partitions, keepers: Keepers, messages: Messages, exits: Exits, clock: Clock, rng: Rng,
+        config_of: Callable[[str], QueueConfig],
+    ) -> None:  # fmt: skip
+        self._partitions = partitions
+        self._keepers = keepers
+        self._exits = exits
+        self._clock = clock
+        self._config_of = config_of
+        self.bells = Bells(self._watch, self._unwatch)
+        self._parts = Parts(messages, self.bells, clock, rng)
+        self._outlets: defaultdict[str, dict[PartitionKey, Outlet]] = defaultdict(dict)
+        self._image: Image
+        self._closed = False
+
+    def start(self, image: Image) -> None:
+        self._image = image
+
+    def follow(self, change: Change) -> None:
+        """The image changed: close what is led elsewhere now or gone, heed settings, let those who wait look."""
+        self._image = change.after
+        for outlet in list(self):
+            if not outlet.shard.belongs_to(self._led(outlet.partition.key)):
+                self.close_outlet(outlet)
+            elif change.delta.configs:
+                self._reconfigure(outlet)
+        if change.delta.topics or change.delta.brokers:
+            self.bells.ring_all()  # what they wait for may be led elsewhere now
+
+    def close(self) -> None:
+        """The broker is about to stop."""
+        self._closed = True
+        for outlet in list(self):
+            outlet.close()
+        self._outlets.clear()
+        self.bells.ring_all()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def __iter__(self) -> Iterator[Outlet]:
+        return (outlet for outlets in list(self._outlets.values()) for outlet in list(outlets.values()))
+
+    def __len__(self) -> int:
+        return sum(map(len, self._outlets.values()))
+
+    def of(self, queue: str) -> Mapping[PartitionKey, Outlet]:
+        """Those of a queue that are open."""
+        return self._outlets.get(queue) or {}
+
+    def sweep(self) -> None:
+        """Close what nobody has used for a while; rule 1."""
+        before = self._clock.monotonic_ms() - IDLE_MS
+        for outlet in list(self):
+            if outlet.used_ms < before and outlet.queue not in self.bells and outlet.is_idle:
+                self.close_outlet(outlet)
+
+    # --- one outlet
+
+    def find(self, queue: str, key: PartitionKey) -> Outlet:
+        """The outlet of a queue on a partition, opened if need be; raises unless the partition is led here."""
+        partition = self._partitions.find_by_id(*key)
+        outlet = self._outlets[queue].get(key)
+        if outlet is not None and outlet.shard.belongs_to(partition) and not outlet.shard.lost:
+            return outlet
+        if outlet is not None:
+            self.close_outlet(outlet)
+        return self._open(queue, partition)
+
+    def _open(self, queue: str, partition: Partition) -> Outlet:
+        config = self._config_of(queue)
+        outlet: Outlet
+
+        def tell(verb: str, news: object) -> None:
+            outlet.tell(verb, news)
+
+        def partitions() -> int:
+            topic = self._image.topic(outlet.config.topic_of(queue))
+            return len(topic.partitions) if topic is not None else 1
+
+        leaver = Leaver(queue, partition, lambda: outlet.config, partitions, self._exits, tell)
+        journal = self._keepers.journal(queue, partition)
+        rules = self._rules(queue, partition, config)
+        outlet = Outlet(queue, partition, journal, config, rules, self._parts, leaver)
+        self._outlets[queue][partition.key] = outlet
+        outlet.open()
+        if queue in self.bells:
+            outlet.watch()
+        return outlet
+
+    def close_outlet(self, outlet: Outlet) -> None:
+        outlets = self._outlets.get(outlet.queue, {})
+        if outlets.get(outlet.partition.key) is outlet:
+            del outlets[outlet.partition.key]
+            if not outlets:
+                del self._outlets[outlet.queue]
+        outlet.close()
+
+    def forget(self, queue: str) -> None:
+        """The queue was deleted: what is in memory of it is void."""
+        for outlet in list(self.of(queue).values()):
+            self.close_outlet(outlet)
+
+    def _led(self, key: PartitionKey) -> Partition | None:
+        try:
+            return self._partitions.find_by_id(*key)
+        except RunnelError:
+            return None
+
+    def _reconfigure(self, outlet: Outlet) -> None:
+        config = self._config_of(outlet.queue)
+        if config != outlet.config:
+            outlet.reconfigure(config, self._rules(outlet.queue, outlet.partition, config))
+            self.bells.ring_all(outlet.queue)
+
+    def _rules(self, queue: str, partition: Partition, config: QueueConfig) -> Rules:
+        copies = partition.topic == config.retry_topic_of(queue)
+        passes = None if copies or not config.filter else passes_of(config.filter, partition)
+        return Rules(config.keyed, passes, copies)
+
+    # --- waiting
+
+    def _watch(self, queue: str) -> None:
+        for outlet in self.of(queue).values():
+            outlet.watch()
+
+    def _unwatch(self, queue: str) -> None:
+        for outlet in self.of(queue).values():
+            outlet.unwatch()
+
+
+def passes_of(text: str, partition: Partition) -> Passes:
+    """Whether a message of a partition passes a filter."""
+    filtered, topic, number = compile(text), partition.topic, partition.key.number
+
+    def passes(record: Record) -> bool:
+        return filtered.passes(view_of(record, topic, number))
+
+    return passes

@@ -1,0 +1,100 @@
+"""What the log holds, as it is offered to a queue: message by message, or batch by batch where nothing in them matters.
+
+Rule 1: every offset of what is offered is named. What has no message in it, or none that passes, is offered as such.
+Rule 2: a batch is offered whole only if no message in it says anything about its delivery. Whether one does, its bytes
+        tell: every header that Runnel reads begins with the same letters.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from runnel.broker.messages import Stretch, size_of
+from runnel.client.isolation import Aborted
+from runnel.log.log import AbortedTransaction
+from runnel.model import headers as h
+from runnel.queues.expiry import expires_ms
+from runnel.queues.letters import attempts_of
+from runnel.queues.values import Offered, Span
+from runnel.record.batch import BatchHeader, headers
+from runnel.record.records import Record, open_batch
+
+Passes: TypeAlias = Callable[[Record], bool]
+OURS: Final = h.PREFIX.encode()  # in the bytes of a batch: a message may ask for something
+
+
+class Rules(NamedTuple):
+    """What a queue looks at in messages."""
+
+    keyed: bool = False
+    passes: Passes | None = None
+    copies: bool = False  # they are the queue's own copies, and bring their attempts with them
+
+    @property
+    def plain(self) -> bool:
+        """Whether batches may be offered whole."""
+        return not self.keyed and self.passes is None and not self.copies
+
+
+def offers_of(stretch: Stretch, span: Span, rules: Rules) -> Iterator[tuple[Offered, Record | None]]:
+    """The messages of a stretch that lie in a span, and the gaps between them, in order."""
+    at = max(span.first, stretch.first)
+    until = min(span.last + 1, stretch.end)
+    for record in stretch.since(at):
+        if record.offset >= until:
+            break
+        if record.offset > at:
+            yield Offered(at, record.offset - 1, passes=False), None
+        yield offer_of(record, rules), record
+        at = record.offset + 1
+    if at < until:
+        yield Offered(at, until - 1, passes=False), None
+
+
+def offer_of(record: Record, rules: Rules) -> Offered:
+    offset = record.offset
+    passes = rules.passes is None or rules.passes(record)
+    key = record.key if rules.keyed else None
+    if not record.headers:
+        return Offered(offset, offset, size_of(record), passes, key)
+    expires = expires_ms(record.headers, record.timestamp)
+    attempts = attempts_of(record.headers) if rules.copies else 0
+    return Offered(offset, offset, size_of(record), passes, key, expires, attempts)
+
+
+# --- batch by batch
+
+
+def whole_offers(
+    data: bytes | memoryview,
+    aborted: Sequence[AbortedTransaction],
+    span: Span,
+    decoded: Callable[[memoryview], Stretch],
+) -> Iterator[Offered]:
+    """The batches that lie in a span; those with something to look at as their messages, which `decoded` gives."""
+    judged = Aborted((one.first_offset, one.producer_id) for one in aborted)
+    view = memoryview(data)
+    at = span.first
+    for position, header in headers(view):
+        if header.base_offset > span.last:
+            break
+        if header.base_offset > at:
+            yield Offered(at, header.base_offset - 1, passes=False)
+        inside = Span(max(at, header.base_offset), min(span.last, header.last_offset))
+        if inside.last >= inside.first:
+            batch = view[position : position + header.size]
+            yield from _batch_offers(batch, header, inside, judged.judge(header) or header.control, decoded)
+        else:
+            judged.judge(header)
+        at = max(at, header.last_offset + 1)
+
+
+def _batch_offers(
+    batch: memoryview, header: BatchHeader, inside: Span, void: bool, decoded: Callable[[memoryview], Stretch]
+) -> Iterable[Offered]:
+    if void:
+        return (Offered(*inside, passes=False),)
+    gaps = header.count != header.last_offset_delta + 1
+    if gaps or OURS in open_batch(batch)[1]:
+        return (offer for offer, _ in offers_of(decoded(batch), inside, Rules()))
+    share = header.size * (inside.last - inside.first + 1) // header.count
+    return (Offered(*inside, size=share),)

@@ -1,0 +1,303 @@
+"""One queue's outlet on one partition that is led here: its delivery, performed.
+
+Rule 1: the state machine says what it wants to be offered; it is read, offered and leased in one step, so that nobody
+        else comes in between. Where the disk has to be asked, the question is asked anew afterwards.
+Rule 2: a message leaves the broker when its lease is kept, never before.
+Rule 3: whoever waits is woken by the partition's growth and by what the machine makes available; never by a timer
+        of its own.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from runnel.broker.bells import Bells
+from runnel.broker.fetch import read_committed
+from runnel.broker.journal import Journal
+from runnel.broker.leaving import Leaver
+from runnel.broker.messages import READ_BYTES, Messages, Stretch
+from runnel.broker.offers import Passes, Rules, offers_of, whole_offers
+from runnel.broker.shard import Shard
+from runnel.model.errors import OffsetOutOfRange
+from runnel.model.ids import Offset
+from runnel.model.queue_config import QueueConfig
+from runnel.model.seams import Clock, Rng
+from runnel.queues.delivery import Delivery
+from runnel.queues.values import (
+    Available,
+    Describe,
+    Described,
+    Granted,
+    Lease,
+    Leased,
+    Leave,
+    Offered,
+    OwnerGone,
+    Settle,
+    Settled,
+    Span,
+    Standing,
+    View,
+)
+from runnel.record import records
+from runnel.record.batch import read_header
+from runnel.record.records import Record
+from runnel.replica.partition import Partition
+
+JITTER: Final = 1 << 20  # steps of chance
+LOOKS_MAX: Final = 64  # at what does not pass, before others have their turn
+
+
+class Want(NamedTuple):
+    """What one receiver asks for."""
+
+    owner: str
+    messages_max: int
+    bytes_max: int
+    lease_ms: int | None = None
+    passes: Passes | None = None  # the receiver's own filter: what does not pass stays for others
+
+
+class Taken(NamedTuple):
+    """A message that was leased."""
+
+    record: Record
+    attempt: int
+
+
+class Haul(NamedTuple):
+    """What one receiver gets."""
+
+    messages: Sequence[Taken]
+    generation: int = 0
+    until_ms: int = 0
+
+
+class Parts(NamedTuple):
+    """What all outlets of a broker share."""
+
+    messages: Messages
+    bells: Bells
+    clock: Clock
+    rng: Rng
+
+
+class Outlet:
+    """Performs what the delivery of one queue over one partition decides."""
+
+    def __init__(
+        self, queue: str, partition: Partition, journal: Journal, config: QueueConfig, rules: Rules,
+        parts: Parts, leaver: Leaver,
+    ) -> None:  # fmt: skip
+        self.queue = queue
+        self.partition = partition
+        self.config = config
+        self.rules = rules
+        self._parts = parts
+        self._leaver = leaver
+        self._watching = False
+        self.used_ms = parts.clock.monotonic_ms()
+        self.shard: Shard[View] = Shard(journal, Delivery, self.view, parts.clock, self._carry_out)
+
+    def open(self) -> None:
+        self.shard.open()
+
+    def close(self) -> None:
+        self.unwatch()
+        self.shard.close()
+        self._leaver.close()
+
+    def reconfigure(self, config: QueueConfig, rules: Rules) -> None:
+        self.config = config
+        self.rules = rules
+
+    # --- the machine
+
+    def view(self) -> View:
+        partition = self.partition
+        dead, retry = self._leaver.targets()
+        return View(
+            self.config, partition.log.start_offset, partition.last_stable_offset,
+            self._parts.rng.below(JITTER) / JITTER, dead, retry,
+        )  # fmt: skip
+
+    @property
+    def machine(self) -> Delivery:
+        """The state machine, once it has been read."""
+        machine = self.shard.machine
+        assert isinstance(machine, Delivery)
+        return machine
+
+    async def ask(self, verb: str, request: Any) -> Any:
+        """Put a request to the state machine, once it has been read."""
+        self.used_ms = self._parts.clock.monotonic_ms()
+        if not self.shard.loaded:
+            await self.shard.opened()
+        return await self.shard.ask(verb, request)
+
+    def tell(self, verb: str, news: Any) -> None:
+        self.shard.tell(verb, news)
+
+    async def settle(self, request: Settle) -> Settled:
+        result: Settled = await self.ask("settle", request)
+        return result
+
+    async def describe(self) -> Described:
+        result: Described = await self.ask("describe", Describe())
+        return result
+
+    def gone(self, owner: str) -> None:
+        """A connection ended: its leases end."""
+        self.tell("release_owner", OwnerGone(owner))
+
+    def standing(self, offset: int) -> Standing:
+        return self.machine.standing(offset)
+
+    def has_more(self, owner: str = "") -> bool:
+        """Whether there may be something to lease now."""
+        return self.shard.loaded and bool(self._wants(owner, 1))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing would be missed if this outlet were closed, and opened again when it is used."""
+        return self.shard.loaded and self.machine.next_deadline_ms() is None and self._leaver.is_idle
+
+    def _wants(self, owner: str, messages_max: int) -> list[Span]:
+        return self.machine.wants(owner, self.view(), self._parts.clock.monotonic_ms(), messages_max)
+
+    def _carry_out(self, order: object) -> None:
+        match order:
+            case Available():
+                self._parts.bells.ring(self.queue)
+            case Leave(leaving):
+                self._leaver.leave(leaving)
+            case _:
+                raise AssertionError(f"a delivery ordered {order!r}")
+
+    # --- leasing
+
+    async def lease(self, want: Want) -> Haul:
+        """Lease what there is now, message by message."""
+        held: list[Stretch] = []
+        for _ in range(LOOKS_MAX):
+            if not self.shard.loaded:
+                await self.shard.opened()
+            spans = self._wants(want.owner, want.messages_max)
+            found, missing = self._gather(spans, want, held)
+            if missing is not None and not found:
+                held = [await self._read(missing)]
+                if held[0].end <= missing:
+                    break
+                continue
+            if not found:
+                break
+            leased = await self._lease(want, [offer for offer, _ in found])
+            if leased.grants:
+                return _haul(leased, [record for _, record in found if record is not None])
+        return Haul(())
+
+    async def _lease(self, want: Want, offers: Sequence[Offered]) -> Leased:
+        request = Lease(want.owner, offers, want.messages_max, want.bytes_max, want.lease_ms)
+        result: Leased = await self.ask("lease", request)
+        return result
+
+    def _gather(
+        self, spans: Sequence[Span], want: Want, held: Sequence[Stretch]
+    ) -> tuple[list[tuple[Offered, Record | None]], int | None]:
+        """What is in memory of some spans, up to what the receiver can take; and what has to be read to go on."""
+        found: list[tuple[Offered, Record | None]] = []
+        size = messages = 0
+        for span in spans:
+            at = span.first
+            while at <= span.last:
+                stretch = self._at(at, held)
+                if stretch is None:
+                    return found, at
+                for offer, record in offers_of(stretch, Span(at, span.last), self.rules):
+                    if want.passes is not None and record is not None and not want.passes(record):
+                        continue
+                    found.append((offer, record))
+                    if offer.passes:
+                        messages += 1
+                        size += offer.size
+                    if messages >= want.messages_max or size >= want.bytes_max:
+                        return found, None
+                at = stretch.end
+        return found, None
+
+    def _at(self, offset: int, held: Sequence[Stretch]) -> Stretch | None:
+        for stretch in held:
+            if stretch.first <= offset < stretch.end:
+                return stretch
+        return self._parts.messages.cached(self.partition, offset)
+
+    async def _read(self, offset: int) -> Stretch:
+        try:
+            return await self._parts.messages.read(self.partition, offset)
+        except OffsetOutOfRange:
+            return Stretch(offset, offset + 1, ())  # retention took it: the machine sees that too
+
+    async def lease_batches(self, want: Want) -> Leased:
+        """Lease what there is now, for who gets the batches as they lie in the log."""
+        if not self.rules.plain:
+            return await self._lease_decoded(want)
+        for _ in range(LOOKS_MAX):
+            if not self.shard.loaded:
+                await self.shard.opened()
+            spans = self._wants(want.owner, want.messages_max)
+            offers: list[Offered] = []
+            for span in spans:
+                offers += await self._whole(span, want.bytes_max)
+                if sum(offer.size for offer in offers) >= want.bytes_max:
+                    break
+            if not offers:
+                break
+            leased = await self._lease(want, offers)
+            if leased.grants:
+                return leased
+        return Leased((), 0, 0)
+
+    async def _lease_decoded(self, want: Want) -> Leased:
+        haul = await self.lease(want)
+        grants = [Granted(taken.record.offset, taken.record.offset, taken.attempt) for taken in haul.messages]
+        return Leased(tuple(grants), haul.generation, haul.until_ms)
+
+    async def _whole(self, span: Span, bytes_max: int) -> Sequence[Offered]:
+        try:
+            data, aborted = await read_committed(self.partition, Offset(span.first), max(bytes_max, READ_BYTES))
+        except OffsetOutOfRange:
+            return ()
+        return list(whole_offers(data, aborted, span, _decoded)) if data else ()
+
+    # --- waiting
+
+    def watch(self) -> None:
+        """Somebody waits for messages of the queue: ring when there are more."""
+        if not self._watching:
+            self._watching = True
+            self.partition.watch(self, committed_only=True)
+
+    def unwatch(self) -> None:
+        if self._watching:
+            self._watching = False
+            self.partition.unwatch(self)
+
+    def grown(self, bytes_added: int) -> None:
+        """Told by the partition."""
+        self._parts.bells.ring(self.queue)
+
+
+def _decoded(batch: memoryview) -> Stretch:
+    header = read_header(batch)
+    return Stretch(header.base_offset, header.last_offset + 1, records.decode(batch))
+
+
+def _haul(leased: Leased, found: Sequence[Record]) -> Haul:
+    """The messages that were granted, out of those that were offered; both are in order."""
+    by_offset = {record.offset: record for record in found}
+    taken = [
+        Taken(by_offset[offset], grant.attempt)
+        for grant in leased.grants
+        for offset in range(grant.first, grant.last + 1)
+        if offset in by_offset
+    ]
+    return Haul(taken, leased.generation, leased.until_ms)

@@ -88,7 +88,7 @@ class Deliveries:
         """Close what nobody has used for a while; rule 1."""
         before = self._clock.monotonic_ms() - IDLE_MS
         for outlet in list(self):
-            if outlet.used_ms < before and outlet.queue not in self.bells and outlet.is_idle:
+            if outlet.used_ms < before and outlet.is_idle and not self._is_waited_for(outlet):
                 self.close_outlet(outlet)
 
     # --- one outlet
@@ -120,7 +120,7 @@ class Deliveries:
         outlet = Outlet(queue, partition, journal, config, rules, self._parts, leaver)
         self._outlets[queue][partition.key] = outlet
         outlet.open()
-        if queue in self.bells:
+        if self._is_waited_for(outlet):
             outlet.watch()
         return outlet
 
@@ -156,13 +156,21 @@ class Deliveries:
 
     # --- waiting
 
-    def _watch(self, queue: str) -> None:
-        for outlet in self.of(queue).values():
+    def _watch(self, bell: str) -> None:
+        for outlet in self._behind(bell):
             outlet.watch()
 
-    def _unwatch(self, queue: str) -> None:
-        for outlet in self.of(queue).values():
-            outlet.unwatch()
+    def _unwatch(self, bell: str) -> None:
+        for outlet in self._behind(bell):
+            if not self._is_waited_for(outlet):
+                outlet.unwatch()
+
+    def _behind(self, bell: str) -> list[Outlet]:
+        """The outlets that ring a bell: all of a queue's, or one."""
+        return [outlet for outlet in self.of(bell.partition("\0")[0]).values() if bell in (outlet.queue, outlet.bell)]
+
+    def _is_waited_for(self, outlet: Outlet) -> bool:
+        return outlet.queue in self.bells or outlet.bell in self.bells
 
 
 def passes_of(text: str, partition: Partition) -> Passes:

@@ -89,6 +89,7 @@ class Outlet:
         parts: Parts, leaver: Leaver,
     ) -> None:  # fmt: skip
         self.queue = queue
+        self.bell = bell_of(queue, partition)  # beside the queue's: for those who want messages of this partition alone
         self.partition = partition
         self.config = config
         self.rules = rules
@@ -105,6 +106,7 @@ class Outlet:
         self.unwatch()
         self.shard.close()
         self._leaver.close()
+        self._parts.bells.ring_all(self.bell)  # what they wait for will not come from here
 
     def reconfigure(self, config: QueueConfig, rules: Rules) -> None:
         self.config = config
@@ -167,7 +169,7 @@ class Outlet:
     def _carry_out(self, order: object) -> None:
         match order:
             case Available():
-                self._parts.bells.ring(self.queue)
+                self._ring()
             case Leave(leaving):
                 self._leaver.leave(leaving)
             case _:
@@ -283,7 +285,15 @@ class Outlet:
 
     def grown(self, bytes_added: int) -> None:
         """Told by the partition."""
+        self._ring()
+
+    def _ring(self) -> None:
         self._parts.bells.ring(self.queue)
+        self._parts.bells.ring(self.bell)
+
+
+def bell_of(queue: str, partition: Partition) -> str:
+    return f"{queue}\0{partition.key}"
 
 
 def _decoded(batch: memoryview) -> Stretch:

@@ -25,15 +25,18 @@ from runnel.broker.internal import GROUPS, INTERNAL, QUEUES, TRANSACTIONS, inter
 from runnel.broker.isr import InSync
 from runnel.broker.keepers import Keepers
 from runnel.broker.markers import MarkerSender
+from runnel.broker.messages import Messages
 from runnel.broker.once import Once
 from runnel.broker.partitions import Partitions
 from runnel.broker.peers import Peers
 from runnel.broker.produce import Producing
+from runnel.broker.reading import PartitionReading
 from runnel.broker.removal import Removal
 from runnel.broker.replication import Replication
 from runnel.broker.replication import Settings as ReplicationSettings
 from runnel.broker.routing import Routing
 from runnel.broker.seen import WAIT_MS, Seen
+from runnel.broker.sending import Sending
 from runnel.broker.throttle import Throttle
 from runnel.broker.transactions import Transactions
 from runnel.broker.watchdog import Watchdog
@@ -47,10 +50,12 @@ from runnel.groups.values import GroupConfig
 from runnel.model.calls import MAKE_INTERNAL, MakeInternal, Nothing
 from runnel.model.errors import InvalidTopicName, RunnelError, TopicAlreadyExists, UnknownTopic
 from runnel.model.ids import BrokerId, Offset, PartitionKey, ProducerId, TopicId
-from runnel.model.limits import topic_name_problem
+from runnel.model.limits import MIB, topic_name_problem
 from runnel.model.seams import Clock, Disk, Rng
 from runnel.replica.partition import Partition
 from runnel.transactions.values import TransactionConfig
+
+READERS_BYTES_MAX = 16 * MIB  # messages that were decoded for readers, for those who come next
 
 logger = logging.getLogger("runnel.broker")
 R = TypeVar("R")
@@ -94,6 +99,13 @@ class Broker:
         self.produce = producing.produce
         self.forward_produce = Routing(self.partitions, producing, self._peers, self._newest, rng).produce
         self.fetch = self._fetching.fetch
+        self.sending = Sending(
+            self._newest, self.is_internal, append=self.forward_produce, new_producer=self.new_producer_id,
+            make_topics=self.create_asked_for, once=self.once, clock=clock, rng=rng,
+        )  # fmt: skip
+        self.read = PartitionReading(
+            self.partitions, self.calls, self._newest, self.fetch, Messages(READERS_BYTES_MAX), rng
+        ).read
         self.inbox = Inbox(
             self.partitions, self.calls, self._newest,
             append=self.forward_produce, new_producer=self.new_producer_id, make_topic=self.create_missing,
@@ -163,6 +175,7 @@ class Broker:
     async def stop(self) -> bool:
         """Close every log; returns whether all of them could be closed cleanly."""
         await self.inbox.stop()
+        self.sending.close()
         await self._replication.close()
         await self._in_sync.stop()
         await self._damages.stop()
@@ -321,6 +334,11 @@ class Broker:
             changed = await self._seen.topics(changed, self.metadata.image, timeout_ms)
         left = iter(changed)
         return [next(left) if error is None else error for error in refused]
+
+    async def create_asked_for(self, names: Sequence[str]) -> None:
+        """Create the topics that are not there yet, if this broker is set up to."""
+        if self.config.auto_create_topics:
+            await self.create_missing_topics(names)
 
     async def create_missing_topics(self, names: Sequence[str]) -> None:
         """Create the topics that are not there yet, if they can be; who asks for them learns the rest."""

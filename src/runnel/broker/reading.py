@@ -1,0 +1,168 @@
+"""Reading a partition from any broker, message by message, for doors whose clients know neither leaders nor batches.
+
+Rule 1: a reader gets what is committed, nothing of open or aborted transactions, in the order of the offsets.
+Rule 2: one read is bounded in messages, bytes and time: with a filter that nothing passes it ends all the same, and
+        says where to go on.
+Rule 3: the leader reads; every other broker asks it, and the next one if it moved.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeAlias
+
+from runnel.broker.calls import Calls
+from runnel.broker.fetch import Read as FetchRead
+from runnel.broker.fetch import ReadResult, Waits
+from runnel.broker.messages import Messages, size_of
+from runnel.broker.partitions import Partitions
+from runnel.broker.routing import ELSEWHERE, PAUSE_MS
+from runnel.cluster.image import Image
+from runnel.model.calls import Read
+from runnel.model.errors import NotLeader, OffsetNotAvailable, RetriableError
+from runnel.model.ids import Offset, PartitionKey, TopicId
+from runnel.model.limits import MIB
+from runnel.model.reading import END, READ_PARTITION, START, Reading, ReadPartition
+from runnel.model.seams import Rng
+from runnel.record.records import Record
+from runnel.replica.partition import Partition
+from runnel.route import filter as filters
+from runnel.route.message import view_of
+
+WAIT_MS_MAX: Final = 60_000
+ANSWER_MS: Final = 15_000  # beyond the wait that was asked for
+SCAN_S: Final = 1.0  # looked for messages that pass a filter, in one read
+BYTES_MAX: Final = 16 * MIB
+
+Fetch: TypeAlias = Callable[..., Awaitable[list[ReadResult]]]
+
+
+class PartitionReading:
+    """The verb."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        calls: Calls,
+        image: Callable[[], Image],
+        fetch: Fetch,
+        messages: Messages,
+        rng: Rng,
+    ) -> None:
+        self._partitions = partitions
+        self._calls = calls
+        self._image = image
+        self._fetch = fetch
+        self._messages = messages
+        self._rng = rng
+        calls.serve(READ_PARTITION, self._serve)
+
+    async def read(self, asked: ReadPartition, waits: Waits) -> Reading:
+        """Messages of a partition, wherever it is led; waits for the first no longer than asked, nor than `waits`."""
+        await asyncio.sleep(0)  # a request that was answered at once until now goes on in a task: timeouts need one
+        loop = asyncio.get_running_loop()
+        end = loop.time() + ANSWER_MS / 1000
+        while True:
+            try:
+                return await self._try(asked, waits)
+            except ELSEWHERE as error:
+                await self._pause(end, error)
+
+    async def _try(self, asked: ReadPartition, waits: Waits) -> Reading:
+        key = PartitionKey(TopicId(asked.topic_id), asked.partition)
+        try:
+            partition = self._partitions.find_by_id(*key)
+        except NotLeader:
+            leader = self._image().topic_with_id(key.topic_id).partitions[key.number].leader
+            timeout_ms = min(asked.wait_ms, WAIT_MS_MAX) + ANSWER_MS
+            return await self._calls.ask(leader, READ_PARTITION, asked, timeout_ms=timeout_ms)
+        return await self._read(partition, asked, waits)
+
+    async def _pause(self, end: float, error: RetriableError) -> None:
+        pause_s = (PAUSE_MS + self._rng.below(PAUSE_MS)) / 1000
+        if asyncio.get_running_loop().time() + pause_s >= end:
+            raise error
+        await asyncio.sleep(pause_s)
+
+    async def _serve(self, asked: ReadPartition) -> Reading:
+        partition = self._partitions.find_by_id(TopicId(asked.topic_id), asked.partition)
+        return await self._read(partition, asked, Waits())
+
+    async def _read(self, partition: Partition, asked: ReadPartition, waits: Waits) -> Reading:
+        found = _Found(partition, asked)
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        end = begun + min(max(asked.wait_ms, 0), WAIT_MS_MAX) / 1000
+        position, waited_at = await _position(partition, asked), -1
+        while True:
+            stretch = await self._messages.read(partition, position)
+            if found.take(stretch.since(position)):
+                return found.answer(found.next)
+            position = max(position, stretch.end)
+            if position < partition.last_stable_offset:
+                if found.messages or loop.time() - begun > SCAN_S:
+                    return found.answer(position)
+                continue
+            left_s = end - loop.time()
+            if found.messages or left_s <= 0 or waited_at == position:
+                return found.answer(position)  # nothing came, or whoever waits is to be answered at once
+            await self._wait(partition, position, waits, left_s)
+            begun, waited_at = loop.time(), position
+
+    async def _wait(self, partition: Partition, position: int, waits: Waits, left_s: float) -> None:
+        read = FetchRead(partition, Offset(position), 1, leader_only=True, committed_only=True)
+        [result] = await self._fetch([read], waits, bytes_min=1, bytes_max=1, wait_ms=int(left_s * 1000) + 1)
+        if result.error is not None:
+            raise result.error
+
+
+class _Found:
+    """What one read has found so far."""
+
+    def __init__(self, partition: Partition, asked: ReadPartition) -> None:
+        self._partition = partition
+        self._passes = filters.compile(asked.filter).passes if asked.filter else None
+        self._messages_max = max(1, asked.messages_max)
+        self._bytes_max = min(asked.bytes_max, BYTES_MAX)
+        self._bytes = 0
+        self.messages: list[Read] = []
+        self.next = 0
+
+    def take(self, records: Sequence[Record]) -> bool:
+        """Take those that pass; whether that is enough, and `next` is where to go on."""
+        topic, number = self._partition.topic, self._partition.key.number
+        for record in records:
+            if self._passes is not None and not self._passes(view_of(record, topic, number)):
+                continue
+            size = size_of(record)
+            if self.messages and self._bytes + size > self._bytes_max:
+                self.next = record.offset
+                return True
+            self._bytes += size
+            offset, timestamp, key, value, headers = record
+            self.messages.append(Read(topic, number, offset, timestamp, key, value, list(headers)))
+            if len(self.messages) >= self._messages_max:
+                self.next = offset + 1
+                return True
+        return False
+
+    def answer(self, next_offset: int) -> Reading:
+        partition = self._partition
+        return Reading(self.messages, next_offset, partition.log.start_offset, partition.last_stable_offset)
+
+
+async def _position(partition: Partition, asked: ReadPartition) -> int:
+    """The offset to begin with."""
+    if asked.time_ms >= 0:
+        found = await partition.log.offset_by_time(asked.time_ms)
+        if found is not None and found[0] < partition.last_stable_offset:
+            return found[0]
+        return _end(partition)
+    if asked.offset == START:
+        return partition.log.start_offset
+    return _end(partition) if asked.offset == END else asked.offset
+
+
+def _end(partition: Partition) -> int:
+    if not partition.settled:
+        raise OffsetNotAvailable(f"{partition.name} has a new leader that does not know its end yet: try again")
+    return partition.last_stable_offset

@@ -1,0 +1,173 @@
+"""Sending messages to topics from any broker, one or many, for doors whose clients know neither leaders nor batches.
+
+Rule 1: a message with a key goes where every Kafka client sends that key; those without one that are sent together stay
+        together, in a partition chosen by lot.
+Rule 2: acks=all: sent in the batches of an idempotent producer, together with what others send there (`mailing`): so
+        what happens on the way never doubles a message. A weaker acks is a request of its own to the leader.
+Rule 3: a message that has a name is appended once (`once`), one that has a time is parked (`schedule`).
+Rule 4: one message's error costs the others nothing.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Protocol, TypeAlias
+
+from runnel.broker.mailing import Append, Mailing, NewProducer
+from runnel.broker.once import Once
+from runnel.broker.produce import ACKS_ALL
+from runnel.client.partitioner import partition_of_key
+from runnel.cluster.image import Image, Topic
+from runnel.model.calls import Outgoing, Placed
+from runnel.model.errors import InvalidAcks, InvalidPartitions, InvalidTopicName, RequestTimedOut, RunnelError
+from runnel.model.ids import PartitionKey
+from runnel.model.once import OnceMessage
+from runnel.model.seams import Clock, Rng
+from runnel.record.records import Record, encode
+
+TIMEOUT_MS: Final = 30_000
+MAILINGS_MAX: Final = 2_000  # partitions whose producer is remembered
+
+Sent: TypeAlias = Placed | RunnelError
+Way: TypeAlias = Callable[[Topic, int, Sequence[Outgoing], int, int], Awaitable[Sequence[Sent]]]
+
+
+class Parking(Protocol):
+    """Where messages wait until they are due."""
+
+    async def park(self, topic: Topic, partition: int, messages: Sequence[Outgoing]) -> Sequence[Sent]: ...
+
+
+class Sending:
+    """The verb."""
+
+    def __init__(
+        self, image: Callable[[], Image], is_internal: Callable[[str], bool], *,
+        append: Append, new_producer: NewProducer, make_topics: Callable[[Sequence[str]], Awaitable[None]],
+        once: Once, clock: Clock, rng: Rng,
+    ) -> None:  # fmt: skip
+        self._image = image
+        self._is_internal = is_internal
+        self._append = append
+        self._new_producer = new_producer
+        self._make_topics = make_topics
+        self._once = once
+        self._clock = clock
+        self._rng = rng
+        self._mailings: dict[PartitionKey, Mailing] = {}
+        self.parking: Parking | None = None
+
+    def close(self) -> None:
+        for mailing in self._mailings.values():
+            mailing.close(RequestTimedOut("the broker stops: nothing of the message was kept, send it to another one"))
+        self._mailings.clear()
+
+    async def send(
+        self, topic: str, messages: Sequence[Outgoing], *, acks: int = ACKS_ALL, timeout_ms: int = TIMEOUT_MS
+    ) -> list[Sent]:
+        """For each message where it lies, once that is acknowledged, or why it does not."""
+        if acks not in (ACKS_ALL, 0, 1):
+            raise InvalidAcks(f"acks={acks} is not known: use 0, 1 or -1 (all)")
+        found = await self._topic(topic)
+        lot = self._rng.below(len(found.partitions))
+        results: list[Sent] = [RequestTimedOut("it was not sent: try again")] * len(messages)
+        mailed: list[tuple[int, int, asyncio.Future[int]]] = []
+        others: dict[tuple[int, Way], list[int]] = {}
+        for number, message in enumerate(messages):
+            try:
+                partition, way = _partition_of(found, message, lot), self._way(message, acks)
+                if way is None:
+                    mailed.append((number, partition, self._mail(found, partition, message)))
+                else:
+                    others.setdefault((partition, way), []).append(number)
+            except RunnelError as error:
+                results[number] = error
+        for (partition, way), numbers in others.items():
+            some = [messages[number] for number in numbers]
+            for number, sent in zip(numbers, await _try(way, found, partition, some, acks, timeout_ms), strict=True):
+                results[number] = sent
+        for number, partition, place in mailed:
+            results[number] = await _placed(topic, partition, place)
+        return results
+
+    def _way(self, message: Outgoing, acks: int) -> "Way | None":
+        """How a message goes that does not go with the others."""
+        if message.deliver_at_ms is not None:
+            return self._park
+        if message.message_id is not None:
+            return self._name
+        return None if acks == ACKS_ALL else self._produce
+
+    async def _topic(self, name: str) -> Topic:
+        if self._is_internal(name):
+            raise InvalidTopicName(f"topic {name!r} is internal: only the broker itself writes it")
+        if name not in self._image().names:
+            await self._make_topics([name])
+        return self._image().topic_named(name)
+
+    # --- the ways that a message can go
+
+    def _mail(self, topic: Topic, partition: int, message: Outgoing) -> "asyncio.Future[int]":
+        key = PartitionKey(topic.id, partition)
+        mailing = self._mailings.get(key)
+        if mailing is None:
+            if len(self._mailings) >= MAILINGS_MAX:
+                self._mailings = {key: mailing for key, mailing in self._mailings.items() if not mailing.idle}
+            mailing = self._mailings[key] = Mailing(key, self._append, self._new_producer)
+        return mailing.put(message.key, message.value, tuple(message.headers), self._time(message))
+
+    async def _park(
+        self, topic: Topic, partition: int, messages: Sequence[Outgoing], acks: int, timeout_ms: int
+    ) -> Sequence[Sent]:
+        if self.parking is None:
+            raise RequestTimedOut("nothing is scheduled here yet: try again")
+        return await self.parking.park(topic, partition, messages)
+
+    async def _name(
+        self, topic: Topic, partition: int, messages: Sequence[Outgoing], acks: int, timeout_ms: int
+    ) -> Sequence[Sent]:
+        once = [
+            OnceMessage(one.message_id or "", one.key, one.value, list(one.headers), self._time(one))
+            for one in messages
+        ]
+        results = await self._once.append_each(topic.id, partition, once, timeout_ms=timeout_ms)
+        return [
+            each if isinstance(each, RunnelError)
+            else Placed(topic.name, partition, each.offset, each.timestamp_ms, duplicate=each.duplicate)
+            for each in results
+        ]  # fmt: skip
+
+    async def _produce(
+        self, topic: Topic, partition: int, messages: Sequence[Outgoing], acks: int, timeout_ms: int
+    ) -> Sequence[Sent]:
+        records = [Record(n, self._time(one), one.key, one.value, tuple(one.headers)) for n, one in enumerate(messages)]
+        key = PartitionKey(topic.id, partition)
+        produced = await self._append(key, memoryview(bytearray(encode(records))), acks, timeout_ms)
+        return [Placed(topic.name, partition, produced.base_offset + n) for n in range(len(messages))]
+
+    def _time(self, message: Outgoing) -> int:
+        return self._clock.wall_ms() if message.timestamp_ms is None else message.timestamp_ms
+
+
+def _partition_of(topic: Topic, message: Outgoing, lot: int) -> int:
+    count = len(topic.partitions)
+    if message.partition is not None:
+        if not 0 <= message.partition < count:
+            raise InvalidPartitions(f"topic {topic.name!r} has partitions 0 to {count - 1}, not {message.partition}")
+        return message.partition
+    return lot if message.key is None else partition_of_key(message.key, count)
+
+
+async def _try(
+    way: Way, topic: Topic, partition: int, messages: Sequence[Outgoing], acks: int, timeout_ms: int
+) -> Sequence[Sent]:
+    try:
+        return await way(topic, partition, messages, acks, timeout_ms)
+    except RunnelError as error:
+        return [error] * len(messages)
+
+
+async def _placed(topic: str, partition: int, place: "asyncio.Future[int]") -> Sent:
+    try:
+        return Placed(topic, partition, await place)
+    except RunnelError as error:
+        return error

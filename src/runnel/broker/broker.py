@@ -101,7 +101,7 @@ class Broker:
         self.fetch = self._fetching.fetch
         self.sending = Sending(
             self._newest, self.is_internal, append=self.forward_produce, new_producer=self.new_producer_id,
-            make_topics=self.create_asked_for, once=self.once, clock=clock, rng=rng,
+            make_topics=self.create_asked_for, once=self.once, calls=self.calls, clock=clock, rng=rng,
         )  # fmt: skip
         self.read = PartitionReading(
             self.partitions, self.calls, self._newest, self.fetch, Messages(READERS_BYTES_MAX), rng

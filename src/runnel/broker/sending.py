@@ -12,12 +12,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol, TypeAlias
 
+from runnel.broker.calls import Calls, failure_of
 from runnel.broker.mailing import Append, Mailing, NewProducer
 from runnel.broker.once import Once
 from runnel.broker.produce import ACKS_ALL
 from runnel.client.partitioner import partition_of_key
 from runnel.cluster.image import Image, Topic
-from runnel.model.calls import Outgoing, Placed
+from runnel.model.calls import MESSAGE_SEND, Outgoing, Placed, SendTo
+from runnel.model.calls import Sent as SentAll
 from runnel.model.errors import InvalidAcks, InvalidPartitions, InvalidTopicName, RequestTimedOut, RunnelError
 from runnel.model.ids import PartitionKey
 from runnel.model.once import OnceMessage
@@ -43,7 +45,7 @@ class Sending:
     def __init__(
         self, image: Callable[[], Image], is_internal: Callable[[str], bool], *,
         append: Append, new_producer: NewProducer, make_topics: Callable[[Sequence[str]], Awaitable[None]],
-        once: Once, clock: Clock, rng: Rng,
+        once: Once, calls: Calls, clock: Clock, rng: Rng,
     ) -> None:  # fmt: skip
         self._image = image
         self._is_internal = is_internal
@@ -55,6 +57,7 @@ class Sending:
         self._rng = rng
         self._mailings: dict[PartitionKey, Mailing] = {}
         self.parking: Parking | None = None
+        calls.serve(MESSAGE_SEND, self._serve)
 
     def close(self) -> None:
         for mailing in self._mailings.values():
@@ -96,6 +99,11 @@ class Sending:
         if message.message_id is not None:
             return self._name
         return None if acks == ACKS_ALL else self._produce
+
+    async def _serve(self, asked: SendTo) -> SentAll:
+        results = await self.send(asked.topic, asked.messages, acks=asked.acks, timeout_ms=asked.timeout_ms)
+        failures = [failure_of(each if isinstance(each, RunnelError) else None) for each in results]
+        return SentAll([None if isinstance(each, RunnelError) else each for each in results], failures)
 
     async def _topic(self, name: str) -> Topic:
         if self._is_internal(name):

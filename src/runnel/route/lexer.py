@@ -95,7 +95,7 @@ def _token_of(found: re.Match[str], *, behind_dot: bool) -> Token:
     source = found[sort.name]
     position = found.start(sort.name)
     match sort:
-        case Sort.NAME if not behind_dot and source.upper() in KEYWORDS:
+        case Sort.NAME if not behind_dot and source.isascii() and source.upper() in KEYWORDS:  # ı in capitals is I
             return Token(Sort.KEYWORD, source.upper(), position, source)
         case Sort.QUOTED:
             return Token(sort, source[1:-1].replace('""', '"'), position, source)

@@ -1,92 +1,384 @@
-"""The delivery of one queue over one partition: the verbs."""
+"""The delivery of one queue over one partition: the verbs.
 
+Rule 1: a verb never waits. It returns a Step at once: records to keep, and what may happen once they are kept. So a
+        lease is kept before its message leaves, and settling is answered when nobody can forget it.
+Rule 2: a receipt is an offset, an attempt and a generation. Whoever settles compares and sets: a receipt that is not
+        that of the present lease changes nothing. Accepting what is done already is no error.
+Rule 3: attempts never go back, but with a rewind. It begins a new generation, which voids all receipts that are out.
+Rule 4: leases that end at a moment outlive the leader; those of connections end with it.
+Rule 5: time is what the wall clock said when this leader began, and goes on with the clock that never goes back.
+Rule 6: messages that leave (dead, or copied forward) are done here, and wait in the outbox: see `outbox`.
+Rule 7: whoever finds nothing to lease is told when that may have changed (the order Available).
+"""
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from runnel.model.errors import RunnelError
 from runnel.model.ids import Millis
-from runnel.model.step import Step
+from runnel.model.queue_config import LEASE_MS_MAX, Consumers, Expired, Start
+from runnel.model.step import Reply, Step
+from runnel.queues.breaker import Breaker
+from runnel.queues.course import Course, Turn
+from runnel.queues.holder import Holder
+from runnel.queues.keys import Keys
+from runnel.queues.records import KeptChunk, KeptLeaving, KeptMark, Mark, Run, decode
+from runnel.queues.retry import rounded_up
+from runnel.queues.status import DONE, FRESH, LEASED, READY, WAIT, Status
+from runnel.queues.taking import Taking
 from runnel.queues.values import (
     Aimed,
+    Available,
     Describe,
+    Described,
     Extend,
     Lease,
+    Leased,
     LeavingId,
+    Outcome,
     OwnerGone,
     Purge,
+    Purged,
     Rewind,
+    Rewound,
     Settle,
+    Settled,
     Span,
     Standing,
+    Verdict,
     View,
+    Why,
 )
+from runnel.queues.verdicts import concerns, merged, refusals
+from runnel.queues.window import NEVER, Piece
+
+R = TypeVar("R")
 
 
 class Delivery:
     """A Machine for broker/shard.py, with View as its view."""
 
-    # --- loading and time
+    def __init__(self) -> None:
+        self._course = Course()
+        self._window = self._course.window
+        self._outbox = self._course.outbox
+        self._breaker = Breaker()
+        self._holder = Holder()
+        self._lead_ms = 0  # from the clock that never goes back to the wall's
+        self._now = 0  # of the last verb, rule 5
+        self._hungry = False  # somebody found nothing to lease
+        self._kept_mark: Mark | None = None
+        self._kept_chunks: dict[int, list[Run]] = {}
+
+    # --- loading
     def replay(self, key: bytes, value: bytes | None) -> None:
         """Take over one kept record."""
-        raise NotImplementedError
+        match decode(key, value):
+            case KeptMark(mark):
+                self._kept_mark = mark
+            case KeptChunk(number, None):
+                self._kept_chunks.pop(number, None)
+            case KeptChunk(number, runs) if runs is not None:
+                self._kept_chunks[number] = runs
+            case KeptLeaving(id, leaving):
+                self._outbox.restore(id, leaving)
 
     def wake(self, view: View, now_ms: Millis, wall_ms: Millis) -> Step:
         """Begin to serve: all that was kept is read. Connections of the time before are gone; what leaves goes on."""
-        raise NotImplementedError
+        self._lead_ms = wall_ms - now_ms
+        if self._kept_mark is None:
+            self._window.reset(view.end if view.config.start is Start.LATEST else view.start)
+        else:
+            self._restore(self._kept_mark)
+        turn = self._begin(view, now_ms, wall_ms)
+        if self._holder.name:
+            self._holder.seen(self._holder.name, view.config.lease_ms, turn.now)
+        for piece in self._window.unsettled(LEASED):
+            if not piece.status.until:
+                self._course.give_back(piece, 0, turn)
+        self._outbox.wake(turn.step)
+        return self._finish(turn)
+
+    def _restore(self, mark: Mark) -> None:
+        self._course.generation, self._course.counters, self._holder.name = mark.generation, mark.counters, mark.holder
+        self._window.restore(mark.done, mark.next, self._kept_chunks)
+        self._kept_chunks = {}
+
+    # --- time
+    def next_deadline_ms(self) -> Millis | None:
+        due = self._window.due
+        if self._hungry:  # a breaker closes, or a place falls free, for who waits for it
+            due = min([due, *(moment for moment in (self._breaker.until, self._holder.until) if moment > self._now)])
+        return None if due >= NEVER else Millis(due - self._lead_ms)
 
     def tick(self, now_ms: Millis, view: View, wall_ms: Millis) -> Step:
         """Do what is due."""
-        raise NotImplementedError
+        turn = self._begin(view, now_ms, wall_ms)
+        self._do_due(turn)
+        return self._finish(turn)
 
-    def next_deadline_ms(self) -> Millis | None:
-        raise NotImplementedError
+    def _do_due(self, turn: Turn) -> None:
+        for piece in self._window.overdue(turn.now):
+            size = piece.last - piece.first + 1
+            self._course.counters.timed_out += size
+            self._breaker.ended(turn.config, size, True, turn.now)
+            self._course.give_back(piece, None, turn)
+        self._course.ripen(turn.now)
+        self._course.trim(turn)
 
-    # --- what to read (asked without a ticket, changes nothing that is kept)
+    # --- what to read
     def wants(self, owner: str, view: View, now_ms: Millis, messages_max: int) -> list[Span]:
         """What to read and offer for `owner`, in the order of offsets; nothing if it can't have anything now.
 
-        About as many messages as it may have. A span of a key-ordered queue may have to be offered first for its keys.
+        About as many messages as it may have; fresh ones to the end, of which to read as many as are needed. On a
+        key-ordered queue it may be messages that can't be leased, for their keys alone: ask again after offering them.
         """
-        raise NotImplementedError
+        turn = self._begin(view, now_ms, 0)
+        self._course.ripen(turn.now)
+        room = min(messages_max, self._room(owner, turn))
+        spans = self._wanted(room, view) if room > 0 else []
+        if not spans:
+            self._hungry = True
+        if view.config.consumers is Consumers.SINGLE:
+            self._holder.seen(owner, view.config.lease_ms, turn.now)
+        return spans
+
+    def _wanted(self, room: int, view: View) -> list[Span]:
+        window = self._window
+        if self._course.keys is None:
+            spans = [Span(piece.first, piece.last) for piece in window.ready(room)]
+        elif (unknown := self._course.keys.next_unknown) < window.next:
+            return [Span(unknown, window.next - 1)]
+        else:
+            spans = [Span(offset, offset) for offset in self._course.keys.free(room)]
+        found = sum(last - first + 1 for first, last in spans)
+        if found < room and window.next < view.end and window.open < view.config.window_max:
+            spans.append(Span(window.next, view.end - 1))
+        return spans
+
+    def _room(self, owner: str, turn: Turn) -> int:
+        """How many messages this consumer may lease now, if they are there."""
+        config, leased = turn.config, self._window.counts[LEASED]
+        if config.consumers is Consumers.SINGLE and not self._holder.admits(owner, leased, turn.now):
+            return 0
+        if self._outbox.messages >= config.window_max:
+            return 0
+        return min(config.leases_max - leased, self._breaker.allowed(config, turn.now))
 
     def length(self, view: View) -> int:
         """Offsets that are not done, for max.length with overflow=refuse."""
-        raise NotImplementedError
+        return self._course.length(view)
 
     def standing(self, offset: int) -> Standing:
         """How one offset stands (peek)."""
-        raise NotImplementedError
+        status = self._window.at(offset)
+        match status.kind:
+            case 1:
+                return Standing("done", 0, 0, "")
+            case 2:
+                return Standing("ready", status.attempts, 0, "")
+            case 3:
+                return Standing("waiting", status.attempts, status.until, "")
+            case 4:
+                return Standing("leased", status.attempts, status.until, status.owner)
+        return Standing("new", 0, 0, "")
 
-    # --- verbs with an answer
+    # --- leasing
     def lease(self, request: Lease, ticket: object, view: View, now_ms: Millis, wall_ms: Millis) -> Step:
         """Answered with Leased: what was offered and may be had; kept before it is answered."""
-        raise NotImplementedError
+        turn = self._begin(view, now_ms, wall_ms)
+        self._do_due(turn)
+        return self._answer(self._lease, request, ticket, turn)
 
+    def _lease(self, request: Lease, turn: Turn) -> Leased:
+        config = turn.config
+        lease_ms = min(config.lease_ms if request.lease_ms is None else request.lease_ms, LEASE_MS_MAX)
+        until = rounded_up(turn.now + lease_ms, lease_ms) if lease_ms else 0
+        room = min(request.messages_max, self._room(request.owner, turn))
+        taking = Taking(
+            self._window, self._course.keys, request.owner, until, turn.wall_ms,
+            messages_max=room, bytes_max=request.bytes_max, window_max=config.window_max,
+        )  # fmt: skip
+        taking.take(request.offers if room > 0 else ())
+        self._expire(taking, turn)
+        self._course.counters.filtered += taking.filtered
+        self._course.counters.delivered += taking.delivered
+        if taking.delivered:
+            self._breaker.began(taking.delivered)
+            self._hold(request.owner, lease_ms, turn)
+        return Leased(tuple(taking.grants), self._course.generation, until)
+
+    def _hold(self, owner: str, lease_ms: int, turn: Turn) -> None:
+        if turn.config.consumers is Consumers.SINGLE and self._holder.asked(owner, lease_ms, turn.now):
+            self._window.touch()
+
+    def _expire(self, taking: Taking, turn: Turn) -> None:
+        for first, last, attempts in taking.expired:
+            self._course.counters.expired += last - first + 1
+            if turn.config.expired is Expired.DEAD:
+                self._course.leave(Piece(first, last, Status(READY, attempts)), Why.EXPIRED, "", 0, turn)
+
+    # --- settling
     def settle(self, request: Settle, ticket: object, view: View, now_ms: Millis, wall_ms: Millis) -> Step:
         """Answered with Settled."""
-        raise NotImplementedError
+        return self._answer(self._settle, request, ticket, self._begin(view, now_ms, wall_ms))
+
+    def _settle(self, request: Settle, turn: Turn) -> Settled:
+        refused: dict[int, RunnelError] = {}
+        for said in merged(request.verdicts):
+            held = self._held(said.verdict, request.owner)
+            if lost := [piece for piece in held if not self._judge(piece, said.verdict, turn)]:
+                refused.update(refusals(request.verdicts, said, lost))
+        return Settled(refused)
+
+    def _held(self, verdict: Verdict, owner: str) -> Iterator[Piece]:
+        """What a verdict is about; with a status that is not leased where its receipt is not that of the lease."""
+        for first, last, status in list(self._window.pieces(verdict.first, verdict.last)):
+            if verdict.generation != self._course.generation:
+                yield Piece(first, last, Status(FRESH))
+            elif status.kind != LEASED or concerns(verdict, status, owner):
+                yield Piece(first, last, status)
+            else:
+                yield Piece(first, last, Status(READY, status.attempts))
+
+    def _judge(self, piece: Piece, verdict: Verdict, turn: Turn) -> bool:
+        """Do what a consumer says of messages; False if it has no say in it."""
+        if piece.status.kind != LEASED:
+            accepted = piece.status.kind == DONE and verdict.outcome is Outcome.ACCEPT
+            return accepted and not self._outbox.has(self._course.generation, piece.first, piece.last)
+        size = piece.last - piece.first + 1
+        self._breaker.ended(turn.config, size, verdict.outcome is not Outcome.ACCEPT, turn.now)
+        if verdict.outcome is Outcome.ACCEPT:
+            self._course.counters.accepted += size
+            self._course.put_done(piece.first, piece.last)
+        elif verdict.outcome is Outcome.RELEASE:
+            self._course.counters.released += size
+            self._course.give_back(piece, verdict.delay_ms, turn)
+        else:
+            self._course.put_done(piece.first, piece.last)
+            self._course.leave(piece, Why.REJECTED, verdict.reason, 0, turn)
+        return True
 
     def extend(self, request: Extend, ticket: object, view: View, now_ms: Millis, wall_ms: Millis) -> Step:
         """Answered with Settled."""
-        raise NotImplementedError
+        return self._answer(self._extend, request, ticket, self._begin(view, now_ms, wall_ms))
 
+    def _extend(self, request: Extend, turn: Turn) -> Settled:
+        lease_ms = min(turn.config.lease_ms if request.lease_ms is None else request.lease_ms, LEASE_MS_MAX)
+        until = rounded_up(turn.now + lease_ms, lease_ms)
+        refused: dict[int, RunnelError] = {}
+        for said in merged(request.verdicts):
+            held = list(self._held(said.verdict, request.owner))
+            for first, last, status in held:
+                if status.kind == LEASED and status.until:
+                    self._window.put(first, last, Status(LEASED, status.attempts, until, status.owner))
+            if lost := [piece for piece in held if piece.status.kind != LEASED]:
+                refused.update(refusals(request.verdicts, said, lost))
+        return Settled(refused)
+
+    # --- administration
     def purge(self, request: Purge, ticket: object, view: View, now_ms: Millis, wall_ms: Millis) -> Step:
-        """Answered with Purged."""
-        raise NotImplementedError
+        """Answered with Purged. What is leased stays with whom it is."""
+        return self._answer(self._purge, request, ticket, self._begin(view, now_ms, wall_ms))
+
+    def _purge(self, request: Purge, turn: Turn) -> Purged:
+        dropped = self._course.drop(self._window.unsettled(READY, WAIT), NEVER)
+        dropped += max(0, turn.view.end - self._window.next)
+        self._course.pass_fresh(turn.view.end)
+        self._course.counters.dropped += dropped
+        return Purged(dropped)
 
     def rewind(self, request: Rewind, ticket: object, view: View, now_ms: Millis, wall_ms: Millis) -> Step:
         """Answered with Rewound."""
-        raise NotImplementedError
+        return self._answer(self._rewind, request, ticket, self._begin(view, now_ms, wall_ms))
+
+    def _rewind(self, request: Rewind, turn: Turn) -> Rewound:
+        before = self._window.done
+        offset = max(turn.view.start, min(request.offset, turn.view.end))
+        self._course.generation += 1
+        self._window.reset(offset)
+        self._course.keys = Keys(self._window) if turn.config.keyed else None
+        return Rewound(before, offset, self._course.generation)
 
     def describe(self, request: Describe, ticket: object, view: View, now_ms: Millis, wall_ms: Millis) -> Step:
         """Answered with Described."""
-        raise NotImplementedError
+        return self._answer(self._describe, request, ticket, self._begin(view, now_ms, wall_ms))
+
+    def _describe(self, request: Describe, turn: Turn) -> Described:
+        window, view = self._window, turn.view
+        self._breaker.allowed(turn.config, turn.now)
+        return Described(
+            first_open=window.done,
+            next_new=window.next,
+            end=view.end,
+            generation=self._course.generation,
+            ready=window.counts[READY],
+            blocked=0 if self._course.keys is None else self._course.keys.blocked,
+            waiting=window.counts[WAIT],
+            leased=window.counts[LEASED],
+            leaving=self._outbox.messages,
+            backlog=max(0, view.end - window.next),
+            done_above=window.next - window.done - window.open,
+            breaker=self._breaker.state.value,
+            holder=self._holder.name,
+            counters=replace(self._course.counters),
+        )
 
     # --- what is told
     def release_owner(self, news: OwnerGone, view: View, now_ms: Millis, wall_ms: Millis) -> Step:
         """A connection ended: its leases end, its messages are ready again at once."""
-        raise NotImplementedError
+        turn = self._begin(view, now_ms, wall_ms)
+        for piece in self._window.unsettled(LEASED):
+            if piece.status.owner == news.owner:
+                size = piece.last - piece.first + 1
+                self._course.counters.released += size
+                self._breaker.forgotten(size)
+                self._course.give_back(piece, 0, turn)
+        if self._holder.gone(news.owner):
+            self._window.touch()
+        return self._finish(turn)
 
     def aim(self, news: Aimed, view: View, now_ms: Millis, wall_ms: Millis) -> Step:
         """Messages that were ordered to leave without a target have one."""
-        raise NotImplementedError
+        turn = self._begin(view, now_ms, wall_ms)
+        self._outbox.aim(news, turn.step)
+        return self._finish(turn)
 
     def left(self, news: LeavingId, view: View, now_ms: Millis, wall_ms: Millis) -> Step:
         """Messages that were ordered to leave are all in their target, committed."""
-        raise NotImplementedError
+        turn = self._begin(view, now_ms, wall_ms)
+        self._outbox.left(news, turn.step)
+        return self._finish(turn)
+
+    # --- the frame of a verb
+    def _begin(self, view: View, now_ms: int, wall_ms: int) -> Turn:
+        if not view.config.keyed:
+            self._course.keys = None
+        elif self._course.keys is None:
+            self._course.keys = Keys(self._window)
+        self._now = now_ms + self._lead_ms
+        self._course.follow_start(view)
+        return Turn(view, self._now, wall_ms, Step())
+
+    def _answer(self, verb: Callable[[R, Turn], object], request: R, ticket: object, turn: Turn) -> Step:
+        turn.step.replies.append(Reply(ticket, verb(request, turn)))
+        return self._finish(turn)
+
+    def _finish(self, turn: Turn) -> Step:
+        """Rules 1 and 7."""
+        window = self._window
+        mark = Mark(window.done, window.next, self._course.generation, self._holder.name, self._course.counters)
+        window.flush(mark, turn.step.records)
+        if self._hungry and self._has_some(turn):
+            self._hungry = False
+            turn.step.orders.append(Available())
+        return turn.step
+
+    def _has_some(self, turn: Turn) -> bool:
+        """Whether somebody may find something to lease."""
+        owner = self._holder.name
+        if self._holder.admits("", self._window.counts[LEASED], turn.now):
+            owner = ""
+        return self._room(owner, turn) > 0 and bool(self._wanted(1, turn.view))

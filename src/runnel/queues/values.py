@@ -164,7 +164,7 @@ class Describe(Struct, frozen=True):
     """Ask how things stand."""
 
 
-class Counters(Struct, frozen=True, array_like=True):
+class Counters(Struct, array_like=True):
     """What happened since the queue began. Kept about as often as the mark: a crash may take back some."""
 
     delivered: int = 0

@@ -1,0 +1,149 @@
+"""What becomes of the messages of one queue in one partition.
+
+Rule 1: a message that was not accepted is delivered again after a pause, until it was delivered `attempts.max` times;
+        then it is dead.
+Rule 2: whoever leaves is done here, and stands in the outbox: dead letters, and copies of messages that would wait in
+        the window for long, or crowd it. Key order needs them in place.
+Rule 3: whatever is done lets the next message of its key go.
+Rule 4: what is dropped (maximum length, purging, retention) is not dead: nobody failed at it.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from runnel.model.queue_config import Overflow, QueueConfig
+from runnel.model.step import Step
+from runnel.queues.keys import Keys
+from runnel.queues.outbox import Outbox
+from runnel.queues.retry import backoff_ms, rounded_up
+from runnel.queues.status import DONE_STATUS, LEASED, READY, WAIT, Status
+from runnel.queues.values import Counters, Leaving, View, Why
+from runnel.queues.window import NEVER, Piece, Window
+
+REASON_CHARS_MAX = 1_000  # of why a message was rejected: it is kept, and goes into a header
+
+
+class Turn(NamedTuple):
+    """A verb under way, with the moment it happens in."""
+
+    view: View
+    now: int  # by the clock of the delivery, see there
+    wall_ms: int
+    step: Step
+
+    @property
+    def config(self) -> QueueConfig:
+        return self.view.config
+
+
+class Course:
+    """All that is known of the messages, and how it changes."""
+
+    def __init__(self) -> None:
+        self.window = Window()
+        self.outbox = Outbox()
+        self.keys: Keys | None = None
+        self.generation = 0
+        self.counters = Counters()
+
+    def give_back(self, piece: Piece, delay_ms: int | None, turn: Turn) -> None:
+        """A lease ended without a word of success: to be delivered again, or dead."""
+        first, last, (_, attempts, _, _) = piece
+        config = turn.config
+        if config.attempts_max and attempts >= config.attempts_max:
+            self.put_done(first, last)
+            self.leave(piece, Why.ATTEMPTS, "", 0, turn)
+            return
+        pause_ms = backoff_ms(config, attempts, turn.view.jitter) if delay_ms is None else delay_ms
+        if pause_ms <= 0:
+            self.window.put(first, last, Status(READY, attempts))
+            if self.keys is not None:
+                self.keys.check(first, last)
+        elif (why := self._forward(pause_ms, config)) is not None:
+            self.put_done(first, last)
+            self.leave(piece, why, "", turn.wall_ms + pause_ms, turn)
+        else:
+            self.window.put(first, last, Status(WAIT, attempts, rounded_up(turn.now + pause_ms, pause_ms)))
+
+    def _forward(self, pause_ms: int, config: QueueConfig) -> Why | None:
+        """Whether a message that is to wait is copied forward instead: the window is for those who do not wait long."""
+        if config.keyed or not config.retry_topic:
+            return None
+        if pause_ms > config.window_wait_max_ms:
+            return Why.WAITS
+        return Why.STRAGGLES if 2 * self.window.counts[WAIT] >= config.window_max else None
+
+    def leave(self, piece: Piece, why: Why, reason: str, due_ms: int, turn: Turn) -> None:
+        """Rule 2. The messages are done already."""
+        size = piece.last - piece.first + 1
+        if why.dies:
+            self.counters.dead += size
+            target = turn.view.dead
+        else:
+            self.counters.copied += size
+            target = turn.view.retry
+        if why.dies and not turn.config.dead_letter_topic:
+            return
+        leaving = Leaving(
+            self.generation, piece.first, piece.last, piece.status.attempts, why, reason[:REASON_CHARS_MAX],
+            turn.wall_ms, due_ms, target,
+        )  # fmt: skip
+        self.outbox.add(leaving, turn.step)
+
+    def put_done(self, first: int, last: int) -> None:
+        self.window.put(first, last, DONE_STATUS)
+        if self.keys is not None:
+            self.keys.finish(first, last)
+
+    def drop(self, pieces: Iterator[Piece], messages_max: int) -> int:
+        """Give up messages, so many at the most; how many there were."""
+        dropped = 0
+        for first, last, _ in pieces:
+            if dropped >= messages_max:
+                break
+            last = min(last, first + messages_max - dropped - 1)
+            self.put_done(first, last)
+            dropped += last - first + 1
+        return dropped
+
+    def pass_fresh(self, offset: int) -> None:
+        """What is fresh below this offset is done."""
+        first = self.window.next
+        self.window.pass_done(offset)
+        if self.keys is not None and offset > first:
+            self.keys.finish(first, offset - 1)
+            self.keys.known_to = max(self.keys.known_to, offset)
+
+    def trim(self, turn: Turn) -> None:
+        """At the maximum length the oldest go, but for those that somebody has."""
+        config = turn.config
+        excess = self.length(turn.view) - config.max_length
+        if not config.max_length or config.overflow is not Overflow.DROP_OLDEST or excess <= 0:
+            return
+        dropped = self.drop(self.window.unsettled(READY, WAIT), excess)
+        fresh = max(0, min(excess - dropped, turn.view.end - self.window.next))
+        self.pass_fresh(self.window.next + fresh)
+        self.counters.dropped += dropped + fresh
+
+    def follow_start(self, view: View) -> None:
+        """What retention took is done."""
+        if view.start <= self.window.done:
+            return
+        below = (
+            Piece(first, min(last, view.start - 1), status)
+            for first, last, status in self.window.unsettled(READY, WAIT, LEASED)
+            if first < view.start
+        )
+        dropped = self.drop(below, NEVER)
+        self.counters.dropped += dropped + max(0, view.start - self.window.next)
+        self.pass_fresh(view.start)
+
+    def ripen(self, now: int) -> None:
+        ripe = self.window.ripen(now)
+        if self.keys is not None:
+            for piece in ripe:
+                self.keys.check(piece.first, piece.last)
+
+    def length(self, view: View) -> int:
+        """Offsets that are not done, for max.length with overflow=refuse."""
+        return self.window.open + max(0, view.end - max(self.window.next, view.start))

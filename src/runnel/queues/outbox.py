@@ -1,0 +1,61 @@
+"""Messages that leave the queue: dead letters, and copies that are delivered later.
+
+Rule 1: who leaves is done here at once, and stands in the outbox until it is in its target: both are kept together.
+Rule 2: it is ordered to leave when that is kept, and again by each new leader; its target knows its name, and takes it
+        once. The floor is from before the order was kept, so whatever was appended for it lies above.
+Rule 3: whatever happens to the queue meanwhile (purge, rewind) does not concern who has left.
+"""
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from runnel.model.step import Step
+from runnel.queues.records import leaving_record
+from runnel.queues.values import Aimed, Leave, Leaving, LeavingId
+
+
+class Outbox:
+    """Who has left, and is not known to have arrived."""
+
+    def __init__(self) -> None:
+        self._leaving: dict[LeavingId, Leaving] = {}
+        self.messages = 0
+
+    def restore(self, id: LeavingId, leaving: Leaving | None) -> None:
+        if (was := self._leaving.pop(id, None)) is not None:
+            self.messages -= _size(was)
+        if leaving is not None:
+            self._leaving[id] = leaving
+            self.messages += _size(leaving)
+
+    def wake(self, step: Step) -> None:
+        step.orders.extend(Leave(leaving) for leaving in self._leaving.values())
+
+    def add(self, leaving: Leaving, step: Step) -> None:
+        self.restore(leaving.id, leaving)
+        step.records.append(leaving_record(leaving.id, leaving))
+        step.orders.append(Leave(leaving))
+
+    def aim(self, aimed: Aimed, step: Step) -> None:
+        """The target is known now. Who has one already keeps it: something may lie there."""
+        was = self._leaving.get(aimed.id)
+        if was is not None and was.target is None:
+            self.add(replace(was, target=aimed.target), step)
+
+    def left(self, id: LeavingId, step: Step) -> None:
+        if id in self._leaving:
+            self.restore(id, None)
+            step.records.append(leaving_record(id, None))
+
+    def has(self, generation: int, first: int, last: int) -> bool:
+        """Whether one of these is on its way out."""
+        return any(one.generation == generation and one.first <= last and first <= one.last for one in self.all)
+
+    @property
+    def all(self) -> Iterable[Leaving]:
+        return self._leaving.values()
+
+
+def _size(leaving: Leaving) -> int:
+    return leaving.last - leaving.first + 1

@@ -1,0 +1,131 @@
+"""The records of a delivery: what of it survives (docs/formats/queue-state.md).
+
+Keys and values are msgpack arrays. A key begins with the number of its kind, a value with the number of its shape;
+fields may be added at the end of a value.
+"""
+
+from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from runnel.model.errors import Fatal
+from runnel.model.step import Record
+from runnel.queues.status import DONE, LEASED, WAIT
+from runnel.queues.values import Counters, Leaving, LeavingId
+
+MARK: Final = 1
+CHUNK: Final = 2
+LEAVING: Final = 3
+
+
+class Run(NamedTuple):
+    """Some neighbours in a chunk with one status."""
+
+    length: int
+    kind: int
+    attempts: int
+    until: int
+
+
+class Mark(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """How far the queue is."""
+
+    done: int  # everything below is done
+    next: int  # nothing at or above it was leased or passed over, unless a chunk says so
+    generation: int
+    holder: str  # the single active consumer
+    counters: Counters
+
+
+class Chunk(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """The runs of 1,024 offsets, from the first one on; numbers in a row, see `_packed`."""
+
+    base_ms: int
+    runs: tuple[int, ...]
+
+
+class Left(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    leaving: Leaving
+
+
+class KeptMark(NamedTuple):
+    mark: Mark
+
+
+class KeptChunk(NamedTuple):
+    number: int
+    runs: list[Run] | None
+
+
+class KeptLeaving(NamedTuple):
+    id: LeavingId
+    leaving: Leaving | None
+
+
+Kept: TypeAlias = KeptMark | KeptChunk | KeptLeaving
+
+_encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
+_marks = msgspec.msgpack.Decoder(Mark)
+_chunks = msgspec.msgpack.Decoder(Chunk)
+_leavings = msgspec.msgpack.Decoder(Left)
+_MARK_KEY: Final = _encoder.encode((MARK,))
+
+
+def mark_record(mark: Mark) -> Record:
+    return _MARK_KEY, _encoder.encode(mark)
+
+
+def chunk_record(number: int, runs: list[Run] | None) -> Record:
+    return _encoder.encode((CHUNK, number)), None if runs is None else _encoder.encode(_packed(runs))
+
+
+def leaving_record(id: LeavingId, leaving: Leaving | None) -> Record:
+    return _encoder.encode((LEAVING, *id)), None if leaving is None else _encoder.encode(Left(leaving))
+
+
+def decode(key: bytes, value: bytes | None) -> Kept | None:
+    """One record as it was written; None if its kind is unknown: a newer broker wrote it and can do without us."""
+    try:
+        return _decoded(msgspec.msgpack.decode(key), value)
+    except (msgspec.MsgspecError, TypeError, ValueError, StopIteration) as problem:
+        raise Fatal(
+            f"queue record with key {key.hex()} can't be read: {problem}; was it written by a newer Runnel?"
+        ) from None
+
+
+def _decoded(parts: list[int], value: bytes | None) -> Kept | None:
+    match parts:
+        case [1] if value is not None:
+            return KeptMark(_marks.decode(value))
+        case [2, number]:
+            return KeptChunk(number, None if value is None else _unpacked(_chunks.decode(value)))
+        case [3, generation, first]:
+            leaving = None if value is None else _leavings.decode(value).leaving
+            return KeptLeaving(LeavingId(generation, first), leaving)
+    return None
+
+
+def _packed(runs: list[Run]) -> Chunk:
+    """Of each run: its length; its kind and attempts in one number; if it ends at a moment, the milliseconds to it.
+
+    They count from one before the earliest of them, so that 0 is left to say that there is no moment.
+    """
+    base_ms = min((run.until for run in runs if run.until), default=1) - 1
+    numbers: list[int] = []
+    for length, kind, attempts, until in runs:
+        numbers.append(length)
+        numbers.append((kind - DONE) + 4 * attempts)
+        if kind >= WAIT:
+            numbers.append(until - base_ms if until else 0)
+    return Chunk(base_ms, tuple(numbers))
+
+
+def _unpacked(chunk: Chunk) -> list[Run]:
+    numbers = iter(chunk.runs)
+    runs: list[Run] = []
+    for length in numbers:
+        attempts, kind = divmod(next(numbers), 4)
+        kind += DONE
+        ends = next(numbers) if kind in (WAIT, LEASED) else 0
+        runs.append(Run(length, kind, attempts, ends + chunk.base_ms if ends else 0))
+    return runs

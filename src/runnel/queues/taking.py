@@ -1,0 +1,126 @@
+"""One pass over what is offered to a consumer: what it gets, what is passed over, and what is done with.
+
+Rule 1: messages are taken in the order of offsets, as long as there is room for them; what is left is offered again.
+Rule 2: neighbours that end up alike are put at once: a thousand messages of a plain queue cost what one costs.
+Rule 3: a message that a line of its key holds up is passed over, and takes room in the window; so is one that was not
+        offered though one behind it was.
+"""
+
+from collections.abc import Iterable
+
+from runnel.queues.keys import Keys
+from runnel.queues.status import DONE, DONE_STATUS, FRESH, FRESH_STATUS, LEASED, READY, Status
+from runnel.queues.values import Granted, Offered
+from runnel.queues.window import Piece, Window
+
+PASSED_OVER = Status(READY)
+
+
+class Taking:
+    def __init__(
+        self, window: Window, keys: Keys | None, owner: str, until: int, wall_ms: int, *,
+        messages_max: int, bytes_max: int, window_max: int,
+    ) -> None:  # fmt: skip
+        self._window = window
+        self._keys = keys
+        self._owner = owner
+        self._until = until
+        self._wall_ms = wall_ms
+        self._messages_left = messages_max
+        self._bytes_left = bytes_max
+        self._fresh_left = window_max - window.open
+        self._group: Piece | None = None  # neighbours that are put next
+        self.grants: list[Granted] = []
+        self.expired: list[Granted] = []
+        self.delivered = 0
+        self.filtered = 0
+
+    def take(self, offers: Iterable[Offered]) -> None:
+        for offer in offers:
+            if not self._take(offer):
+                break
+        self._put_group()
+
+    def _take(self, offer: Offered) -> bool:
+        """Take what can be taken of one offer; False if that is the end."""
+        if self._keys is not None and not self._keys.learn(offer.first, offer.last, offer.key):
+            return False
+        for piece in self._pieces(offer):
+            if self._fresh_left < 0:
+                return False
+            if piece.status.kind not in (FRESH, READY):
+                continue
+            if not offer.passes:
+                self.filtered += piece.last - piece.first + 1
+                self._stroke(piece.first, piece.last, DONE_STATUS)
+            elif 0 < offer.expires_ms <= self._wall_ms:
+                self._expire(piece, offer)
+            elif not self._lease(piece, offer):
+                return False
+        return True
+
+    def _pieces(self, offer: Offered) -> list[Piece]:
+        """What is known of an offer; what is about to be put lies below it."""
+        group = self._group
+        if group is not None and offer.first <= group.last:
+            self._put_group()
+            group = None
+        if offer.first >= self._window.next:
+            edge = self._window.next if group is None else max(self._window.next, group.last + 1)
+            self._fresh_left -= offer.first - edge  # those between are passed over
+            return [Piece(offer.first, offer.last, FRESH_STATUS)]
+        return list(self._window.pieces(offer.first, offer.last))
+
+    def _expire(self, piece: Piece, offer: Offered) -> None:
+        attempts = piece.status.attempts or offer.attempts
+        self.expired.append(Granted(piece.first, piece.last, attempts))
+        self._stroke(piece.first, piece.last, DONE_STATUS)
+
+    def _lease(self, piece: Piece, offer: Offered) -> bool:
+        fresh = piece.status.kind == FRESH
+        if fresh and self._fresh_left <= 0:
+            return False
+        if self._keys is not None and not self._keys.is_first(piece.first):
+            if fresh:
+                self._fresh_left -= piece.last - piece.first + 1
+                self._stroke(piece.first, piece.last, PASSED_OVER)
+            return True
+        size = piece.last - piece.first + 1
+        count = self._fitting(size, offer, self._fresh_left if fresh else size)
+        if count <= 0:
+            return False
+        self._fresh_left -= count if fresh else 0
+        self._messages_left -= count
+        self.delivered += count
+        attempt = (piece.status.attempts or offer.attempts) + 1
+        self._stroke(piece.first, piece.first + count - 1, Status(LEASED, attempt, self._until, self._owner))
+        return count == size
+
+    def _fitting(self, size: int, offer: Offered, room: int) -> int:
+        """How many of so many messages may be had; the first of all is never too large."""
+        count = min(size, self._messages_left, room)
+        each = offer.size // (offer.last - offer.first + 1)
+        if each and count > 0:
+            count = min(count, max(self._bytes_left // each, 0 if self.delivered else 1))
+            self._bytes_left -= count * each
+        return count
+
+    # --- putting
+    def _stroke(self, first: int, last: int, status: Status) -> None:
+        group = self._group
+        if group is not None and group.last + 1 == first and group.status == status:
+            self._group = Piece(group.first, last, status)
+            return
+        self._put_group()
+        self._group = Piece(first, last, status)
+
+    def _put_group(self) -> None:
+        if self._group is None:
+            return
+        first, last, status = self._group
+        self._group = None
+        self._window.put(first, last, status)
+        if status.kind == LEASED:
+            self.grants.append(Granted(first, last, status.attempts))
+        elif status.kind == DONE and self._keys is not None:
+            self._keys.finish(first, last)

@@ -9,8 +9,11 @@ import msgspec
 import pytest
 
 from runnel.broker import calls as calls_module
-from runnel.broker.calls import Calls, error_of_failure, failure_of
+from runnel.broker.calls import Calls, failure_of
+from runnel.broker.fetch import Waits
 from runnel.broker.peers import Peers
+from runnel.client.errors import BrokerUnreachable
+from runnel.client.outcome import error_of_failure
 from runnel.cluster.image import Broker, Delta, Endpoint, Image
 from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.runnel_call import runnel_call
@@ -56,6 +59,7 @@ class Session:
     def __init__(self, other: Other, connection: Connection) -> None:
         self._other = other
         self._connection = connection
+        self._waits = Waits()
 
     async def handle(self, frame: memoryview) -> Any:
         header, position = codec.read_request_header(frame)
@@ -67,12 +71,13 @@ class Session:
         )
         if header.api_key == Api.RUNNEL_CALL:
             request = codec.decode_request(header.api_key, header.api_version, frame, position)
-            call = cast(Call, SimpleNamespace(broker=self._other, let_pass=self._connection.let_pass))
+            door = SimpleNamespace(broker=self._other, let_pass=self._connection.let_pass, waits=self._waits)
+            call = cast(Call, door)
             answer = await runnel_call(request, call)
         return codec.encode_response(header.api_key, header.api_version, header.correlation_id, answer)
 
     def closed(self) -> None:
-        pass
+        self._waits.end()
 
 
 def run(scenario: Callable[[Calls, Other], Coroutine[Any, Any, None]]) -> None:
@@ -143,7 +148,7 @@ def test_a_body_that_is_no_value_of_the_verb_is_refused(body: bytes) -> None:
     async def scenario(calls: Calls, other: Other) -> None:
         other.calls.serve(ECHO, echo)
         with pytest.raises(InvalidRequest):
-            await other.calls.answer(ECHO.name, memoryview(body))
+            await other.calls.answer(ECHO.name, memoryview(body), Waits())
 
     run(scenario)
 
@@ -152,7 +157,7 @@ def test_an_older_broker_leaves_fields_out_and_a_newer_one_adds_some() -> None:
     async def scenario(calls: Calls, other: Other) -> None:
         other.calls.serve(ECHO, echo)
         for fields in (["q"], ["q", None, False, "new"]):
-            body = await other.calls.answer(ECHO.name, msgspec.msgpack.encode(fields))
+            body = await other.calls.answer(ECHO.name, msgspec.msgpack.encode(fields), Waits())
             assert msgspec.msgpack.decode(body) == ["q/None/False"]
 
     run(scenario)
@@ -204,6 +209,42 @@ def test_no_more_calls_wait_at_a_broker_than_there_may_be_connections(monkeypatc
         gate.set()
         await asyncio.gather(*waiting, third)
         assert other.opened == 2
+
+    run(scenario)
+
+
+class Told:
+    def __init__(self) -> None:
+        self.ended = asyncio.get_running_loop().create_future()
+
+    def end(self) -> None:
+        self.ended.set_result(None)
+
+
+@pytest.mark.parametrize("broker", [ME, OTHER])
+def test_who_waits_for_a_caller_learns_that_it_went_away(broker: BrokerId) -> None:
+    async def scenario(calls: Calls, other: Other) -> None:
+        begun = asyncio.Event()
+
+        async def wait(_: NamedQueue, waits: Waits) -> Nothing:
+            told = Told()
+            waits.begin(told)
+            begun.set()
+            await told.ended
+            return Nothing()
+
+        for each in (calls, other.calls):
+            each.serve_waiting(WAIT, wait)
+        caller = Waits()
+        asked = asyncio.get_running_loop().create_task(calls.ask(broker, WAIT, NamedQueue("q"), waits=caller))
+        await begun.wait()
+        assert not asked.done()
+        caller.end()
+        if broker == ME:
+            await asked
+        else:
+            with pytest.raises(BrokerUnreachable):
+                await asked
 
     run(scenario)
 

@@ -16,6 +16,7 @@ from tests.simulation.hunting import Mutant, Pack, main
 from runnel.broker import followers, produce
 from runnel.broker.damage import Damages
 from runnel.broker.followers import FollowerSession
+from runnel.broker.journal import Led, PartitionJournal
 from runnel.broker.partitions import Partitions
 from runnel.broker.shard import Shard
 from runnel.cluster import controller, elections, isr_changes, membership
@@ -69,12 +70,12 @@ def _walk_unchecked(file: Any, position: int, end: int, *, check_crc: bool = Tru
     return _walk(file, position, end, check_crc=False)
 
 
-async def _append_unawaited(self: Shard[Any], decided: Any) -> None:
-    with mock.patch.object(self.partition, "committed", _nothing):
-        await _shard_append(self, decided)
+async def _append_unawaited(self: PartitionJournal, decided: Any) -> None:
+    with mock.patch.object(self._partition, "committed", _nothing):
+        await _journal_append(self, decided)
 
 
-_shard_append = Shard._append
+_journal_append = PartitionJournal.append
 
 
 async def _keep_going(self: Shard[Any], error: Any) -> None:
@@ -294,7 +295,10 @@ MUTANTS = [
         ("disk-slow", "reset", "power"),
     ),
     Mutant(
-        "early-offsets", "answers of groups wait for their log", ((Shard, "_append", _append_unawaited),), ("power-at",)
+        "early-offsets",
+        "answers of groups wait for their log",
+        ((PartitionJournal, "append", _append_unawaited),),
+        ("power-at",),
     ),
     Mutant(
         "keep-state",
@@ -364,11 +368,15 @@ MUTANTS = [
     Mutant(
         "old-shard",
         "groups are kept in the epoch in which they were read",
-        ((Shard, "_is_led", True), (Shard, "belongs_to", _yes)),
+        ((Led, "is_held", _yes), (Led, "belongs_to", _yes)),
         ("elect", "kill"),
         {**THREE, "fault_every_s": 0.4, "load_s": 12.0, "session_s": 1.5, "down_s": (0.3,), "members": 2},
     ),
-    Mutant("shard-half-read", "groups are read when all of their log is committed", ((Shard, "_settled", _done),)),
+    Mutant(
+        "shard-half-read",
+        "groups are read when all of their log is committed",
+        ((PartitionJournal, "_settled", _done),),
+    ),
     Mutant(
         "told-twice",
         "a follower is told of a partition once in an answer",

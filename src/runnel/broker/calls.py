@@ -5,6 +5,8 @@ Rule 2: an error comes back as the class that was raised there. What was fatal o
 Rule 3: a broker answers each connection in order. So a call that may wait has a connection of its own as long as it
         waits, of which there are few (LANES_MAX to each broker): who finds none waits for one.
 Rule 4: no answer in time is RequestTimedOut or BrokerUnreachable: the call may have been carried out, or not.
+Rule 5: who waits for a caller that goes away is told so (`Waits`), across brokers too: the connection on which the call
+        waits at another broker is closed then.
 """
 
 import asyncio
@@ -15,10 +17,12 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
+from runnel.broker.fetch import Waits
 from runnel.broker.peers import Peers
 from runnel.client.calls import question, result
+from runnel.client.outcome import error_of_failure
 from runnel.model.calls import Failure, Verb
-from runnel.model.errors import InvalidRequest, RequestTimedOut, RunnelError, UnsupportedVersion, error_named
+from runnel.model.errors import InvalidRequest, RequestTimedOut, RunnelError, UnsupportedVersion
 from runnel.model.ids import BrokerId
 from runnel.wire.kafka import messages as m
 from runnel.wire.kafka.apis import Api
@@ -27,13 +31,22 @@ LANE: Final = "calls"  # beside what Kafka's own requests between brokers use
 LANES_MAX: Final = 64  # calls that wait at one other broker at once
 TIMEOUT_MS: Final = 15_000
 
+__all__ = ["Calls", "error_of_failure", "failure_of"]
+
 Q = TypeVar("Q")
 A = TypeVar("A")
 
 
 class _Served(NamedTuple):
     request: type[Any]
-    handler: Callable[[Any], Awaitable[Any]]
+    handler: Callable[[Any, Waits], Awaitable[Any]]
+
+
+class _Leaving:
+    """Closes the connection of a call whose caller went away."""
+
+    def __init__(self, close: Callable[[], None]) -> None:
+        self.end = close
 
 
 class Calls:
@@ -47,24 +60,37 @@ class Calls:
 
     def serve(self, verb: Verb[Q, A], handler: Callable[[Q], Awaitable[A]]) -> None:
         """Have this broker answer a verb. Each has one handler."""
+        self.serve_waiting(verb, lambda request, _: handler(request))
+
+    def serve_waiting(self, verb: Verb[Q, A], handler: Callable[[Q, Waits], Awaitable[A]]) -> None:
+        """The same for a handler that waits, or gives what must not go to the dead: it learns if its caller goes."""
         assert verb.name not in self._served, f"{verb.name} is served already"
         self._served[verb.name] = _Served(verb.request, handler)
 
-    async def ask(self, broker: BrokerId, verb: Verb[Q, A], request: Q, *, timeout_ms: int = TIMEOUT_MS) -> A:
-        """The answer of a broker, which may be this one; raises what it raised."""
+    async def ask(
+        self,
+        broker: BrokerId,
+        verb: Verb[Q, A],
+        request: Q,
+        *,
+        timeout_ms: int = TIMEOUT_MS,
+        waits: Waits | None = None,
+    ) -> A:
+        """The answer of a broker, which may be this one; raises what it raised. `waits` ends with who wants to know."""
+        waits = waits or Waits()
         if broker == self._me:
-            answer: A = await self._handler(verb.name).handler(request)
+            answer: A = await self._handler(verb.name).handler(request, waits)
             return answer
-        return await self._ask_other(broker, verb, request, timeout_ms)
+        return await self._ask_other(broker, verb, request, timeout_ms, waits)
 
-    async def answer(self, name: str, body: Any) -> bytes:
+    async def answer(self, name: str, body: Any, waits: Waits) -> bytes:
         """What a handler here says to a call that came in as bytes."""
         served = self._handler(name)
         try:
             request = msgspec.msgpack.decode(body, type=served.request)
         except msgspec.DecodeError as error:
             raise InvalidRequest(f"the call {name!r} can't be read: {error}") from None
-        return msgspec.msgpack.encode(await served.handler(request))
+        return msgspec.msgpack.encode(await served.handler(request, waits))
 
     def _handler(self, name: str) -> _Served:
         served = self._served.get(name)
@@ -72,12 +98,17 @@ class Calls:
             raise UnsupportedVersion(f"broker {self._me} does not know the call {name!r}: use a newer broker")
         return served
 
-    async def _ask_other(self, broker: BrokerId, verb: Verb[Q, A], request: Q, timeout_ms: int) -> A:
+    async def _ask_other(self, broker: BrokerId, verb: Verb[Q, A], request: Q, timeout_ms: int, waits: Waits) -> A:
         await asyncio.sleep(0)  # a request that was answered at once until now goes on in a task: timeouts need one
-        asked = question(verb, request)
+        asked, reply = question(verb, request), m.RunnelCallResponse
         async with self._lane(broker, verb, timeout_ms) as lane:
-            reply = m.RunnelCallResponse
-            got = await self._peers.ask(broker, Api.RUNNEL_CALL, asked, reply, timeout_ms=timeout_ms, lane=lane)
+            leaving = _Leaving(lambda: self._peers.drop(broker, lane))
+            if verb.waits:
+                waits.begin(leaving)
+            try:
+                got = await self._peers.ask(broker, Api.RUNNEL_CALL, asked, reply, timeout_ms=timeout_ms, lane=lane)
+            finally:
+                waits.done(leaving)
         return result(verb, got, f"broker {broker}")
 
     @asynccontextmanager
@@ -115,10 +146,3 @@ class _Lanes:
 def failure_of(error: RunnelError | None) -> Failure | None:
     """An error as a value, for answers about many things."""
     return None if error is None else Failure(type(error).__name__, str(error))
-
-
-def error_of_failure(failure: Failure | None) -> RunnelError | None:
-    """The error that a value tells of."""
-    if failure is None:
-        return None
-    return error_named(failure.name, failure.message) or RunnelError(failure.message)

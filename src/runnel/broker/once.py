@@ -10,11 +10,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from runnel.broker.calls import Calls, error_of_failure, failure_of
+from runnel.broker.calls import Calls, failure_of
 from runnel.broker.once_line import Line, check
 from runnel.broker.once_outbox import Outbox, Result
 from runnel.broker.partitions import Partitions
 from runnel.broker.routing import ELSEWHERE, PAUSE_MS
+from runnel.client.outcome import error_of_failure
 from runnel.cluster.image import Image
 from runnel.model.errors import NotLeader, RequestTimedOut, RetriableError, RunnelError, UnknownTopic
 from runnel.model.ids import BrokerId, Offset, PartitionKey, TopicId

@@ -53,6 +53,12 @@ class Peers:
         self._nodes.clear()
         self._lives.clear()
 
+    def drop(self, broker: BrokerId, lane: str) -> None:
+        """Close a connection: who waits over there learns that nobody is left to be answered."""
+        node = self._nodes.pop((broker, lane), None)
+        if node is not None:
+            node.close()
+
     async def reach(self, broker: BrokerId, lane: str = MAIN) -> None:
         """Connect, unless we are; raises if that fails. What is asked afterwards may have been done if it fails."""
         node = self._node(broker, lane)

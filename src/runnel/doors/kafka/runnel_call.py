@@ -10,7 +10,7 @@ from runnel.wire.kafka import messages as m
 async def runnel_call(request: m.RunnelCallRequest, call: Call) -> m.RunnelCallResponse:
     call.let_pass()  # each is on its own: one that waits keeps none from starting
     try:
-        body = await call.broker.calls.answer(request.name, request.body)
+        body = await call.broker.calls.answer(request.name, request.body, call.waits)
     except RunnelError as error:
         name, message = type(error).__name__, str(error)
         return m.RunnelCallResponse(error_code=code_of(error), error_name=name, error_message=message)

@@ -10,16 +10,15 @@ Rule 3: whoever waits is woken by the partition's growth and by what the machine
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from runnel.broker.batches import Batches
 from runnel.broker.bells import Bells
-from runnel.broker.fetch import read_committed
 from runnel.broker.journal import Journal
 from runnel.broker.leaving import Leaver
-from runnel.broker.messages import READ_BYTES, Messages, Stretch
-from runnel.broker.offers import Passes, Rules, offers_of, whole_offers
+from runnel.broker.messages import Messages, Stretch
+from runnel.broker.offers import Passes, Rules, offers_of
 from runnel.broker.shard import Shard
 from runnel.model.errors import OffsetOutOfRange
-from runnel.model.ids import Offset
-from runnel.model.queue_config import QueueConfig
+from runnel.model.queue_config import Isolation, QueueConfig
 from runnel.model.seams import Clock, Rng
 from runnel.queues.delivery import Delivery
 from runnel.queues.values import (
@@ -38,8 +37,6 @@ from runnel.queues.values import (
     Standing,
     View,
 )
-from runnel.record import records
-from runnel.record.batch import read_header
 from runnel.record.records import Record
 from runnel.replica.partition import Partition
 
@@ -55,6 +52,7 @@ class Want(NamedTuple):
     bytes_max: int
     lease_ms: int | None = None
     passes: Passes | None = None  # the receiver's own filter: what does not pass stays for others
+    whole_batches: bool = False  # rather more messages than part of a batch
 
 
 class Taken(NamedTuple):
@@ -69,6 +67,14 @@ class Haul(NamedTuple):
 
     messages: Sequence[Taken]
     generation: int = 0
+    until_ms: int = 0
+
+
+class Lot(NamedTuple):
+    """What one receiver gets who takes batches: which of their messages are its own."""
+
+    records: bytes | memoryview = b""
+    grants: Sequence[Granted] = ()
     until_ms: int = 0
 
 
@@ -117,8 +123,10 @@ class Outlet:
     def view(self) -> View:
         partition = self.partition
         dead, retry = self._leaver.targets()
+        committed = self.config.isolation is Isolation.COMMITTED
         return View(
-            self.config, partition.log.start_offset, partition.last_stable_offset,
+            self.config, partition.log.start_offset,
+            partition.last_stable_offset if committed else partition.high_watermark,
             self._parts.rng.below(JITTER) / JITTER, dead, retry,
         )  # fmt: skip
 
@@ -238,37 +246,30 @@ class Outlet:
         except OffsetOutOfRange:
             return Stretch(offset, offset + 1, ())  # retention took it: the machine sees that too
 
-    async def lease_batches(self, want: Want) -> Leased:
-        """Lease what there is now, for who gets the batches as they lie in the log."""
+    async def lease_batches(self, want: Want) -> Lot:
+        """Lease what there is now, as batches of the log."""
+        batches = self._batches()
         if not self.rules.plain:
-            return await self._lease_decoded(want)
+            haul = await self.lease(want)
+            grants = [Granted(taken.record.offset, taken.record.offset, taken.attempt) for taken in haul.messages]
+            await batches.fetch(grants)
+            return Lot(batches.cut(grants), grants, haul.until_ms)
         for _ in range(LOOKS_MAX):
             if not self.shard.loaded:
                 await self.shard.opened()
-            spans = self._wants(want.owner, want.messages_max)
-            offers: list[Offered] = []
-            for span in spans:
-                offers += await self._whole(span, want.bytes_max)
-                if sum(offer.size for offer in offers) >= want.bytes_max:
-                    break
-            if not offers:
+            spans = self._wants(want.owner, self.config.leases_max if want.whole_batches else want.messages_max)
+            await batches.gather(spans, want.messages_max, want.bytes_max)
+            if not batches.offers:
                 break
-            leased = await self._lease(want, offers)
+            messages = max(want.messages_max, batches.messages) if want.whole_batches else want.messages_max
+            leased = await self._lease(want._replace(messages_max=messages), batches.offers)
             if leased.grants:
-                return leased
-        return Leased((), 0, 0)
+                return Lot(batches.cut(leased.grants), leased.grants, leased.until_ms)
+            batches = self._batches()
+        return Lot()
 
-    async def _lease_decoded(self, want: Want) -> Leased:
-        haul = await self.lease(want)
-        grants = [Granted(taken.record.offset, taken.record.offset, taken.attempt) for taken in haul.messages]
-        return Leased(tuple(grants), haul.generation, haul.until_ms)
-
-    async def _whole(self, span: Span, bytes_max: int) -> Sequence[Offered]:
-        try:
-            data, aborted = await read_committed(self.partition, Offset(span.first), max(bytes_max, READ_BYTES))
-        except OffsetOutOfRange:
-            return ()
-        return list(whole_offers(data, aborted, span, _decoded)) if data else ()
+    def _batches(self) -> Batches:
+        return Batches(self.partition, committed=self.config.isolation is Isolation.COMMITTED)
 
     # --- waiting
 
@@ -276,7 +277,7 @@ class Outlet:
         """Somebody waits for messages of the queue: ring when there are more."""
         if not self._watching:
             self._watching = True
-            self.partition.watch(self, committed_only=True)
+            self.partition.watch(self, committed_only=self.config.isolation is Isolation.COMMITTED)
 
     def unwatch(self) -> None:
         if self._watching:
@@ -294,11 +295,6 @@ class Outlet:
 
 def bell_of(queue: str, partition: Partition) -> str:
     return f"{queue}\0{partition.key}"
-
-
-def _decoded(batch: memoryview) -> Stretch:
-    header = read_header(batch)
-    return Stretch(header.base_offset, header.last_offset + 1, records.decode(batch))
 
 
 def _haul(leased: Leased, found: Sequence[Record]) -> Haul:

@@ -1,0 +1,117 @@
+"""Batches as they lie in the log, offered to a queue and cut out for a receiver: nothing in them is decoded.
+
+Rule 1: what is read is what is offered, and what is sent is cut out of it: the log is read once for a receiver.
+Rule 2: a batch is sent if one of its messages was granted, and never twice.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from runnel.broker.fetch import read_committed
+from runnel.broker.messages import Stretch
+from runnel.broker.offers import whole_offers
+from runnel.log.log import AbortedTransaction
+from runnel.model.errors import OffsetOutOfRange
+from runnel.model.ids import Offset
+from runnel.model.limits import KIB, MIB
+from runnel.queues.values import Granted, Offered, Span
+from runnel.record import records
+from runnel.record.batch import headers, next_offset, read_header
+from runnel.replica.partition import Partition
+
+READ_BYTES: Final = 128 * KIB  # at first: few consumers take more messages at once
+READ_BYTES_MAX: Final = MIB
+
+
+class Batches:
+    """What was read of one partition, for one receiver."""
+
+    def __init__(self, partition: Partition, *, committed: bool) -> None:
+        self._partition = partition
+        self._committed = committed
+        self._pieces: list[memoryview] = []
+        self.offers: list[Offered] = []
+        self.messages = 0  # that were offered
+        self.bytes = 0
+
+    async def gather(self, spans: Iterable[Span], messages_max: int, bytes_max: int) -> None:
+        """Read what lies in some spans, in whole batches, until that is enough."""
+        for span in spans:
+            at, size = span.first, READ_BYTES
+            while at <= span.last:
+                data, aborted = await self._read(at, min(size, bytes_max))
+                if not data:
+                    break
+                until = self._offer(data, aborted, Span(at, span.last), messages_max, bytes_max)
+                if until is None:
+                    return
+                at, size = max(until, at + 1), READ_BYTES_MAX
+
+    async def _read(self, at: int, size: int) -> tuple[bytes | memoryview, Sequence[AbortedTransaction]]:
+        offset = Offset(at)
+        try:
+            if self._committed:
+                return await read_committed(self._partition, offset, size)
+            cached = self._partition.read_cached(offset, size)
+            return (await self._partition.read(offset, size) if cached is None else cached), ()
+        except OffsetOutOfRange:
+            return b"", ()  # retention took it: the machine sees that too
+
+    def _offer(
+        self, data: bytes | memoryview, aborted: Sequence[AbortedTransaction], span: Span,
+        messages_max: int, bytes_max: int,
+    ) -> int | None:  # fmt: skip
+        """Take over what was read; what comes next, or None if this is enough."""
+        self._pieces.append(memoryview(data))
+        until = next_offset(data)
+        for offer in whole_offers(data, aborted, Span(span.first, min(span.last, until - 1)), _decoded):
+            self.offers.append(offer)
+            if offer.passes:
+                self.messages += offer.last - offer.first + 1
+                self.bytes += offer.size
+            if self.messages >= messages_max or self.bytes >= bytes_max:
+                return None
+        return until
+
+    async def fetch(self, grants: Sequence[Granted]) -> None:
+        """Read what was granted already."""
+        for grant in grants:
+            at, size = max(grant.first, self._end), READ_BYTES
+            while at <= grant.last:
+                data, _ = await self._read(at, size)
+                if not data:
+                    break
+                self._pieces.append(memoryview(data))
+                at, size = max(next_offset(data), at + 1), READ_BYTES_MAX
+
+    @property
+    def _end(self) -> int:
+        return next_offset(self._pieces[-1]) if self._pieces else 0
+
+    def cut(self, grants: Sequence[Granted]) -> bytes | memoryview:
+        """The batches in which something was granted, in order."""
+        wanted = iter(grants)
+        grant = next(wanted, None)
+        parts: list[memoryview] = []
+        end = -1  # the first offset behind what was cut
+        for piece in self._pieces:
+            begin: int | None = None
+            position = 0
+            for position, header in headers(piece):
+                while grant is not None and grant.last < header.base_offset:
+                    grant = next(wanted, None)
+                take = grant is not None and grant.first <= header.last_offset and header.base_offset >= end
+                if take and begin is None:
+                    begin = position
+                elif not take and begin is not None:
+                    parts.append(piece[begin:position])
+                    begin = None
+                end = max(end, header.last_offset + 1) if take else end
+            if begin is not None:
+                parts.append(piece[begin : position + read_header(piece, position).size])
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _decoded(batch: memoryview) -> Stretch:
+    header = read_header(batch)
+    return Stretch(header.base_offset, header.last_offset + 1, records.decode(batch))

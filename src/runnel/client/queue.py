@@ -1,0 +1,258 @@
+"""Consuming by message: each goes to one consumer, which settles it; what is not settled comes again.
+
+    queue = runnel.queue("orders")
+    await queue.create(attempts_max=3)
+    async for message in queue.messages():
+        async with message: ...           # accept at the end, release on an exception
+    for message in await queue.receive(10, wait=20):
+        await message.accept()            # or release(delay=5), reject("no such customer"), extend(60)
+
+Settlements of one turn of the loop go in one call.
+"""
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from runnel.client.calls import call, call_until_done
+from runnel.client.cluster import Cluster
+from runnel.client.outcome import error_of_failure, only
+from runnel.client.values import Body, HeaderMap, Message, Sent, bytes_of, due_ms, headers_of, milliseconds
+from runnel.model import calls
+from runnel.model.errors import QueueAlreadyExists, RunnelError
+
+WAIT_S = 20.0  # of an empty queue, until it is asked again
+SPARE_MS = 10_000  # for the answer itself
+BATCH = 16
+LOOK_S = 0.1  # at how far a re-drive is
+
+
+class Queue:
+    """One queue of the cluster."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.name = name
+        self._cluster = cluster
+        self._settlements = _Settlements(cluster, name)
+        self._lanes: list[str] = []  # connections that nobody waits on now
+
+    # --- the queue itself
+    async def create(self, *, partitions: int = -1, exist_ok: bool = True, **settings: object) -> None:
+        """Make the queue, and its topic if that is not there. Settings as in the guide, with `_` for `.`:
+        `attempts_max=3`."""
+        wanted = {name.replace("_", "."): _text(value) for name, value in settings.items()}
+        try:
+            await call(self._cluster, calls.QUEUE_CREATE, calls.CreateQueue(self.name, wanted, partitions))
+        except QueueAlreadyExists:
+            if not exist_ok:
+                raise
+
+    async def alter(self, **settings: object) -> None:
+        """Change settings; None brings one back to its default."""
+        wanted = {name.replace("_", "."): None if value is None else _text(value) for name, value in settings.items()}
+        await call(self._cluster, calls.QUEUE_ALTER, calls.AlterQueue(self.name, wanted))
+
+    async def delete(self, *, topics: bool = False) -> None:
+        """Delete the queue; with `topics`, the messages too."""
+        await call(self._cluster, calls.QUEUE_DELETE, calls.DeleteQueue(self.name, topics))
+
+    async def describe(self) -> calls.QueueDescription:
+        return await call_until_done(self._cluster, calls.QUEUE_DESCRIBE, calls.NamedQueue(self.name))
+
+    # --- messages
+    async def send(
+        self, value: Body, *, key: str | bytes | None = None, headers: HeaderMap | None = None,
+        priority: int | None = None, delay: float | timedelta | None = None, message_id: str | None = None,
+    ) -> Sent:  # fmt: skip
+        """Send a message to the queue's topic, into the lane of its priority, and wait until it is safe."""
+        outgoing = calls.Outgoing(
+            bytes_of(value), bytes_of(key), headers_of(headers), priority=priority,
+            deliver_at_ms=due_ms(self._cluster.clock, delay, None), message_id=message_id,
+        )  # fmt: skip
+        answer = await call(self._cluster, calls.QUEUE_SEND, calls.Send(self.name, [outgoing]))
+        return Sent.of(only(answer.placed, answer.failures))
+
+    async def receive(
+        self, count: int = 1, *, wait: float = 0.0, lease: float | timedelta | None = None, consumer: str = "",
+        filter: str = "",
+    ) -> list["QueueMessage"]:  # fmt: skip
+        """Lease up to so many messages, and wait so many seconds for the first. They are ours until the lease ends."""
+        wait_ms = milliseconds(wait)
+        asked = calls.Receive(
+            self.name, count, wait_ms=wait_ms, lease_ms=None if lease is None else milliseconds(lease),
+            consumer=consumer, filter=filter,
+        )  # fmt: skip
+        lane = self._lanes.pop() if self._lanes else self._cluster.new_lane("receive")
+        try:
+            timeout_ms = wait_ms + SPARE_MS
+            answer = await call(self._cluster, calls.QUEUE_RECEIVE, asked, timeout_ms=timeout_ms, lane=lane)
+        except BaseException:
+            self._cluster.close_lane(lane)  # so that the broker leases nothing to one who has gone
+            raise
+        self._lanes.append(lane)
+        return [_leased(message, self._settlements) for message in answer.messages]
+
+    async def messages(
+        self, *, batch: int = BATCH, lease: float | timedelta | None = None, consumer: str = "", filter: str = ""
+    ) -> AsyncIterator["QueueMessage"]:
+        """Messages as they come, for ever; `batch` is how many are leased at once. Settle each."""
+        while True:
+            for message in await self._cluster.persist(
+                lambda: self.receive(batch, wait=WAIT_S, lease=lease, consumer=consumer, filter=filter)
+            ):
+                yield message
+
+    async def peek(self, count: int = 10, *, filter: str = "") -> list[Message]:
+        """Look at the next messages; nothing changes for anybody."""
+        answer = await call_until_done(self._cluster, calls.QUEUE_PEEK, calls.Peek(self.name, count, filter=filter))
+        return [Message.of(message) for message in answer.messages]
+
+    async def purge(self) -> int:
+        """Take out everything that is there now; returns how many messages."""
+        answer = await call(self._cluster, calls.QUEUE_PURGE, calls.Purge(self.name))
+        return sum(moved.after - moved.before for moved in answer.partitions)
+
+    async def rewind(self, *, to_ms: int | None = None) -> None:
+        """Deliver again what is still in the topic: from its start, or from a time on."""
+        request = calls.Rewind(self.name) if to_ms is None else calls.Rewind(self.name, "time", time_ms=to_ms)
+        answer = await call(self._cluster, calls.QUEUE_REWIND, request)
+        for moved in answer.partitions:
+            if error := error_of_failure(moved.failure):
+                raise error
+
+    # --- dead letters
+    async def dead_letters(self, count: int = 100, *, filter: str = "") -> list["DeadLetter"]:
+        """Messages that the queue gave up, and why."""
+        asked = calls.ListDead(self.name, count, filter=filter)
+        answer = await call_until_done(self._cluster, calls.DEAD_LIST, asked)
+        return [_dead(letter) for letter in answer.letters]
+
+    async def redrive(
+        self, *, filter: str = "", to: str = "", rate_max: int = 0, limit: int = 0, dry_run: bool = False,
+        only: Mapping[int, int] | None = None, value: Body = None, headers: Mapping[str, str] | None = None,
+    ) -> calls.RedriveState:  # fmt: skip
+        """Send dead letters back to where they came from, and wait until that is done.
+
+        All of them, those that pass a filter, or one (`only={partition: offset}`), which may get a new value.
+        """
+        edit = "" if value is None else base64.b64encode(bytes_of(value) or b"").decode()
+        places = [calls.Place(partition, offset) for partition, offset in (only or {}).items()]
+        state = await call(
+            self._cluster, calls.REDRIVE_START,
+            calls.Redrive(self.name, filter, to, rate_max, limit, dry_run, places, edit, dict(headers or {})),
+        )  # fmt: skip
+        while state.state == "running":
+            await asyncio.sleep(LOOK_S)
+            state = await call_until_done(self._cluster, calls.REDRIVE_STATUS, calls.RedriveTask(self.name, state.task))
+        return state
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@dataclass(frozen=True)
+class DeadLetter(Message):
+    """A message that a queue gave up: where it came from, and why."""
+
+    origin_topic: str = ""
+    origin_partition: int = -1
+    origin_offset: int = -1
+    reason: str = ""
+    attempts: int = 0
+
+
+def _dead(letter: calls.DeadLetter) -> DeadLetter:
+    message = letter.message
+    return DeadLetter(
+        message.topic, message.partition, message.offset, message.timestamp_ms, message.key, message.value,
+        dict(message.headers), letter.origin_topic, letter.origin_partition, letter.origin_offset, letter.reason,
+        letter.attempts,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class QueueMessage(Message):
+    """A message that is leased to us: settle it before the lease ends, or it goes to another.
+
+    As `async with message` it is accepted at the end of the block, and released if that ends by an exception.
+    """
+
+    attempt: int = 1  # how often it was delivered, with this time
+    leased_until_ms: int = -1
+    receipt: str = field(default="", repr=False)
+    settlements: "_Settlements" = field(repr=False, compare=False, kw_only=True)
+
+    async def accept(self) -> None:
+        """Done: it is never delivered again. Returns when that is safe."""
+        await self.settlements.settle(calls.Settlement(self.receipt, "accept"))
+
+    async def release(self, *, delay: float | timedelta | None = None) -> None:
+        """Not done: deliver it again after the delay, or as the queue's retries say."""
+        delay_ms = None if delay is None else milliseconds(delay)
+        await self.settlements.settle(calls.Settlement(self.receipt, "release", delay_ms))
+
+    async def reject(self, reason: str = "") -> None:
+        """Never to be done: it goes to the dead letters."""
+        await self.settlements.settle(calls.Settlement(self.receipt, "reject", reason=reason))
+
+    async def extend(self, lease: float | timedelta) -> None:
+        """Keep it for so long from now on."""
+        await self.settlements.extend(self.receipt, milliseconds(lease))
+
+    async def __aenter__(self) -> "QueueMessage":
+        return self
+
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        await (self.accept() if kind is None else self.release())
+
+
+def _leased(message: calls.Delivered, settlements: "_Settlements") -> QueueMessage:
+    return QueueMessage(
+        message.topic, message.partition, message.offset, message.timestamp_ms, message.key, message.value,
+        dict(message.headers), message.attempt, message.leased_until_ms, message.receipt, settlements=settlements,
+    )  # fmt: skip
+
+
+class _Settlements:
+    """Collects what is settled in one turn of the loop, and asks once for all of it."""
+
+    def __init__(self, cluster: Cluster, queue: str) -> None:
+        self._cluster = cluster
+        self._queue = queue
+        self._waiting: list[tuple[calls.Settlement, asyncio.Future[None]]] = []
+        self._sending: set[asyncio.Task[None]] = set()
+
+    async def settle(self, settlement: calls.Settlement) -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if not self._waiting:
+            task = asyncio.get_running_loop().create_task(self._send())
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+        self._waiting.append((settlement, done))
+        await done
+
+    async def _send(self) -> None:
+        """A receipt can be settled the same way twice without harm: asked again when the connection broke."""
+        batch, self._waiting = self._waiting, []
+        request = calls.Settle(self._queue, [settlement for settlement, _ in batch])
+        try:
+            answer = await call_until_done(self._cluster, calls.QUEUE_SETTLE, request)
+            results = [error_of_failure(failure) for failure in answer.failures]
+        except RunnelError as error:
+            results = [error] * len(batch)
+        for (_, done), refused in zip(batch, results, strict=True):
+            if done.done():
+                continue  # nobody waits for it any more
+            if refused is not None:
+                done.set_exception(refused)
+            else:
+                done.set_result(None)
+
+    async def extend(self, receipt: str, lease_ms: int) -> None:
+        request = calls.Extend(self._queue, [receipt], lease_ms)
+        answer = await call_until_done(self._cluster, calls.QUEUE_EXTEND, request)
+        if error := error_of_failure(answer.failures[0]):
+            raise error

@@ -1,0 +1,216 @@
+"""Runnel for programs that do without `async`: the same calls, which block.
+
+    with connect("127.0.0.1:9092") as runnel:
+        runnel.send("orders", {"id": 42})
+        for message in runnel.queue("orders").messages():
+            with message:
+                print(message.json())
+
+A thread of its own runs the loop behind it, so that members of groups stay members while the program works. Any thread
+may call.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from runnel.client import connecting, session
+from runnel.client import queue as queues
+from runnel.client.queue import WAIT_S, DeadLetter
+from runnel.client.values import Body, HeaderMap, Message, Pending, Sent
+from runnel.model import calls
+from runnel.shell.background import LoopThread
+
+
+@contextmanager
+def connect(*brokers: str, name: str = "runnel", linger: float = 0.0) -> Iterator["Runnel"]:
+    """A connection to the cluster that these brokers (HOST:PORT) belong to; one that can be reached is enough."""
+    loop = LoopThread()
+    opening = connecting.connect(*brokers, name=name, linger=linger)
+    try:
+        runnel = loop.run(opening.__aenter__())
+        try:
+            yield Runnel(runnel, loop)
+        finally:
+            loop.run(opening.__aexit__(None, None, None))
+    finally:
+        loop.close()
+
+
+class Runnel:
+    """A cluster, for programs that send and receive."""
+
+    def __init__(self, runnel: session.Runnel, loop: LoopThread) -> None:
+        self._runnel = runnel
+        self._loop = loop
+        self.schedule = Schedule(runnel.schedule, loop)
+
+    def send(
+        self, topic: str, value: Body, *, key: str | bytes | None = None, headers: HeaderMap | None = None,
+        partition: int | None = None, delay: float | timedelta | None = None, at: datetime | None = None,
+        message_id: str | None = None,
+    ) -> Sent:  # fmt: skip
+        """Send a message, and wait until it is safe: on the disks of all replicas in sync."""
+        return self._loop.run(
+            self._runnel.send(
+                topic, value, key=key, headers=headers, partition=partition, delay=delay, at=at, message_id=message_id
+            )
+        )
+
+    def queue(self, name: str) -> "Queue":
+        return Queue(self._runnel.queue(name), self._loop)
+
+    @contextmanager
+    def group(self, name: str, topics: str | Sequence[str], *, begin: str = "start") -> Iterator["Group"]:
+        """A member of a consumer group, for the time of the block. What was handed out is committed at its end,
+        unless that is an exception."""
+
+        async def joined() -> session.Group:
+            return self._runnel.group(name, topics, begin=begin)
+
+        group = self._loop.run(joined())
+        try:
+            yield Group(group, self._loop)
+        except BaseException as error:
+            self._loop.run(group.__aexit__(type(error), error, None))
+            raise
+        self._loop.run(group.__aexit__(None, None, None))
+
+    def stream(self, topic: str, *, begin: str = "start", partition: int | None = None) -> Iterator[Message]:
+        """Everything in a topic from its `start` or its `end` on, as it comes."""
+        return self._loop.each(self._runnel.stream(topic, begin=begin, partition=partition))
+
+
+class Group:
+    """One member of a consumer group, as an iterator."""
+
+    def __init__(self, group: session.Group, loop: LoopThread) -> None:
+        self._group = group
+        self._loop = loop
+
+    def poll(self, *, count_max: int = 500, wait: float = 1.0) -> list[Message]:
+        return self._loop.run(self._group.poll(count_max=count_max, wait=wait))
+
+    def commit(self) -> None:
+        self._loop.run(self._group.commit())
+
+    def __iter__(self) -> Iterator[Message]:
+        while True:
+            yield from self.poll()
+
+
+class Queue:
+    """One queue of the cluster."""
+
+    def __init__(self, queue: queues.Queue, loop: LoopThread) -> None:
+        self.name = queue.name
+        self._queue = queue
+        self._loop = loop
+
+    def create(self, *, partitions: int = -1, exist_ok: bool = True, **settings: object) -> None:
+        self._loop.run(self._queue.create(partitions=partitions, exist_ok=exist_ok, **settings))
+
+    def alter(self, **settings: object) -> None:
+        self._loop.run(self._queue.alter(**settings))
+
+    def delete(self, *, topics: bool = False) -> None:
+        self._loop.run(self._queue.delete(topics=topics))
+
+    def describe(self) -> calls.QueueDescription:
+        return self._loop.run(self._queue.describe())
+
+    def send(
+        self, value: Body, *, key: str | bytes | None = None, headers: HeaderMap | None = None,
+        priority: int | None = None, delay: float | timedelta | None = None, message_id: str | None = None,
+    ) -> Sent:  # fmt: skip
+        return self._loop.run(
+            self._queue.send(value, key=key, headers=headers, priority=priority, delay=delay, message_id=message_id)
+        )
+
+    def receive(
+        self, count: int = 1, *, wait: float = 0.0, lease: float | timedelta | None = None, consumer: str = "",
+        filter: str = "",
+    ) -> list["QueueMessage"]:  # fmt: skip
+        found = self._loop.run(self._queue.receive(count, wait=wait, lease=lease, consumer=consumer, filter=filter))
+        return [QueueMessage(message, self._loop) for message in found]
+
+    def messages(
+        self, *, batch: int = queues.BATCH, lease: float | timedelta | None = None
+    ) -> Iterator["QueueMessage"]:
+        """Messages as they come, for ever. Settle each."""
+        while True:
+            yield from self.receive(batch, wait=WAIT_S, lease=lease)
+
+    def peek(self, count: int = 10, *, filter: str = "") -> list[Message]:
+        return self._loop.run(self._queue.peek(count, filter=filter))
+
+    def purge(self) -> int:
+        return self._loop.run(self._queue.purge())
+
+    def rewind(self, *, to_ms: int | None = None) -> None:
+        self._loop.run(self._queue.rewind(to_ms=to_ms))
+
+    def dead_letters(self, count: int = 100, *, filter: str = "") -> list[DeadLetter]:
+        return self._loop.run(self._queue.dead_letters(count, filter=filter))
+
+    def redrive(
+        self, *, filter: str = "", to: str = "", rate_max: int = 0, limit: int = 0, dry_run: bool = False,
+        only: Mapping[int, int] | None = None, value: Body = None, headers: Mapping[str, str] | None = None,
+    ) -> calls.RedriveState:  # fmt: skip
+        return self._loop.run(
+            self._queue.redrive(
+                filter=filter, to=to, rate_max=rate_max, limit=limit, dry_run=dry_run, only=only, value=value,
+                headers=headers,
+            )
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class QueueMessage:
+    """A message that is leased to us; all that `runnel.client.queue.QueueMessage` has, in calls that block."""
+
+    leased: queues.QueueMessage
+    _loop: LoopThread
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.leased, name)
+
+    def accept(self) -> None:
+        self._loop.run(self.leased.accept())
+
+    def release(self, *, delay: float | timedelta | None = None) -> None:
+        self._loop.run(self.leased.release(delay=delay))
+
+    def reject(self, reason: str = "") -> None:
+        self._loop.run(self.leased.reject(reason))
+
+    def extend(self, lease: float | timedelta) -> None:
+        self._loop.run(self.leased.extend(lease))
+
+    def __enter__(self) -> "QueueMessage":
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.accept() if kind is None else self.release()
+
+
+class Schedule:
+    """Messages that wait for their time."""
+
+    def __init__(self, schedule: session.Schedule, loop: LoopThread) -> None:
+        self._schedule = schedule
+        self._loop = loop
+
+    def pending(self, topic: str = "") -> Iterator[Pending]:
+        return self._loop.each(self._schedule.pending(topic))
+
+    def count(self, topic: str = "") -> int:
+        return self._loop.run(self._schedule.count(topic))
+
+    def cancel(self, scheduled_id: str) -> None:
+        self._loop.run(self._schedule.cancel(scheduled_id))
+
+    def move(self, scheduled_id: str, *, delay: float | timedelta | None = None, at: datetime | None = None) -> None:
+        self._loop.run(self._schedule.move(scheduled_id, delay=delay, at=at))

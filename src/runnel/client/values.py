@@ -79,6 +79,11 @@ class Pending:
     value: bytes | None
     headers: Mapping[str, bytes | None]
 
+    @property
+    def text(self) -> str:
+        """The value as UTF-8."""
+        return (self.value or b"").decode()
+
 
 def pending_of(waiting: calls.Pending) -> Pending:
     return Pending(

@@ -3,7 +3,8 @@
 Rule 1: a verb never waits. It returns a Step at once: records to keep, and what may happen once they are kept. So a
         lease is kept before its message leaves, and settling is answered when nobody can forget it.
 Rule 2: a receipt is an offset, an attempt and a generation. Whoever settles compares and sets: a receipt that is not
-        that of the present lease changes nothing. Accepting what is done already is no error.
+        that of the present lease changes nothing. Accepting what is done already is no error. A verdict counts for all
+        of its messages, or for none.
 Rule 3: attempts never go back, but with a rewind. It begins a new generation, which voids all receipts that are out.
 Rule 4: leases that end at a moment outlive the leader; those of connections end with it.
 Rule 5: time is what the wall clock said when this leader began, and goes on with the clock that never goes back.
@@ -11,7 +12,7 @@ Rule 6: messages that leave (dead, or copied forward) are done here, and wait in
 Rule 7: whoever finds nothing to lease is told when that may have changed (the order Available).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -26,7 +27,7 @@ from runnel.queues.holder import Holder
 from runnel.queues.keys import Keys
 from runnel.queues.records import KeptChunk, KeptLeaving, KeptMark, Mark, Run, decode
 from runnel.queues.retry import rounded_up
-from runnel.queues.status import DONE, FRESH, LEASED, READY, WAIT, Status
+from runnel.queues.status import DONE, LEASED, READY, WAIT, Status
 from runnel.queues.taking import Taking
 from runnel.queues.values import (
     Aimed,
@@ -51,7 +52,7 @@ from runnel.queues.values import (
     View,
     Why,
 )
-from runnel.queues.verdicts import concerns, merged, refusals
+from runnel.queues.verdicts import concerns, merged, refusal
 from runnel.queues.window import NEVER, Piece
 
 R = TypeVar("R")
@@ -226,28 +227,46 @@ class Delivery:
         return self._answer(self._settle, request, ticket, self._begin(view, now_ms, wall_ms))
 
     def _settle(self, request: Settle, turn: Turn) -> Settled:
+        return self._each(request.verdicts, request.owner, lambda piece, verdict: self._judge(piece, verdict, turn))
+
+    def _each(
+        self, verdicts: Sequence[Verdict], owner: str, judge: Callable[[Piece, Verdict], None], *, done: bool = True
+    ) -> Settled:
+        """Rule 2: a verdict counts for all of its messages, or for none. `done`: whether done messages may be in it."""
         refused: dict[int, RunnelError] = {}
-        for said in merged(request.verdicts):
-            held = self._held(said.verdict, request.owner)
-            if lost := [piece for piece in held if not self._judge(piece, said.verdict, turn)]:
-                refused.update(refusals(request.verdicts, said, lost))
+        for said in merged(verdicts):
+            if (held := self._held(said.verdict, owner, done)) is not None:
+                for piece in held:
+                    judge(piece, said.verdict)
+                continue
+            for place in range(said.place, said.beyond):
+                held = self._held(verdicts[place], owner, done)
+                if held is None:
+                    refused[place] = refusal(verdicts[place])
+                for piece in held or ():
+                    judge(piece, verdicts[place])
         return Settled(refused)
 
-    def _held(self, verdict: Verdict, owner: str) -> Iterator[Piece]:
-        """What a verdict is about; with a status that is not leased where its receipt is not that of the lease."""
-        for first, last, status in list(self._window.pieces(verdict.first, verdict.last)):
-            if verdict.generation != self._course.generation:
-                yield Piece(first, last, Status(FRESH))
-            elif status.kind != LEASED or concerns(verdict, status, owner):
-                yield Piece(first, last, status)
-            else:
-                yield Piece(first, last, Status(READY, status.attempts))
+    def _held(self, verdict: Verdict, owner: str, done: bool) -> list[Piece] | None:
+        """What is leased of what a verdict is about; None if some of it is not leased like that."""
+        held: list[Piece] = []
+        if verdict.attempt and verdict.generation != self._course.generation:
+            return None
+        for piece in self._window.pieces(verdict.first, verdict.last):
+            if piece.status.kind == LEASED and concerns(verdict, piece.status, owner):
+                held.append(piece)
+            elif not (done and self._is_accepted(piece, verdict)):
+                return None
+        return held
 
-    def _judge(self, piece: Piece, verdict: Verdict, turn: Turn) -> bool:
-        """Do what a consumer says of messages; False if it has no say in it."""
-        if piece.status.kind != LEASED:
-            accepted = piece.status.kind == DONE and verdict.outcome is Outcome.ACCEPT
-            return accepted and not self._outbox.has(self._course.generation, piece.first, piece.last)
+    def _is_accepted(self, piece: Piece, verdict: Verdict) -> bool:
+        """Whether a consumer says once more what is so already."""
+        if piece.status.kind != DONE or verdict.outcome is not Outcome.ACCEPT:
+            return False
+        return not self._outbox.has(self._course.generation, piece.first, piece.last)
+
+    def _judge(self, piece: Piece, verdict: Verdict, turn: Turn) -> None:
+        """Do what a consumer says of messages."""
         size = piece.last - piece.first + 1
         self._breaker.ended(turn.config, size, verdict.outcome is not Outcome.ACCEPT, turn.now)
         if verdict.outcome is Outcome.ACCEPT:
@@ -259,7 +278,6 @@ class Delivery:
         else:
             self._course.put_done(piece.first, piece.last)
             self._course.leave(piece, Why.REJECTED, verdict.reason, 0, turn)
-        return True
 
     def extend(self, request: Extend, ticket: object, view: View, now_ms: Millis, wall_ms: Millis) -> Step:
         """Answered with Settled."""
@@ -268,15 +286,13 @@ class Delivery:
     def _extend(self, request: Extend, turn: Turn) -> Settled:
         lease_ms = min(turn.config.lease_ms if request.lease_ms is None else request.lease_ms, LEASE_MS_MAX)
         until = rounded_up(turn.now + lease_ms, lease_ms)
-        refused: dict[int, RunnelError] = {}
-        for said in merged(request.verdicts):
-            held = list(self._held(said.verdict, request.owner))
-            for first, last, status in held:
-                if status.kind == LEASED and status.until:
-                    self._window.put(first, last, Status(LEASED, status.attempts, until, status.owner))
-            if lost := [piece for piece in held if piece.status.kind != LEASED]:
-                refused.update(refusals(request.verdicts, said, lost))
-        return Settled(refused)
+
+        def prolong(piece: Piece, verdict: Verdict) -> None:
+            first, last, status = piece
+            if status.until:  # else its owner has it for as long as it lives
+                self._window.put(first, last, Status(LEASED, status.attempts, until, status.owner))
+
+        return self._each(request.verdicts, request.owner, prolong, done=False)
 
     # --- administration
     def purge(self, request: Purge, ticket: object, view: View, now_ms: Millis, wall_ms: Millis) -> Step:

@@ -108,7 +108,8 @@ class Leased(Struct, frozen=True):
 class Verdict(Struct, frozen=True):
     """What became of leased messages, with what their receipts say.
 
-    `attempt` 0: whoever settles knows the owner of the lease instead (share groups), and gives it to `Settle`.
+    `attempt` 0: whoever settles knows the owner of the lease instead (share groups), and gives it to `Settle`; the
+    generation does not matter then.
     """
 
     first: int
@@ -126,7 +127,10 @@ class Settle(Struct, frozen=True):
 
 
 class Settled(Struct, frozen=True):
-    """Kept. `refused`: which verdicts (by their place) met a message that is not leased like that (any more)."""
+    """Kept. `refused`: the verdicts (by their place) that met a message which is not leased like that (any more).
+
+    Nothing came of them; the others count.
+    """
 
     refused: Mapping[int, RunnelError]
 

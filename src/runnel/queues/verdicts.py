@@ -5,10 +5,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from runnel.model.errors import LeaseLost, RunnelError
+from runnel.model.errors import LeaseLost
 from runnel.queues.status import Status
 from runnel.queues.values import Verdict
-from runnel.queues.window import Piece
 
 
 class Said(NamedTuple):
@@ -49,16 +48,8 @@ def concerns(verdict: Verdict, status: Status, owner: str) -> bool:
     return bool(owner) and status.owner == owner
 
 
-def refusals(verdicts: Sequence[Verdict], said: Said, lost: Sequence[Piece]) -> dict[int, RunnelError]:
-    """Those of the verdicts that touch what is not leased like that (any more)."""
-    return {
-        place: _refusal(verdicts[place])
-        for place in range(said.place, said.beyond)
-        if any(piece.first <= verdicts[place].last and verdicts[place].first <= piece.last for piece in lost)
-    }
-
-
-def _refusal(verdict: Verdict) -> RunnelError:
+def refusal(verdict: Verdict) -> LeaseLost:
+    """Why nothing came of a verdict."""
     many = f"messages {verdict.first} to {verdict.last} are" if verdict.first < verdict.last else (
         f"message {verdict.first} is"
     )  # fmt: skip

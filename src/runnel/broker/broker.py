@@ -256,6 +256,10 @@ class Broker:
         else:
             self._work_off()
 
+    async def until(self, holds: Callable[[Image], bool]) -> None:
+        """Wait until this holds of the cluster as this broker has followed it; raises if that takes too long."""
+        await self._seen.until(holds)
+
     async def caught_up(self) -> None:
         """Wait until this broker has done what the newest image says."""
         wanted = self.metadata.image.version

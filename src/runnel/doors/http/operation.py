@@ -264,6 +264,6 @@ def _documented(function: Callable[..., Any]) -> tuple[str, Example]:
     told, _, last = text.rpartition("\n\n")
     method, _, rest = last.strip().partition(" ")
     target, _, body = " ".join(rest.split("\n")).strip().partition(" ")
-    if not last.startswith("    ") or not target.startswith("/"):
-        raise TypeError(f"{function.__qualname__}: its docstring must end with an example, '    METHOD /path {{body}}'")
+    if not method.isupper() or not target.startswith("/"):
+        raise TypeError(f"{function.__qualname__}: its docstring must end with an example, 'METHOD /path {{body}}'")
     return told, Example(method, target, msgspec.json.decode(body) if body.strip() else None)

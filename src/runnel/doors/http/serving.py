@@ -3,14 +3,11 @@
 from collections.abc import Callable
 
 from runnel.broker.broker import Broker
-from runnel.doors.http import health, inbox
 from runnel.doors.http.app import HttpApp
 from runnel.doors.http.door import HttpDoor
-from runnel.doors.http.operation import OPERATIONS
+from runnel.doors.http.resources import operations
 from runnel.model.seams import Clock, Rng
 from runnel.net.http import HttpLimits, HttpListener
-
-RESOURCES = (health, inbox)  # importing one is what adds its operations
 
 
 class HttpDoorway:
@@ -20,7 +17,7 @@ class HttpDoorway:
         self.door = HttpDoor(broker, clock, rng)
         config = broker.config
         limits = HttpLimits(connections_max=config.connections_max, idle_s=config.idle_ms / 1000)
-        self._listener = HttpListener(HttpApp(self.door, OPERATIONS), limits, on_fatal)
+        self._listener = HttpListener(HttpApp(self.door, operations()), limits, on_fatal)
         self.door.listener = self._listener
 
     async def bind(self, host: str, port: int) -> tuple[str, int]:
@@ -35,3 +32,4 @@ class HttpDoorway:
 
     async def stop(self, grace_s: float) -> None:
         await self._listener.stop(grace_s)
+        await self.door.close()

@@ -1,0 +1,14 @@
+"""All resources of the door, in the order in which the docs show them. Importing one makes its operations."""
+
+from types import ModuleType
+from typing import Final
+
+from runnel.doors.http import health, inbox, messages, topics
+from runnel.doors.http.operation import OPERATIONS, Operation
+
+RESOURCES: Final[tuple[ModuleType, ...]] = (inbox, topics, messages, health)
+
+
+def operations() -> list[Operation]:
+    order = {module.__name__.rpartition(".")[2]: place for place, module in enumerate(RESOURCES)}
+    return sorted((each for each in OPERATIONS if each.tag in order), key=lambda each: order[each.tag])

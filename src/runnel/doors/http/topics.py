@@ -1,0 +1,219 @@
+"""Topics: what there is, and changing it."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from runnel.client.admin import Admin, NewTopic
+from runnel.client.metadata import TopicPartition
+from runnel.client.positions import Bounds, bounds
+from runnel.cluster.config_rules import topic_defaults
+from runnel.cluster.image import NO_LEADER, Topic
+from runnel.doors.http.call import Call
+from runnel.doors.http.operation import Struct, View, operation
+from runnel.model.errors import RetriableError
+from runnel.model.limits import CREATE_PARTITIONS_MAX
+from runnel.model.topic_config import SETTINGS, field_name, shown
+
+SettingValue = str | int | float | bool
+Count = Annotated[int, Meta(ge=1, le=CREATE_PARTITIONS_MAX)]
+DryRun = Annotated[bool, Meta(description="only say whether it could be done")]
+
+
+class TopicView(View, omit_defaults=False):
+    name: str
+    id: str
+    partitions: int
+    replicas: int
+    internal: bool
+
+
+class TopicsView(View, omit_defaults=False):
+    topics: list[TopicView]
+    more: bool  # ask again with after=NAME of the last one
+
+
+@operation("GET /v1/topics")
+async def list_topics(
+    call: Call,
+    prefix: Annotated[str, Meta(description="names that begin so")] = "",
+    internal: Annotated[bool, Meta(description="also those that brokers keep their own state in")] = False,
+    after: Annotated[str, Meta(description="names behind this one")] = "",
+    limit: Annotated[int, Meta(ge=1, le=10_000)] = 1_000,
+) -> TopicsView:
+    """List the topics by name.
+
+    GET /v1/topics?limit=100
+    """
+    image = call.broker.image
+    names = sorted(
+        name
+        for name in image.names
+        if name.startswith(prefix) and name > after and (internal or not call.broker.is_internal(name))
+    )
+    views = [_view(call, image.topic_named(name)) for name in names[:limit]]
+    return TopicsView(topics=views, more=len(names) > limit)
+
+
+def _view(call: Call, topic: Topic) -> TopicView:
+    return TopicView(
+        name=topic.name, id=str(topic.id), partitions=len(topic.partitions),
+        replicas=len(topic.partitions[0].replicas), internal=call.broker.is_internal(topic.name),
+    )  # fmt: skip
+
+
+class CreateTopic(Struct):
+    name: Annotated[str, Meta(min_length=1, max_length=249)]
+    partitions: Annotated[Count | None, Meta(description="as the broker is set up, if it is left out")] = None
+    replicas: Annotated[Count | None, Meta(description="as the broker is set up, if it is left out")] = None
+    settings: dict[str, SettingValue] = msgspec.field(default_factory=dict)
+
+
+class CreatedView(View, omit_defaults=False):
+    name: str
+    id: str
+    partitions: int
+    replicas: int
+
+
+@operation("POST /v1/topics", status=201)
+async def create_topic(call: Call, body: CreateTopic, dry_run: DryRun = False) -> CreatedView:
+    """Create a topic.
+
+    POST /v1/topics {"name": "orders", "partitions": 3, "settings": {"retention.ms": 86400000}}
+    """
+    settings = {name: _text(value) for name, value in body.settings.items()}
+    wanted = NewTopic(body.name, body.partitions or -1, body.replicas or -1, settings)
+    [made] = await Admin(call.door.cluster()).create_topics([wanted], validate_only=dry_run)
+    if not dry_run:
+        await call.broker.until(lambda image: made.name in image.names)
+    return CreatedView(name=made.name, id=str(made.id), partitions=made.partitions, replicas=made.replicas)
+
+
+def _text(value: SettingValue) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+class PartitionView(View, omit_defaults=False):
+    partition: int
+    leader: int | None
+    leader_epoch: int
+    replicas: list[int]
+    in_sync: list[int]
+    start_offset: int | None  # None: its leader does not answer
+    end_offset: int | None
+
+
+class SettingView(View, omit_defaults=False):
+    name: str
+    value: str
+    default: bool  # the topic does not say
+    doc: str
+
+
+class TopicDetails(View, omit_defaults=False):
+    name: str
+    id: str
+    internal: bool
+    partitions: list[PartitionView]
+    settings: dict[str, str]  # those that were set
+
+
+@operation("GET /v1/topics/{topic}")
+async def describe_topic(call: Call, topic: str) -> TopicDetails:
+    """Describe a topic: its partitions, who leads them, what they hold, and what was set.
+
+    GET /v1/topics/orders
+    """
+    found = call.broker.image.topic_named(topic)
+    limits = await _limits(call, found)
+    return TopicDetails(
+        name=topic,
+        id=str(found.id),
+        internal=call.broker.is_internal(topic),
+        partitions=[_partition(found, number, limits.get(number)) for number in range(len(found.partitions))],
+        settings=dict(found.config),
+    )
+
+
+def _partition(topic: Topic, number: int, limits: Bounds | None) -> PartitionView:
+    partition = topic.partitions[number]
+    return PartitionView(
+        partition=number, leader=None if partition.leader == NO_LEADER else partition.leader,
+        leader_epoch=partition.leader_epoch, replicas=list(partition.replicas), in_sync=list(partition.isr),
+        start_offset=limits.start if limits else None, end_offset=limits.end if limits else None,
+    )  # fmt: skip
+
+
+async def _limits(call: Call, topic: Topic) -> dict[int, Bounds]:
+    """What the partitions hold, of those that have a leader."""
+    led = [number for number, each in enumerate(topic.partitions) if each.leader != NO_LEADER]
+    try:
+        found = await bounds(call.door.cluster(), [TopicPartition(topic.name, number) for number in led])
+    except RetriableError:
+        return {}
+    return {where.partition: limits for where, limits in found.items()}
+
+
+@operation("GET /v1/topics/{topic}/settings")
+async def topic_settings(call: Call, topic: str) -> list[SettingView]:
+    """List all settings of a topic, with what they mean.
+
+    GET /v1/topics/orders/settings
+    """
+    broker = call.broker
+    found = broker.image.topic_named(topic)
+    defaults = topic_defaults(broker.image, broker.id, broker.config.topic)
+    return [
+        SettingView(
+            name=name, value=found.config.get(name, shown(getattr(defaults, field_name(name)))),
+            default=name not in found.config, doc=setting.doc,
+        )
+        for name, setting in SETTINGS.items()
+    ]  # fmt: skip
+
+
+class AlterTopic(Struct):
+    settings: Annotated[dict[str, SettingValue | None], Meta(description="null: back to the default")]
+
+
+@operation("PATCH /v1/topics/{topic}")
+async def configure_topic(call: Call, topic: str, body: AlterTopic, dry_run: DryRun = False) -> None:
+    """Change settings of a topic.
+
+    PATCH /v1/topics/orders {"settings": {"retention.ms": 3600000, "retention.bytes": null}}
+    """
+    await Admin(call.door.cluster()).alter_config(
+        topic,
+        set_={name: _text(value) for name, value in body.settings.items() if value is not None},
+        reset=[name for name, value in body.settings.items() if value is None],
+        validate_only=dry_run,
+    )
+
+
+class AddPartitions(Struct):
+    count: Annotated[Count, Meta(description="how many there are to be in all")]
+
+
+@operation("POST /v1/topics/{topic}/partitions")
+async def add_partitions(call: Call, topic: str, body: AddPartitions, dry_run: DryRun = False) -> None:
+    """Give a topic more partitions.
+
+    Keys go to other partitions then: messages of one key that are sent before and after have no order between them.
+
+        POST /v1/topics/orders/partitions {"count": 6}
+    """
+    await Admin(call.door.cluster()).create_partitions(topic, body.count, validate_only=dry_run)
+    if not dry_run:
+        await call.broker.until(lambda image: len(image.topic_named(topic).partitions) >= body.count)
+
+
+@operation("DELETE /v1/topics/{topic}")
+async def delete_topic(call: Call, topic: str) -> None:
+    """Delete a topic with all its messages.
+
+    DELETE /v1/topics/orders
+    """
+    await Admin(call.door.cluster()).delete_topics([topic])
+    await call.broker.until(lambda image: topic not in image.names)

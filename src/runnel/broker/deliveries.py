@@ -167,7 +167,8 @@ class Deliveries:
 
     def _behind(self, bell: str) -> list[Outlet]:
         """The outlets that ring a bell: all of a queue's, or one."""
-        return [outlet for outlet in self.of(bell.partition("\0")[0]).values() if bell in (outlet.queue, outlet.bell)]
+        one = [outlet for outlet in self.of(bell.rpartition("\0")[0]).values() if outlet.bell == bell]
+        return [*self.of(bell).values(), *one]
 
     def _is_waited_for(self, outlet: Outlet) -> bool:
         return outlet.queue in self.bells or outlet.bell in self.bells

@@ -7,6 +7,7 @@ Rule 3: whoever waits is woken by the partition's growth and by what the machine
         of its own.
 """
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -136,6 +137,18 @@ class Outlet:
         machine = self.shard.machine
         assert isinstance(machine, Delivery)
         return machine
+
+    async def opened(self, timeout_s: float) -> bool:
+        """Wait until the state has been read, for so long; returns whether it has."""
+        if self.shard.loaded:
+            return True
+        await asyncio.sleep(0)  # a request that was answered at once until now goes on in a task: timeouts need one
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.shard.opened()
+        except TimeoutError:
+            return False
+        return True
 
     async def ask(self, verb: str, request: Any) -> Any:
         """Put a request to the state machine, once it has been read."""

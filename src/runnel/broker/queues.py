@@ -1,0 +1,112 @@
+"""Queues: the verbs of users, on any broker. Each asks those that lead the partitions in question.
+
+`receiving`, `settling` and `overseeing` do it for partitions here and elsewhere; `deliveries` holds those here.
+"""
+
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from runnel.broker.calls import Calls, failure_of
+from runnel.broker.deliveries import Deliveries
+from runnel.broker.fetch import Waits
+from runnel.broker.messages import Messages
+from runnel.broker.overseeing import Overseeing
+from runnel.broker.owners import Life, Owners
+from runnel.broker.receiving import Receiving
+from runnel.broker.sending import Sending
+from runnel.broker.settling import Settling
+from runnel.broker.sources import Sources
+from runnel.cluster.image import Change, Image
+from runnel.model.calls import (
+    QUEUE_DESCRIBE,
+    QUEUE_EXTEND,
+    QUEUE_PEEK,
+    QUEUE_PURGE,
+    QUEUE_RECEIVE,
+    QUEUE_REWIND,
+    QUEUE_SEND,
+    QUEUE_SETTLE,
+    Outgoing,
+    Placed,
+    Receive,
+    Received,
+    Send,
+    Sent,
+)
+from runnel.model.errors import InvalidRequest, RunnelError
+from runnel.model.queue_config import QueueConfig
+from runnel.model.seams import Rng
+
+
+class Queues:
+    """What doors call. The verbs of definitions are elsewhere (`queue_definitions`)."""
+
+    def __init__(
+        self, deliveries: Deliveries, sources: Sources, sending: Sending, calls: Calls, messages: Messages,
+        image: Callable[[], Image], life: Callable[[], Life], rng: Rng,
+    ) -> None:  # fmt: skip
+        me = life().broker
+        self._sources = sources
+        self._sending = sending
+        settling = Settling(me, deliveries, calls, image, rng)
+        overseeing = Overseeing(me, deliveries, sources, calls, messages)
+        self._owners = Owners(deliveries, calls, life)
+        self._receiving = Receiving(deliveries, sources, calls, self._owners, life, settling.give_back)
+        self.settle = settling.settle
+        self.extend = settling.extend
+        self.describe = overseeing.describe
+        self.peek = overseeing.peek
+        self.purge = overseeing.purge
+        self.rewind = overseeing.rewind
+        calls.serve_waiting(QUEUE_RECEIVE, self.receive)
+        calls.serve(QUEUE_SEND, self.send)
+        calls.serve(QUEUE_SETTLE, self.settle)
+        calls.serve(QUEUE_EXTEND, self.extend)
+        calls.serve(QUEUE_DESCRIBE, self.describe)
+        calls.serve(QUEUE_PEEK, self.peek)
+        calls.serve(QUEUE_PURGE, self.purge)
+        calls.serve(QUEUE_REWIND, self.rewind)
+
+    def start(self, image: Image) -> None:
+        self._owners.follow(image)
+
+    def follow(self, change: Change) -> None:
+        if change.delta.brokers:
+            self._owners.follow(change.after)
+
+    async def receive(self, request: Receive, waits: Waits) -> Received:
+        """Lease messages, waiting for them if there are none."""
+        return await self._receiving.receive(request, waits)
+
+    async def send(self, request: Send) -> Sent:
+        """Send messages to a queue's topic; of a queue with lanes, to the lane of their priority."""
+        queue = self._sources.queue(request.queue)
+        lanes = queue.config.lanes
+        refused = [_refusal(message, lanes) for message in request.messages]
+        allowed = [
+            _in_lane(message, queue.config)
+            for message, error in zip(request.messages, refused, strict=True)
+            if error is None
+        ]
+        results: Sequence[Placed | RunnelError] = ()
+        if allowed:
+            results = await self._sending.send(queue.config.topic_of(queue.name), allowed)
+        left = iter(results)
+        return _sent([next(left) if error is None else error for error in refused])
+
+
+def _refusal(message: Outgoing, lanes: int) -> RunnelError | None:
+    if message.priority is None or 0 <= message.priority < lanes:
+        return None
+    return InvalidRequest(f"priority {message.priority} is not known: the queue has lanes 0 to {lanes - 1}")
+
+
+def _in_lane(message: Outgoing, config: QueueConfig) -> Outgoing:
+    return message if config.lanes == 1 else replace(message, partition=message.priority or 0)
+
+
+def _sent(results: Sequence[Placed | RunnelError]) -> Sent:
+    placed = [None if isinstance(result, RunnelError) else result for result in results]
+    failures = [failure_of(result) if isinstance(result, RunnelError) else None for result in results]
+    return Sent(placed, failures)

@@ -1,0 +1,76 @@
+"""Where the messages of queues come from: the partitions of a queue's topic, and of its retry topic.
+
+Lanes are partitions: a message of a higher one goes first. Copies for another attempt go before new messages.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from runnel.cluster.image import Image
+from runnel.model.errors import UnknownQueue
+from runnel.model.ids import BrokerId, PartitionKey
+from runnel.model.queue_config import QueueConfig, config_of
+
+GROUP = "group:"  # before the name of a group, in the key of its settings
+
+
+class Source(NamedTuple):
+    """One partition that a queue delivers."""
+
+    topic: str
+    key: PartitionKey
+    leader: BrokerId
+
+
+class Queue(NamedTuple):
+    """A queue as the image has it."""
+
+    name: str
+    config: QueueConfig
+    sources: Sequence[Source]
+
+
+class Sources:
+    """Looks queues up in the newest image, and remembers what it found until there is another one."""
+
+    def __init__(self, image: Callable[[], Image]) -> None:
+        self._image = image
+        self._seen: Image | None = None
+        self._queues: dict[str, Queue] = {}
+
+    def config(self, queue: str) -> QueueConfig:
+        """The settings of a queue, or of a share group that has none of its own."""
+        return config_of(frozenset(self.overrides(queue).items()))
+
+    def defined(self, queue: str) -> bool:
+        """Whether it was created as a queue."""
+        return "topic" in self.overrides(queue)
+
+    def overrides(self, queue: str) -> dict[str, str]:
+        overrides = self._image().configs.get(GROUP + queue)
+        return {} if overrides is None else dict(overrides.values)
+
+    def queue(self, name: str) -> Queue:
+        """A queue with its sources; UnknownQueue if it was never created."""
+        image = self._image()
+        if image is not self._seen:
+            self._seen, self._queues = image, {}
+        if name not in self._queues:
+            if not self.defined(name):
+                raise UnknownQueue(f"queue {name!r} does not exist: create it first")
+            config = self.config(name)
+            self._queues[name] = Queue(name, config, _sources(image, name, config))
+        return self._queues[name]
+
+
+def _sources(image: Image, queue: str, config: QueueConfig) -> list[Source]:
+    """The copies first; of each topic the highest lane first."""
+    found: list[Source] = []
+    for name in (config.retry_topic_of(queue), config.topic_of(queue)):
+        topic = image.topic(name) if name else None
+        for number, partition in enumerate(topic.partitions if topic is not None else ()):
+            assert topic is not None
+            found.append(Source(name, PartitionKey(topic.id, number), partition.leader))
+    if config.lanes > 1:
+        found.sort(key=lambda source: -source.key.number)
+    return found

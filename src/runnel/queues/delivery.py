@@ -94,12 +94,12 @@ class Delivery:
         else:
             self._restore(self._kept_mark)
         turn = self._begin(view, now_ms, wall_ms)
+        self._outbox.wake(turn.step)
         if self._holder.name:
             self._holder.seen(self._holder.name, view.config.lease_ms, turn.now)
         for piece in self._window.unsettled(LEASED):
             if not piece.status.until:
                 self._course.give_back(piece, 0, turn)
-        self._outbox.wake(turn.step)
         return self._finish(turn)
 
     def _restore(self, mark: Mark) -> None:

@@ -1,0 +1,592 @@
+"""Leasing and settling: what a consumer gets, what it may say of it, and what a new leader knows."""
+
+from tests.queues.rig import DEAD, RETRY, WALL_MS, Rig, flat, one
+
+from runnel.model.errors import LeaseLost
+from runnel.queues.values import Aimed, Offered, OwnerGone, Settle, Span, Verdict, Why
+
+
+def offsets(leased: list[tuple[int, int]]) -> list[int]:
+    return [offset for offset, _ in leased]
+
+
+# --- leasing
+def test_messages_are_leased_once_in_order() -> None:
+    rig = Rig(end=5)
+    assert rig.wants() == [Span(0, 4)]
+    assert rig.lease("a", 2) == [(0, 1), (1, 1)]
+    assert rig.lease("b", 10) == [(2, 1), (3, 1), (4, 1)]
+    assert rig.lease("c", 10) == []
+    assert rig.states(0, 5) == "llllln"
+
+
+def test_whole_ranges_are_leased_in_part() -> None:
+    rig = Rig(end=5_000)
+    leased = rig.offer([Offered(0, 1_499, 15_000), Offered(1_500, 2_999, 15_000)], messages_max=1_600)
+    assert [tuple(grant) for grant in leased.grants] == [(0, 1_599, 1)]
+    assert rig.wants("a", 400) == [Span(1_600, 4_999)]
+
+
+def test_bytes_are_bounded_but_the_first_message_always_goes() -> None:
+    rig = Rig()
+    assert flat(rig.offer([Offered(0, 9, 1_000)], bytes_max=350)) == [(0, 1), (1, 1), (2, 1)]
+    assert flat(rig.offer([Offered(3, 3, 1_000), Offered(4, 4, 1_000)], bytes_max=10)) == [(3, 1)]
+
+
+def test_what_has_no_message_is_done() -> None:
+    rig = Rig()
+    leased = rig.offer([one(0), Offered(1, 3, passes=False), one(4)])
+    assert flat(leased) == [(0, 1), (4, 1)]
+    rig.accept(0)
+    assert rig.describe().first_open == 4
+    assert rig.describe().counters.filtered == 3
+
+
+def test_what_was_not_offered_is_passed_over_and_kept() -> None:
+    rig = Rig(end=6)
+    assert flat(rig.offer([one(3)])) == [(3, 1)]
+    rig.wake()
+    assert rig.states(0, 5) == "rrrlnn"
+    assert rig.wants() == [Span(0, 2), Span(4, 5)]
+
+
+def test_leases_are_bounded() -> None:
+    rig = Rig(leases_max=3)
+    assert offsets(rig.lease("a", 10)) == [0, 1, 2]
+    assert rig.wants("b") == []
+    rig.accept(0, 1)
+    assert rig.available == 1
+    assert offsets(rig.lease("b", 10)) == [3, 4]
+
+
+def test_the_window_is_bounded_by_what_is_not_done() -> None:
+    rig = Rig(end=10_000, window_max=4, retry_topic="", retry_backoff_ms=50_000)
+    assert offsets(rig.lease("a", 10)) == [0, 1, 2, 3]
+    rig.release(0, 1, 2, 3, delay_ms=None)
+    assert rig.wants() == []
+    rig.pass_time(100_000)
+    assert rig.lease() == [(0, 2), (1, 2), (2, 2), (3, 2)]
+    rig.accept(1, 2, 3, attempt=2)
+    for _ in range(3_000):  # one message at the head does not hold up those behind it
+        (got, *_) = rig.lease("a", 3)
+        rig.accept(*range(got[0], got[0] + 3))
+    assert rig.describe().first_open == 0
+    assert rig.describe().next_new == 9_004
+    assert len(rig.kept) == 1 + 2  # the mark, and the chunks at both ends
+
+
+def test_nothing_is_passed_over_beyond_the_window() -> None:
+    rig = Rig(end=1_000, window_max=10)
+    assert flat(rig.offer([one(10)])) == []
+    assert flat(rig.offer([one(9)])) == [(9, 1)]
+    assert flat(rig.offer([Offered(500, 599, passes=False)])) == []
+    assert rig.describe().next_new == 10
+
+
+def test_offers_of_what_is_out_or_done_give_nothing() -> None:
+    rig = Rig(end=10)
+    rig.lease("a", 2)
+    rig.accept(0)
+    assert flat(rig.offer([Offered(0, 3, 40)], "b")) == [(2, 1), (3, 1)]
+    assert flat(rig.offer([one(4), one(4), one(3)], "b")) == [(4, 1)]
+
+
+# --- settling
+def test_what_is_accepted_is_done_and_only_the_mark_is_kept_for_it() -> None:
+    rig = Rig(end=3_000)
+    for first in range(0, 1_000, 100):
+        assert offsets(rig.lease("a", 100)) == list(range(first, first + 100))
+        assert rig.written[-1] == 1  # a chunk
+        rig.accept(*range(first, first + 100))
+        assert rig.written[-1] == 1
+    assert len(rig.kept) == 2
+    rig.lease("a", 100)
+    rig.accept(*range(1_000, 1_100))
+    assert len(rig.kept) == 2  # the chunk below the mark is gone
+
+
+def test_accepting_again_is_no_error() -> None:
+    rig = Rig()
+    rig.lease("a", 3)
+    assert rig.accept(0, 2) == set()
+    assert rig.accept(0, 2) == set()
+    rig.wake()
+    assert rig.accept(0, 2) == set()
+    assert rig.describe().counters.accepted == 2
+
+
+def test_done_is_done_whatever_is_said_later() -> None:
+    rig = Rig()
+    rig.lease("a", 1)
+    rig.accept(0)
+    assert rig.release(0) == {0}
+    assert rig.reject(0) == {0}
+    assert rig.extend(0) == {0}
+    assert rig.leaving == []
+
+
+def test_a_receipt_is_that_of_one_attempt() -> None:
+    rig = Rig(end=1)
+    rig.lease("a")
+    rig.release(0)
+    assert rig.accept(0) == {0}  # nobody has it
+    assert rig.lease("b") == [(0, 2)]
+    for late in (rig.accept, rig.release, rig.reject, rig.extend):
+        assert late(0, attempt=1) == {0}
+    assert rig.machine.standing(0).owner == "b"
+    assert rig.accept(0, attempt=2) == set()
+
+
+def test_a_message_that_was_never_leased_can_not_be_settled() -> None:
+    rig = Rig()
+    assert rig.accept(0) == {0}
+    assert rig.accept(1_000) == {1_000}
+    rig.offer([one(1)])
+    assert rig.accept(0) == {0}
+
+
+def test_a_verdict_counts_for_all_of_its_messages_or_for_none() -> None:
+    rig = Rig()
+    rig.lease("a", 4)
+    rig.release(1)
+    verdicts = [Verdict(0, 1, 1, 0), Verdict(2, 3, 1, 0)]
+    refused = rig.ask("settle", Settle(verdicts)).refused
+    assert list(refused) == [0]
+    assert isinstance(refused[0], LeaseLost)
+    assert rig.states(0, 3) == "lrdd"
+
+
+def test_a_lease_is_known_by_its_owner_too() -> None:
+    rig = Rig()
+    rig.lease("a", 2)
+    rig.lease("b", 2)
+    verdicts = [Verdict(0, 1, 0, 0), Verdict(2, 3, 0, 5)]
+    assert list(rig.ask("settle", Settle(verdicts, "b")).refused) == [0]
+    assert rig.states(0, 3) == "lldd"
+    assert list(rig.ask("settle", Settle([Verdict(0, 1, 0, 0)])).refused) == [0]  # nobody is no owner
+
+
+def test_released_messages_go_first() -> None:
+    rig = Rig()
+    rig.lease("a", 3)
+    rig.release(1)
+    assert rig.lease("b", 2) == [(1, 2), (3, 1)]
+
+
+# --- time
+def test_a_lease_ends_and_the_message_comes_again_after_the_backoff() -> None:
+    rig = Rig(end=1, lease_ms=10_000, retry_backoff_ms=1_000)
+    rig.lease()
+    rig.pass_time(9_900)
+    assert rig.states(0, 0) == "l"
+    rig.pass_time(200)
+    assert rig.states(0, 0) == "w"
+    assert rig.wants() == []
+    assert rig.accept(0) == {0}
+    rig.pass_time(600)
+    assert rig.available == 1
+    assert rig.lease() == [(0, 2)]
+    assert rig.describe().counters.timed_out == 1
+
+
+def test_a_lease_is_never_shorter_than_it_was_said_to_be() -> None:
+    for lease_ms in (1, 7, 100, 12_345):
+        rig = Rig(end=1, lease_ms=lease_ms, retry_backoff_ms=0)
+        rig.now_ms += 3
+        leased = rig.offer([one(0)])
+        assert leased.until_ms >= rig.now_ms + (WALL_MS - 5_000) + lease_ms
+        rig.pass_time(lease_ms - 1)
+        assert rig.states(0, 0) == "l"
+        rig.pass_time(1 + lease_ms // 100)
+        assert rig.states(0, 0) == "r"
+
+
+def test_extending_gives_the_whole_time_again() -> None:
+    rig = Rig(end=2, lease_ms=10_000, retry_backoff_ms=20_000)
+    rig.lease()
+    rig.pass_time(9_000)
+    assert rig.extend(0) == set()
+    rig.pass_time(5_000)
+    assert rig.states(0, 1) == "lw"
+    assert rig.extend(1) == {1}
+    rig.pass_time(5_100)
+    assert rig.states(0, 0) == "w"
+
+
+def test_an_extended_lease_outlives_the_leader() -> None:
+    rig = Rig(end=1, lease_ms=10_000)
+    rig.lease()
+    rig.extend(0, lease_ms=50_000)
+    rig.wake()
+    rig.pass_time(49_000)
+    assert rig.accept(0) == set()
+
+
+def test_a_clock_that_is_set_does_not_end_leases() -> None:
+    rig = Rig(end=1, lease_ms=10_000)
+    rig.lease()
+    rig.wall_ms += 3_600_000
+    rig.pass_time(5_000)
+    assert rig.accept(0) == set()
+
+
+def test_nothing_is_delivered_before_its_delay() -> None:
+    rig = Rig(end=3)
+    rig.lease()
+    rig.release(0, delay_ms=5_000)
+    rig.release(1, delay_ms=2_000)
+    rig.release(2, delay_ms=0)
+    assert offsets(rig.lease()) == [2]
+    rig.pass_time(1_999)
+    assert rig.wants() == []
+    rig.pass_time(20)
+    assert rig.lease() == [(1, 2)]
+    rig.wake()
+    rig.pass_time(2_900)
+    assert rig.wants() == []
+    rig.pass_time(200)
+    assert rig.lease() == [(0, 2)]
+
+
+# --- connections
+def test_leases_of_a_connection_end_with_it() -> None:
+    rig = Rig(end=4)
+    rig.lease("a", 1, lease_ms=0)
+    rig.lease("b", 1, lease_ms=0)
+    rig.lease("a", 1)
+    rig.pass_time(100_000_000)
+    assert rig.states(0, 2) == "llr"
+    rig.gone("a")
+    assert rig.states(0, 2) == "rlr"
+    assert rig.accept(0) == {0}
+    assert rig.lease("c", 2) == [(0, 2), (2, 2)]
+
+
+def test_leases_of_connections_end_with_the_leader_and_their_attempts_are_kept() -> None:
+    rig = Rig(end=2)
+    rig.lease("a", lease_ms=0)
+    rig.accept(1)
+    rig.wake()
+    assert rig.states(0, 1) == "rd"
+    assert rig.accept(0) == {0}
+    assert rig.lease() == [(0, 2)]
+
+
+# --- new leaders
+def test_a_new_leader_knows_leases_attempts_and_what_is_done() -> None:
+    rig = Rig(end=10)
+    rig.lease("a", 5)
+    rig.accept(1, 3)
+    rig.release(2, delay_ms=0)
+    rig.wake()
+    assert rig.states(0, 6) == "ldrdlnn"
+    assert rig.accept(0, 4) == set()
+    assert rig.lease("a", 2) == [(2, 2), (5, 1)]
+
+
+def test_a_lease_that_is_not_kept_never_was() -> None:
+    rig = Rig(end=2)
+    kept = dict(rig.kept)
+    rig.lease()
+    rig.kept = kept
+    rig.wake()
+    assert rig.accept(0) == {0}
+    assert rig.lease() == [(0, 1), (1, 1)]
+
+
+def test_a_new_queue_begins_where_it_is_told_and_stays_there() -> None:
+    for start, first in (("earliest", 10), ("latest", 50)):
+        rig = Rig(end=50, log_start=10, start=start)
+        rig.see(end=60)
+        rig.wake()
+        assert rig.wants() == [Span(first, 59)]
+
+
+def test_records_of_a_crowd_of_leases_stay_small() -> None:
+    rig = Rig(end=1_000)
+    for _ in range(500):
+        rig.lease("a", 1)
+        rig.pass_time(10)
+    assert sum(len(key) + len(value) for key, value in rig.kept.items()) < 500
+
+
+# --- what leaves
+def test_a_rejected_message_leaves_with_its_reason_and_is_done() -> None:
+    rig = Rig(end=3)
+    rig.lease()
+    rig.reject(1, reason="no such address")
+    (leaving,) = rig.leaving
+    assert (leaving.first, leaving.last, leaving.attempts, leaving.why) == (1, 1, 1, Why.REJECTED)
+    assert leaving.reason == "no such address"
+    assert leaving.target == DEAD
+    assert rig.states(0, 2) == "ldl"
+    assert rig.accept(1) == {1}  # it is not done by being accepted
+    assert rig.describe().counters.dead == 1
+
+
+def test_who_leaves_is_ordered_to_until_it_has_arrived() -> None:
+    rig = Rig(end=3)
+    rig.lease()
+    rig.reject(0, 1, reason="x")
+    (before,) = rig.leaving
+    rig.accept(2)
+    rig.wake()
+    assert rig.leaving == [before]
+    rig.tell("left", before.id)
+    rig.wake()
+    assert rig.leaving == []
+    assert rig.describe().leaving == 0
+
+
+def test_a_target_that_was_not_known_is_kept_once_it_is() -> None:
+    rig = Rig(end=1)
+    rig.see(dead=None)
+    rig.lease()
+    rig.reject(0)
+    (leaving,) = rig.leaving
+    assert leaving.target is None
+    rig.tell("aim", Aimed(leaving.id, DEAD))
+    assert rig.leaving[-1].target == DEAD
+    rig.tell("aim", Aimed(leaving.id, RETRY))
+    rig.wake()
+    assert [one.target for one in rig.leaving] == [DEAD]
+
+
+def test_without_a_topic_for_them_dead_messages_are_dropped() -> None:
+    rig = Rig(end=1, dead_letter_topic="")
+    rig.lease()
+    rig.reject(0)
+    assert rig.leaving == []
+    assert rig.describe().counters.dead == 1
+    assert rig.describe().first_open == 1
+
+
+def test_a_message_is_dead_after_its_attempts_however_they_end() -> None:
+    rig = Rig(end=3, attempts_max=2, retry_backoff_ms=0)
+    for attempt in (1, 2):
+        assert len(rig.lease("a", 1)) == 1
+        assert len(rig.lease("b", 1)) == 1
+        assert len(rig.lease("c", 1, lease_ms=0)) == 1
+        rig.release(0, attempt=attempt)
+        rig.gone("c")
+        rig.pass_time(40_000)
+    assert sorted((leaving.first, leaving.attempts, leaving.why) for leaving in rig.leaving) == [
+        (offset, 2, Why.ATTEMPTS) for offset in range(3)
+    ]
+    assert rig.describe().first_open == 3
+
+
+def test_connections_that_end_with_the_leader_use_up_attempts_too() -> None:
+    rig = Rig(end=1, attempts_max=1)
+    rig.lease("a", lease_ms=0)
+    rig.wake()
+    assert [leaving.why for leaving in rig.leaving] == [Why.ATTEMPTS]
+
+
+def test_without_a_limit_a_message_is_never_dead() -> None:
+    rig = Rig(end=1, attempts_max=0)
+    for attempt in range(1, 50):
+        assert rig.lease() == [(0, attempt)]
+        rig.release(0, attempt=attempt)
+
+
+def test_a_message_that_is_to_wait_for_long_is_copied_forward() -> None:
+    rig = Rig(end=2, window_wait_max_ms=10_000)
+    rig.lease()
+    rig.release(0, delay_ms=10_000)
+    rig.release(1, delay_ms=10_001)
+    (leaving,) = rig.leaving
+    assert (leaving.first, leaving.why, leaving.target) == (1, Why.WAITS, RETRY)
+    assert leaving.due_ms == rig.wall_ms + 10_001
+    assert rig.states(0, 1) == "wd"
+    assert rig.describe().counters.copied == 1
+
+
+def test_in_place_it_waits_if_there_is_nowhere_to_go() -> None:
+    for texts in ({"order": "key"}, {"retry_topic": ""}):
+        rig = Rig(end=1, **texts)
+        rig.offer([one(0, key=b"k")])
+        rig.release(0, delay_ms=10_000_000)
+        assert rig.leaving == []
+        assert rig.states(0, 0) == "w"
+
+
+def test_those_who_wait_do_not_crowd_out_the_others() -> None:
+    rig = Rig(end=100, window_max=10)
+    for _ in range(20):
+        ((offset, _),) = rig.lease("a", 1)
+        rig.release(offset, delay_ms=30_000)
+        for leaving in rig.leaving:
+            assert leaving.why is Why.STRAGGLES
+            rig.tell("left", leaving.id)
+    assert rig.describe().waiting == 5
+    assert rig.describe().counters.copied == 15
+    assert rig.describe().next_new == 20
+
+
+def test_when_nobody_takes_in_who_leaves_nothing_more_is_delivered() -> None:
+    rig = Rig(end=100, window_max=10)
+    rig.lease("a", 10)
+    rig.reject(*range(10))
+    assert rig.wants() == []
+    rig.tell("left", rig.leaving[0].id)
+    assert rig.available == 1
+    assert rig.wants() == [Span(10, 99)]
+
+
+def test_a_copy_counts_the_attempts_it_had_before() -> None:
+    rig = Rig(end=2, attempts_max=4)
+    assert flat(rig.offer([one(0, attempts=3)])) == [(0, 4)]
+    rig.release(0, attempt=4)
+    assert [leaving.attempts for leaving in rig.leaving] == [4]
+
+
+def test_a_reason_is_cut() -> None:
+    rig = Rig(end=1)
+    rig.lease()
+    rig.reject(0, reason="x" * 5_000)
+    assert len(rig.leaving[0].reason) == 1_000
+
+
+# --- expiry
+def test_expired_messages_are_not_delivered() -> None:
+    rig = Rig(end=3)
+    got = rig.offer([one(0, expires_ms=rig.wall_ms), one(1, expires_ms=rig.wall_ms + 1), one(2)])
+    assert flat(got) == [(1, 1), (2, 1)]
+    assert rig.leaving == []
+    assert rig.describe().counters.expired == 1
+
+
+def test_expired_messages_become_dead_letters_if_told_so() -> None:
+    rig = Rig(end=2, expired="dead")
+    rig.offer([one(0, expires_ms=1), one(1, expires_ms=1)])
+    assert sorted((leaving.first, leaving.last, leaving.why) for leaving in rig.leaving) == [
+        (0, 0, Why.EXPIRED),
+        (1, 1, Why.EXPIRED),
+    ]
+    assert rig.describe().first_open == 2
+
+
+def test_a_message_expires_between_its_attempts() -> None:
+    rig = Rig(end=1, expired="dead")
+    expires_ms = rig.wall_ms + 1_000
+    rig.offer([one(0, expires_ms=expires_ms)])
+    rig.release(0, delay_ms=0)
+    rig.pass_time(2_000)
+    assert flat(rig.offer([one(0, expires_ms=expires_ms)])) == []
+    assert [leaving.attempts for leaving in rig.leaving] == [1]
+
+
+# --- length
+def test_at_the_maximum_length_the_oldest_go() -> None:
+    rig = Rig(end=5, max_length=3)
+    assert offsets(rig.lease("a", 1)) == [2]
+    assert rig.describe().counters.dropped == 2
+    rig.see(end=8)
+    assert offsets(rig.lease("a", 10)) == [6, 7]
+    assert rig.states(0, 7) == "ddldddll"
+
+
+def test_a_full_queue_that_refuses_keeps_what_it_has() -> None:
+    rig = Rig(end=5, max_length=3, overflow="refuse")
+    assert len(rig.lease()) == 5
+    assert rig.machine.length(rig.view) == 5
+    rig.accept(0, 3)
+    assert rig.machine.length(rig.view) == 3
+
+
+def test_what_retention_took_is_done() -> None:
+    rig = Rig(end=10_000)
+    rig.lease("a", 5)
+    rig.release(3, delay_ms=1_000)
+    rig.see(start=4)
+    assert rig.accept(0) == set()
+    assert rig.states(0, 5) == "ddddln"
+    rig.see(start=5_000)
+    assert rig.wants() == [Span(5_000, 9_999)]
+    rig.lease("a", 1)
+    rig.wake()
+    assert rig.describe().first_open == 5_000
+    assert len(rig.kept) == 2
+
+
+# --- administration
+def test_purging_takes_all_that_nobody_has() -> None:
+    rig = Rig(end=100_000_000)
+    rig.lease("a", 4)
+    rig.release(1, delay_ms=0)
+    rig.release(2, delay_ms=1_000)
+    assert rig.purge() == 100_000_000 - 2
+    assert rig.states(0, 4) == "lddld"
+    rig.see(end=100_000_002)
+    assert rig.wants() == [Span(100_000_000, 100_000_001)]
+    rig.wake()
+    assert rig.accept(0, 3) == set()
+    assert rig.describe().first_open == 100_000_000
+    assert len(rig.kept) <= 2
+
+
+def test_rewinding_delivers_again_and_voids_all_receipts() -> None:
+    rig = Rig(end=10)
+    rig.lease("a", 6)
+    rig.accept(0, 1, 2, 3)
+    rewound = rig.rewind(2)
+    assert (rewound.before, rewound.after, rewound.generation) == (4, 2, 1)
+    assert rig.accept(0, 4) == {0, 4}
+    assert rig.lease("a", 3) == [(2, 1), (3, 1), (4, 1)]
+    rig.wake()
+    assert rig.accept(4) == {4}  # another life of the same message, and the same attempt
+    assert rig.accept(4, generation=1) == set()
+    assert rig.states(0, 6) == "ddlldnn"
+
+
+def test_rewinding_stays_within_the_log() -> None:
+    rig = Rig(end=10, log_start=5)
+    assert rig.rewind(-1).after == 5
+    assert rig.rewind(1_000).after == 10
+
+
+def test_who_has_left_before_a_rewind_still_arrives_and_dies_again_under_another_name() -> None:
+    rig = Rig(end=1)
+    rig.lease()
+    rig.reject(0)
+    rig.rewind(0)
+    rig.lease()
+    rig.reject(0, generation=1)
+    rig.wake()
+    assert [leaving.id for leaving in rig.leaving] == [(0, 0), (1, 0)]
+
+
+def test_peeking_and_describing_change_nothing() -> None:
+    rig = Rig(end=9)
+    rig.lease("a", 4)
+    rig.accept(1)
+    rig.release(2, delay_ms=5_000)
+    kept = dict(rig.kept)
+    before = rig.describe()
+    assert rig.machine.standing(0).attempts == 1
+    assert rig.machine.standing(2).until_ms >= WALL_MS + 5_000
+    assert rig.describe() == before
+    assert rig.kept == kept
+    assert (before.leased, before.waiting, before.ready, before.done_above, before.backlog) == (2, 1, 0, 1, 5)
+
+
+# --- telling who waits
+def test_who_found_nothing_is_told_once_when_there_is_something() -> None:
+    rig = Rig(end=1)
+    rig.lease()
+    assert rig.wants() == []
+    rig.release(0)
+    assert rig.available == 1
+    rig.lease()
+    rig.release(0, attempt=2)
+    assert rig.available == 1  # nobody waited
+
+
+def test_nobody_is_woken_for_nothing() -> None:
+    rig = Rig(end=2)
+    rig.lease()
+    assert rig.wants("b") == []
+    rig.accept(0, 1)
+    rig.tell("release_owner", OwnerGone("a"))
+    assert rig.available == 0

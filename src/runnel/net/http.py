@@ -28,8 +28,12 @@ Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-SWEEP_S: Final = 5.0  # how often stalled connections are looked for
 UPGRADE_HEADERS: Final = (b"upgrade", b"connection", b"http2-settings")
+NEXT: Final = {
+    "malformed-request": "send a request of HTTP/1.1",
+    "head-too-large": "send fewer or shorter headers",
+    "too-many-connections": "close connections that are not used, or try again later",
+}
 INTERNAL: Final = (
     b'{"type":"/docs#internal","title":"Internal error","status":500,"detail":"the request failed for a reason that'
     b' nobody foresaw: the broker\'s log has it","code":"internal","next":"try again; if it stays, tell who runs it"}'
@@ -46,6 +50,7 @@ class HttpLimits:
     stalled_s: float = 30.0  # half a request, or an answer that is not taken
     unwanted_bytes_max: int = 128 * MIB  # of a body whose request was answered before it had come: read, and dropped
     message_bytes_max: int = 16 * MIB  # of a WebSocket
+    sweep_s: float = 5.0  # how often stalled connections are looked for
 
 
 class Peer:
@@ -106,7 +111,7 @@ class _Http(HttpToolsProtocol):
                 "refused an HTTP connection from %s: %d are open and connections-max allows no more",
                 self._peer.address, self._limits.connections_max,
             )  # fmt: skip
-            self.refuse(503, "too-many-connections", "too many connections are open: close some, or try again later")
+            self.refuse(503, "too-many-connections", "as many connections are open as there may be")
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -195,9 +200,10 @@ class _Http(HttpToolsProtocol):
 
     def refuse(self, status: int, code: str, detail: str) -> None:
         """Answer without an application, and close."""
+        title = code.replace("-", " ").capitalize()
         content = (
-            f'{{"type":"/docs#{code}","title":"{code.replace("-", " ").capitalize()}","status":{status},'
-            f'"detail":"{detail}","code":"{code}","next":"send another request"}}'
+            f'{{"type":"/docs#{code}","title":"{title}","status":{status},'
+            f'"detail":"{detail}","code":"{code}","next":"{NEXT[code]}"}}'
         ).encode()
         head = b"content-type: application/problem+json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
         self.transport.write(STATUS_LINE[status] + head % len(content) + content)
@@ -286,7 +292,7 @@ class HttpListener:
         """Let clients in."""
         assert self._server is not None
         await self._server.start_serving()
-        self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+        self._sweeper = asyncio.get_running_loop().call_later(self.limits.sweep_s, self._sweep)
 
     @property
     def connections(self) -> int:
@@ -330,7 +336,7 @@ class HttpListener:
             if isinstance(connection, _Http) and connection.stalled(now):
                 logger.warning("closed an HTTP connection: it stalled for %.0f s", now - connection.active_at)
                 connection.transport.abort()
-        self._sweeper = loop.call_later(SWEEP_S, self._sweep)
+        self._sweeper = loop.call_later(self.limits.sweep_s, self._sweep)
 
 
 class _Answering:

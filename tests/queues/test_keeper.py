@@ -133,6 +133,17 @@ def test_what_was_forgotten_is_not_brought_back_by_who_still_believes_in_it(rest
     log.write(1, other.session, (b"mark", b"1"), owner=owner_name("q/more", PartitionKey(TOPIC, 0)))
 
 
+def test_what_was_kept_of_one_topic_can_be_forgotten_alone() -> None:
+    log = Log()
+    log.open(1)
+    log.open(1, owner=owner_name("q", PartitionKey(OTHER_TOPIC, 0)))
+    log.open(1, owner=owner_name("other", PartitionKey(OTHER_TOPIC, 0)))
+    forgotten: Forgotten = log.ask("forget", KeeperForget("q", 0, OTHER_TOPIC))
+    assert forgotten.owners == 1
+    assert log.forget("q") == 1
+    assert log.forget("other") == 1
+
+
 def test_forgetting_leaves_next_to_nothing_in_the_log() -> None:
     log = Log()
     for number in range(50):

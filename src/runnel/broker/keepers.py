@@ -31,7 +31,7 @@ from runnel.model.calls import (
     Nothing,
 )
 from runnel.model.errors import FencedEpoch, NotLeader, RetriableError
-from runnel.model.ids import BrokerId
+from runnel.model.ids import BrokerId, TopicId
 from runnel.model.seams import Clock, Rng
 from runnel.model.step import Record
 from runnel.queues.keeper import KeeperShard, owner_name
@@ -114,17 +114,18 @@ class Keepers:
     def _keeper(self, request: KeeperOpen | KeeperWrite) -> BrokerId:
         return self.shards.leader_of(request.owner).id
 
-    async def forget(self, queue: str) -> int:
-        """Take out all that a queue has kept; returns over how many partitions it had."""
+    async def forget(self, queue: str, topic_id: TopicId | None = None) -> int:
+        """Take out all that a queue has kept, or what of one topic; returns over how many partitions it had."""
         topic = self._image.topic(QUEUES)
         forgotten = 0
         for number in range(len(topic.partitions) if topic else 0):
-            forgotten += await self.patiently(lambda number=number: self._forget(queue, number))  # type: ignore[misc]
+            request = KeeperForget(queue, number, topic_id)
+            forgotten += await self.patiently(lambda request=request: self._forget(request))  # type: ignore[misc]
         return forgotten
 
-    async def _forget(self, queue: str, number: int) -> int:
-        leader = self._image.topic_named(QUEUES).partitions[number].leader
-        answer = await self._calls.ask(leader, KEEPER_FORGET, KeeperForget(queue, number), **_LIMIT)
+    async def _forget(self, request: KeeperForget) -> int:
+        leader = self._image.topic_named(QUEUES).partitions[request.shard].leader
+        answer = await self._calls.ask(leader, KEEPER_FORGET, request, **_LIMIT)
         return answer.owners
 
     async def patiently(self, work: Callable[[], Awaitable[R]]) -> R:

@@ -8,6 +8,7 @@ Rule 3: user verbs are answered by every broker, which asks those that can; the 
 """
 
 from typing import Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from uuid import UUID
 
 from msgspec import Struct
 
@@ -435,10 +436,17 @@ class KeeperForget(Value, frozen=True):
 
     queue: str
     shard: int
+    topic_id: UUID | None = None  # of one topic alone
 
 
 class Forgotten(Value, frozen=True):
     owners: int
+
+
+class ImageFollowed(Value, frozen=True):
+    """Answered when the broker has done what the image of this version says."""
+
+    version: int
 
 
 # --- topics that brokers make for themselves
@@ -474,6 +482,9 @@ SCHEDULE_COUNT: Final = Verb("schedule.count", CountPending, PendingCount)
 KEEPER_OPEN: Final = Verb("keeper.open", KeeperOpen, Kept)
 KEEPER_WRITE: Final = Verb("keeper.write", KeeperWrite, Nothing)
 KEEPER_FORGET: Final = Verb("keeper.forget", KeeperForget, Forgotten)
+
+# --- verbs for every broker in turn
+IMAGE_FOLLOWED: Final = Verb("image.followed", ImageFollowed, Nothing)
 
 # --- verbs for the controller
 MAKE_INTERNAL: Final = Verb("topic.make-internal", MakeInternal, Nothing)

@@ -136,7 +136,9 @@ class KeeperShard:
     def forget(
         self, request: KeeperForget, ticket: object, deleted: Container[TopicId], now_ms: Millis, wall_ms: Millis
     ) -> Step:
-        gone = [name for name in self._owners if owner_parts(name)[0] == request.queue]
+        topic_id = request.topic_id
+        owners = ((name, *owner_parts(name)) for name in self._owners)
+        gone = [name for name, queue, topic in owners if queue == request.queue and topic_id in (None, topic)]
         return Step(self._drop(gone), [Reply(ticket, Forgotten(len(gone)))])
 
     # --- news

@@ -12,6 +12,7 @@ from typing import TypeVar
 from runnel.broker.calls import Calls
 from runnel.broker.config import BrokerConfig
 from runnel.broker.damage import Damages
+from runnel.broker.deliveries import Deliveries
 from runnel.broker.departed import Departed
 from runnel.broker.endings import Endings
 from runnel.broker.fetch import Fetching
@@ -24,12 +25,16 @@ from runnel.broker.inbox import Inbox
 from runnel.broker.internal import GROUPS, INTERNAL, QUEUES, TRANSACTIONS, internal_topic
 from runnel.broker.isr import InSync
 from runnel.broker.keepers import Keepers
+from runnel.broker.leaving import Exits, Targets
 from runnel.broker.markers import MarkerSender
 from runnel.broker.messages import Messages
-from runnel.broker.once import Once
+from runnel.broker.once import Once, OnceMessage
+from runnel.broker.owners import Life
 from runnel.broker.partitions import Partitions
 from runnel.broker.peers import Peers
 from runnel.broker.produce import Producing
+from runnel.broker.queue_definitions import QueueDefinitions, check_filters
+from runnel.broker.queues import Queues
 from runnel.broker.reading import PartitionReading
 from runnel.broker.removal import Removal
 from runnel.broker.replication import Replication
@@ -37,6 +42,7 @@ from runnel.broker.replication import Settings as ReplicationSettings
 from runnel.broker.routing import Routing
 from runnel.broker.seen import WAIT_MS, Seen
 from runnel.broker.sending import Sending
+from runnel.broker.sources import Sources
 from runnel.broker.throttle import Throttle
 from runnel.broker.transactions import Transactions
 from runnel.broker.watchdog import Watchdog
@@ -48,10 +54,11 @@ from runnel.cluster.metadata import Metadata
 from runnel.cluster.topic_rules import NewPartitions, NewTopic
 from runnel.groups.values import GroupConfig
 from runnel.model.calls import MAKE_INTERNAL, MakeInternal, Nothing
-from runnel.model.errors import InvalidTopicName, RunnelError, TopicAlreadyExists, UnknownTopic
+from runnel.model.errors import InvalidTopicName, LeaderNotAvailable, RunnelError, TopicAlreadyExists, UnknownTopic
 from runnel.model.ids import BrokerId, Offset, PartitionKey, ProducerId, TopicId
 from runnel.model.limits import MIB, topic_name_problem
 from runnel.model.seams import Clock, Disk, Rng
+from runnel.queues.values import Target
 from runnel.replica.partition import Partition
 from runnel.transactions.values import TransactionConfig
 
@@ -106,6 +113,7 @@ class Broker:
         self.read = PartitionReading(
             self.partitions, self.calls, self._newest, self.fetch, Messages(READERS_BYTES_MAX), rng
         ).read
+        self._serve_queues(clock, rng)
         self.inbox = Inbox(
             self.partitions, self.calls, self._newest,
             append=self.forward_produce, new_producer=self.new_producer_id, make_topic=self.create_missing,
@@ -123,6 +131,9 @@ class Broker:
         self._changes: deque[Change] = deque()
         self._follower: asyncio.Task[None] | None = None
         self._seen = Seen(metadata.image)
+        self.queue_definitions = QueueDefinitions(
+            self.id, self, self.keepers, self.forwarding, self.calls, self._newest, self._seen
+        )
         self.departed = Departed(clock)
         self._removal = Removal(self.id, self.partitions, lambda: self.image, metadata.data_removed, on_fatal)
         self._producer_ids: deque[int] = deque()
@@ -143,6 +154,20 @@ class Broker:
         self.groups = Groups(self.partitions, group_config, clock, rng, self.gate)
         self.write_markers = Endings(self.partitions, self.groups).write
 
+    def _serve_queues(self, clock: Clock, rng: Rng) -> None:
+        """Make what delivers the messages of queues."""
+        messages, sources = Messages(), Sources(self._newest)
+        targets = Targets(self.once, self._newest, self.create_missing)
+        exits = Exits(messages, self.once, self._park, targets, clock, rng)
+        self.deliveries = Deliveries(self.partitions, self.keepers, messages, exits, clock, rng, sources.config)
+        self.queues = Queues(
+            self.id, self.deliveries, sources, self.sending, self.calls, messages, self._newest,
+            lambda: Life(self.id, self.metadata.epoch), rng,
+        )  # fmt: skip
+
+    async def _park(self, target: Target, due_ms: int, messages: Sequence[OnceMessage]) -> None:
+        raise LeaderNotAvailable("the schedule is not there yet: try again")
+
     async def start(self) -> None:
         """Open everything that is placed here, and begin to follow the image."""
         self._seen.image = image = self.metadata.image
@@ -154,6 +179,8 @@ class Broker:
         self.transactions.start(image)
         self.inbox.start(image)
         self.keepers.start(image)
+        self.deliveries.start(image)
+        self.queues.start(image)
         self._housekeeping.start()
         self._leader_balance.start()
         self._in_sync.start()
@@ -168,6 +195,7 @@ class Broker:
         self.followers.close()
         self.groups.close()
         self.transactions.close()
+        self.deliveries.close()
         self.keepers.close()
         self.gate.close()
         self.inbox.close()
@@ -232,6 +260,8 @@ class Broker:
             self.transactions.follow(change)
             self.inbox.follow(change)
             self.keepers.follow(change)
+            self.deliveries.follow(change)
+            self.queues.follow(change)
             self._seen.reach(change.after)
             if change.delta.deleted:
                 self._removal.look()
@@ -248,6 +278,7 @@ class Broker:
         self.groups.shards.open()
         self.transactions.shards.open()
         self.keepers.shards.open()
+        self.deliveries.sweep()
 
     def _followed(self, task: "asyncio.Task[None]") -> None:
         self._follower = None
@@ -373,6 +404,7 @@ class Broker:
         incremental: bool,
         validate_only: bool = False,
     ) -> list[RunnelError | None]:
+        check_filters(resources)
         errors = await self.metadata.alter_configs(resources, incremental=incremental, validate_only=validate_only)
         await self.caught_up()
         return errors

@@ -35,6 +35,7 @@ from runnel.model.calls import (
     Sent,
 )
 from runnel.model.errors import InvalidRequest, RunnelError
+from runnel.model.ids import BrokerId
 from runnel.model.queue_config import QueueConfig
 from runnel.model.seams import Rng
 
@@ -43,10 +44,9 @@ class Queues:
     """What doors call. The verbs of definitions are elsewhere (`queue_definitions`)."""
 
     def __init__(
-        self, deliveries: Deliveries, sources: Sources, sending: Sending, calls: Calls, messages: Messages,
-        image: Callable[[], Image], life: Callable[[], Life], rng: Rng,
+        self, me: BrokerId, deliveries: Deliveries, sources: Sources, sending: Sending, calls: Calls,
+        messages: Messages, image: Callable[[], Image], life: Callable[[], Life], rng: Rng,
     ) -> None:  # fmt: skip
-        me = life().broker
         self._sources = sources
         self._sending = sending
         settling = Settling(me, deliveries, calls, image, rng)

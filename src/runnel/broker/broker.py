@@ -22,14 +22,16 @@ from runnel.broker.gate import Gate
 from runnel.broker.groups import Groups
 from runnel.broker.housekeeping import Housekeeping, LeaderBalance
 from runnel.broker.inbox import Inbox
-from runnel.broker.internal import GROUPS, INTERNAL, QUEUES, TRANSACTIONS, internal_topic
+from runnel.broker.internal import GROUPS, INTERNAL, QUEUES, SCHEDULE, TRANSACTIONS, internal_topic
 from runnel.broker.isr import InSync
 from runnel.broker.keepers import Keepers
 from runnel.broker.leaving import Exits, Targets
 from runnel.broker.markers import MarkerSender
+from runnel.broker.members import Members
 from runnel.broker.messages import Messages
 from runnel.broker.once import Once, OnceMessage
 from runnel.broker.owners import Life
+from runnel.broker.own_client import OwnClient
 from runnel.broker.partitions import Partitions
 from runnel.broker.peers import Peers
 from runnel.broker.produce import Producing
@@ -40,8 +42,11 @@ from runnel.broker.removal import Removal
 from runnel.broker.replication import Replication
 from runnel.broker.replication import Settings as ReplicationSettings
 from runnel.broker.routing import Routing
+from runnel.broker.schedule import Schedule
 from runnel.broker.seen import WAIT_MS, Seen
 from runnel.broker.sending import Sending
+from runnel.broker.share_groups import ShareGroups
+from runnel.broker.sharing import Sharing
 from runnel.broker.sources import Sources
 from runnel.broker.throttle import Throttle
 from runnel.broker.transactions import Transactions
@@ -57,6 +62,7 @@ from runnel.model.calls import MAKE_INTERNAL, MakeInternal, Nothing
 from runnel.model.errors import InvalidTopicName, LeaderNotAvailable, RunnelError, TopicAlreadyExists, UnknownTopic
 from runnel.model.ids import BrokerId, Offset, PartitionKey, ProducerId, TopicId
 from runnel.model.limits import MIB, topic_name_problem
+from runnel.model.schedule import OpenDueIndex
 from runnel.model.seams import Clock, Disk, Rng
 from runnel.queues.values import Target
 from runnel.replica.partition import Partition
@@ -74,7 +80,7 @@ class Broker:
     def __init__(
         self, config: BrokerConfig, metadata: Metadata, *,
         disk: Disk, files_max: int, clock: Clock, rng: Rng, on_fatal: Callable[[BaseException], None],
-        note_open: Callable[[int], None] = lambda _: None,
+        open_due: OpenDueIndex, note_open: Callable[[int], None] = lambda _: None,
     ) -> None:  # fmt: skip
         self.id = BrokerId(config.broker_id)
         self.config = config
@@ -87,6 +93,10 @@ class Broker:
         self._peers = Peers(self.id)
         self.calls = Calls(self.id, self._peers)
         self.once = Once(self.id, self.partitions, self.calls, self._newest, clock, rng)
+        self.schedule = Schedule(
+            self.id, self.partitions, self.calls, self.once, self._newest, lambda: self.make_internal(SCHEDULE),
+            clock=clock, rng=rng, disk=disk, open_index=open_due,
+        )  # fmt: skip
         self._coordinate(config, clock, rng)
         self.keepers = Keepers(self.partitions, self.calls, clock, rng, lambda: self.make_internal(QUEUES))
         self.calls.serve(MAKE_INTERNAL, self._make_internal_here)
@@ -114,6 +124,8 @@ class Broker:
             self.partitions, self.calls, self._newest, self.fetch, Messages(READERS_BYTES_MAX), rng
         ).read
         self._serve_queues(clock, rng)
+        self.client = OwnClient(self.id, self._newest, clock, rng)
+        self.members = Members(self.id, self.calls, self.client.cluster, rng)
         self.inbox = Inbox(
             self.partitions, self.calls, self._newest,
             append=self.forward_produce, new_producer=self.new_producer_id, make_topic=self.create_missing,
@@ -160,6 +172,8 @@ class Broker:
         targets = Targets(self.once, self._newest, self.create_missing)
         exits = Exits(messages, self.once, self._park, targets, clock, rng)
         self.deliveries = Deliveries(self.partitions, self.keepers, messages, exits, clock, rng, sources.config)
+        self.sharing = Sharing(self.deliveries, sources.config)
+        self.share_groups = ShareGroups(self.groups, sources.config)
         self.queues = Queues(
             self.id, self.deliveries, sources, self.sending, self.calls, messages, self._newest,
             lambda: Life(self.id, self.metadata.epoch), rng,
@@ -179,6 +193,7 @@ class Broker:
         self.transactions.start(image)
         self.inbox.start(image)
         self.keepers.start(image)
+        self.schedule.start(image)
         self.deliveries.start(image)
         self.queues.start(image)
         self._housekeeping.start()
@@ -195,8 +210,10 @@ class Broker:
         self.followers.close()
         self.groups.close()
         self.transactions.close()
+        self.sharing.close()
         self.deliveries.close()
         self.keepers.close()
+        self.schedule.close()
         self.gate.close()
         self.inbox.close()
 
@@ -204,6 +221,8 @@ class Broker:
         """Close every log; returns whether all of them could be closed cleanly."""
         await self.inbox.stop()
         self.sending.close()
+        await self.client.close()
+        await self.schedule.stop()
         await self._replication.close()
         await self._in_sync.stop()
         await self._damages.stop()
@@ -260,6 +279,7 @@ class Broker:
             self.transactions.follow(change)
             self.inbox.follow(change)
             self.keepers.follow(change)
+            self.schedule.follow(change)
             self.deliveries.follow(change)
             self.queues.follow(change)
             self._seen.reach(change.after)
@@ -278,6 +298,7 @@ class Broker:
         self.groups.shards.open()
         self.transactions.shards.open()
         self.keepers.shards.open()
+        self.schedule.open()
         self.deliveries.sweep()
 
     def _followed(self, task: "asyncio.Task[None]") -> None:
@@ -442,7 +463,7 @@ class Broker:
         await self._seen.until(lambda image: name in image.names)
 
     async def _make_internal_here(self, request: MakeInternal) -> Nothing:
-        partitions = {QUEUES: self.config.queue_partitions}
+        partitions = {QUEUES: self.config.queue_partitions, SCHEDULE: self.config.schedule_partitions}
         if request.topic not in partitions:
             raise InvalidTopicName(f"topic {request.topic!r} is none that brokers make for themselves")
         await self._create_internal(request.topic, partitions[request.topic])

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from runnel.broker.turns import by_turns, side_by_side
 from runnel.cluster.config_rules import topic_config
-from runnel.cluster.image import Change, Image, Topic
+from runnel.cluster.image import GROUP, Change, Image, Topic
 from runnel.cluster.image import Partition as PartitionImage
 from runnel.log.checkpoint import sync_dir
 from runnel.log.files import Files
@@ -68,7 +68,8 @@ class Partitions:
         begins = self._serves(change.after) and not self._serves(change.before)
         # First: a smaller ISR must not meet the minimum of before, or more would be committed than its members hold.
         # A broker's dynamic settings are defaults of all its topics.
-        for topic in change.after.topics.values() if change.delta.configs else changed:
+        defaults = any(not key.startswith(GROUP) for key in change.delta.configs)
+        for topic in change.after.topics.values() if defaults else changed:
             self._reconfigure(topic)
         affected = await self._apply(change.after.topics.values() if begins else changed)
         affected += await self._open_all(changed)

@@ -106,10 +106,7 @@ def altered(
     effective: TopicConfig,
 ) -> dict[str, str]:
     """The overrides after a change; `effective` is what APPEND and SUBTRACT start from where nothing is overridden."""
-    names = [change.name for change in changes]
-    if len(set(names)) != len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise InvalidRequest(f"settings {', '.join(twice)} are named twice in one request: name each once")
+    refuse_twice([change.name for change in changes])
     values = dict(present) if incremental else {}
     for change in changes:
         if change.op is ConfigOp.DELETE:  # also of what is unknown: then there is nothing to do, as in Kafka
@@ -119,6 +116,12 @@ def altered(
         values[change.name] = _changed(change, setting, present, effective)
         _check(change.name, setting, values[change.name])
     return values
+
+
+def refuse_twice(names: Sequence[str]) -> None:
+    if len(set(names)) != len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise InvalidRequest(f"settings {', '.join(twice)} are named twice in one request: name each once")
 
 
 def _changed(change: ConfigChange, setting: str, present: Mapping[str, str], effective: TopicConfig) -> str:

@@ -10,10 +10,11 @@ from typing import Final, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from runnel.cluster import config_rules, elections, topic_rules
+from runnel.cluster import config_rules, elections, group_rules, topic_rules
 from runnel.cluster.config_rules import BrokerResource, ConfigChange, TopicResource
 from runnel.cluster.decision import Decision
-from runnel.cluster.image import DeletedTopic, Delta, Image, Overrides, Topic, fold
+from runnel.cluster.group_rules import GroupResource
+from runnel.cluster.image import VIEW_OF, DeletedTopic, Delta, Image, Overrides, Topic, fold
 from runnel.cluster.nodes import topic_value
 from runnel.cluster.topic_rules import Defaults, NewPartitions, NewTopic
 from runnel.model.errors import InvalidRequest, InvalidTopicName, PolicyViolation, RunnelError
@@ -25,7 +26,7 @@ from runnel.model.topic_config import TopicConfig
 PRODUCER_IDS_BLOCK: Final = 1_000  # as many as Kafka hands out at once
 
 T = TypeVar("T")
-Resource: TypeAlias = TopicResource | BrokerResource
+Resource: TypeAlias = TopicResource | BrokerResource | GroupResource
 
 
 def _each(requests: Iterable[T], decide: Callable[[T], Topic]) -> Decision[Topic]:
@@ -60,14 +61,23 @@ def create_topics(
         if other is not None:
             raise InvalidTopicName(f"topic name {spec.name!r} collides with {other!r} of the same request")
         base.with_overrides(spec.config)
-        replicas = topic_rules.replicas_of(image, spec, defaults, rng)
-        partitions = tuple(topic_rules.new_partition(each, image.brokers) for each in replicas)
-        topic = Topic(new_id(), spec.name, partitions, dict(spec.config))
+        topic = _new_topic(image, spec, new_id, defaults, rng)
         topic_value(topic)  # refuses what no store can hold
         folded[fold(spec.name)] = spec.name
         return topic
 
     return _each(specs, create)
+
+
+def _new_topic(
+    image: Image, spec: NewTopic, new_id: Callable[[], TopicId], defaults: Defaults, rng: Rng
+) -> Topic:  # fmt: skip
+    if VIEW_OF in spec.config:
+        return Topic(new_id(), spec.name, (), topic_rules.view_config(image, spec))
+    topic_rules.check_view_settings(spec.name, {}, spec.config)
+    replicas = topic_rules.replicas_of(image, spec, defaults, rng)
+    partitions = tuple(topic_rules.new_partition(each, image.brokers) for each in replicas)
+    return Topic(new_id(), spec.name, partitions, dict(spec.config))
 
 
 def create_partitions(image: Image, specs: Sequence[NewPartitions], rng: Rng) -> Decision[Topic]:
@@ -96,7 +106,7 @@ def delete_topics(image: Image, topics: Sequence[str | TopicId]) -> Decision[Top
 
     found = _each(topics, delete)
     gone = [topic for topic in found.delta.topics.values() if topic is not None]
-    proofs = {topic.id: DeletedTopic(topic.id, topic.name, topic.holders) for topic in gone}
+    proofs = {topic.id: DeletedTopic(topic.id, topic.name, topic.holders) for topic in gone if topic.holders}
     return Decision(Delta(topics={topic.id: None for topic in gone}, deleted=proofs), found.results, found.keys)
 
 
@@ -114,12 +124,14 @@ def data_removed(image: Image, broker: BrokerId, topic_ids: Iterable[TopicId]) -
 def alter_config(
     image: Image, resource: Resource, changes: Sequence[ConfigChange], *, incremental: bool, base: TopicConfig
 ) -> Decision[Topic]:
-    """Settings of a topic, of a broker or of all brokers: some of them, or (not incremental) all anew.
+    """Settings of a topic, of a broker, of all brokers or of a group: some of them, or (not incremental) all anew.
 
     What follows from new settings for who leads, and who is eligible, is stored before them, or with them.
     """
     if isinstance(resource, TopicResource):
         return _alter_topic(image, resource, changes, incremental, base)
+    if isinstance(resource, GroupResource):
+        return group_rules.alter(image, resource, changes, incremental=incremental)
     if resource.id is not None and resource.id not in image.brokers:
         alive = ", ".join(map(str, sorted(image.brokers))) or "none"
         raise InvalidRequest(f"broker {resource.id} is not alive: name one of {alive}, or none for all brokers")
@@ -154,6 +166,7 @@ def _alter_topic(
     )
     if values == topic.config:
         return Decision(Delta())
+    topic_rules.check_view_settings(topic.name, topic.config, values)
     return elections.settle_topic(image, replace(topic, config=values, version=topic.version + 1), base)
 
 

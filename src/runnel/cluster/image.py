@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from uuid import UUID
 
 import msgspec
 
@@ -16,11 +17,15 @@ from runnel.model.errors import UnknownTopic, UnknownTopicId
 from runnel.model.ids import BrokerId, Epoch, TopicId
 
 NO_LEADER: Final = BrokerId(-1)
+VIEW_OF: Final = "view.of"
+VIEW_OF_ID: Final = "view.of.id"
+VIEW_FILTER: Final = "view.filter"
 CLUSTER: Final = "cluster"  # the config resource that holds for every broker
+GROUP: Final = "group:"  # begins the config resource of a group, which is a queue or has share consumers
 
 K = TypeVar("K")
 V = TypeVar("V")
-ConfigKey: TypeAlias = str  # CLUSTER, or a broker's id in digits
+ConfigKey: TypeAlias = str  # CLUSTER, a broker's id in digits, or GROUP and the name of a group
 
 
 class Partition(msgspec.Struct, frozen=True, array_like=True):
@@ -42,6 +47,11 @@ class Topic(msgspec.Struct, frozen=True):
     partitions: tuple[Partition, ...]
     config: Mapping[str, str] = msgspec.field(default_factory=dict)  # overrides only
     version: int = 0
+
+    @property
+    def is_view(self) -> bool:
+        """Whether it shows messages of another topic, and has no partitions of its own."""
+        return VIEW_OF in self.config
 
     @property
     def holders(self) -> tuple[BrokerId, ...]:
@@ -99,7 +109,7 @@ class Broker(msgspec.Struct, frozen=True):
 
 
 class Overrides(msgspec.Struct, frozen=True):
-    """Settings of one broker, or of all of them."""
+    """Settings of one broker, of all of them, or of a group."""
 
     values: Mapping[str, str] = msgspec.field(default_factory=dict)
     version: int = 0
@@ -171,6 +181,23 @@ class Image:
         if topic is None:
             raise UnknownTopicId(f"no topic has the id {topic_id}")
         return topic
+
+    def group_settings(self, name: str) -> Mapping[str, str]:
+        """What was set for a group."""
+        overrides = self.configs.get(GROUP + name)
+        return overrides.values if overrides else {}
+
+    def source_of(self, view: Topic) -> Topic:
+        """The topic that a view shows messages of: the very one it was made for, not one that has its name now."""
+        source = self.topics.get(TopicId(UUID(view.config[VIEW_OF_ID])))
+        if source is None:
+            name = view.config[VIEW_OF]
+            raise UnknownTopic(f"topic {name!r}, which {view.name!r} is a view of, was deleted: delete the view too")
+        return source
+
+    def shown(self, topic: Topic) -> Topic:
+        """A topic as clients see it: a view has the partitions of its source."""
+        return msgspec.structs.replace(topic, partitions=self.source_of(topic).partitions) if topic.is_view else topic
 
     def collision(self, name: str) -> str | None:
         """The other topic whose name differs only in '.' and '_', if there is one (metrics can't tell them apart)."""

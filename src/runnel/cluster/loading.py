@@ -86,7 +86,7 @@ async def _read_some(store: Store, image: Image, touched: set[str]) -> Delta:
         topics={TopicId(UUID(name)): topic for name, topic in topics.items()},
         deleted={TopicId(UUID(name)): topic for name, topic in deleted.items()},
         brokers={**dict.fromkeys(image.brokers.keys() - alive), **brokers},
-        configs=below(nodes.CONFIGS_PATH, nodes.read_overrides),
+        configs=nodes.config_keys(below(nodes.CONFIGS_PATH, nodes.read_overrides)),
         controller=controller if controller != image.controller else None,
     )
 
@@ -108,7 +108,7 @@ async def _read(store: Store, version: int) -> Image:
         topics={topic.id: topic for topic in topics.values()},
         deleted={topic.id: topic for topic in deleted.values()},
         brokers={broker.id: broker for broker in brokers.values()},
-        configs=configs,
+        configs=nodes.config_keys(configs),
         controller=await _controller(store),
         features=nodes.read_features(nodes.FEATURES_PATH, await must_get(store, nodes.FEATURES_PATH)),
     )

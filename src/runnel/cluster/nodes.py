@@ -8,6 +8,7 @@ and it is the one node that a follower has to watch.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
+from urllib.parse import quote, unquote
 from uuid import UUID
 
 import msgspec
@@ -140,7 +141,13 @@ def directory_path(broker: BrokerId) -> str:
 
 
 def config_path(key: ConfigKey) -> str:
-    return f"{CONFIGS_PATH}/{key}"
+    """The name of a group may be anything, that of a node may not."""
+    return f"{CONFIGS_PATH}/{quote(key, safe=':')}"
+
+
+def config_keys(configs: Mapping[str, S]) -> dict[ConfigKey, S]:
+    """What was read below CONFIGS_PATH, by what it is about."""
+    return {unquote(name): value for name, value in configs.items()}
 
 
 def _id_of(path: str) -> TopicId:
@@ -254,8 +261,7 @@ def pieces(image: Image, delta: Delta) -> Iterator[Piece]:
     if ops:
         yield Piece(_only(delta, topic_ids), ops)
     if delta.configs:
-        configs = [_put(config_path(key), encode(o.values), o.version) for key, o in delta.configs.items() if o]
-        yield Piece(Delta(configs=delta.configs), configs)
+        yield Piece(Delta(configs=delta.configs), [_config_op(image, key, now) for key, now in delta.configs.items()])
     registered = [broker for broker in delta.brokers.values() if broker is not None]
     if registered:  # last: a broker may serve once all that it leads is its own
         yield Piece(Delta(brokers=delta.brokers), [op for broker in registered for op in _broker_ops(image, broker)])
@@ -287,6 +293,12 @@ def _topic_ops(image: Image, delta: Delta, topic_id: TopicId) -> list[Op]:
             value = encode(DeletedNode(gone.name, gone.holders))
             ops.append(_put(deleted_path(topic_id), value, gone.version))
     return ops
+
+
+def _config_op(image: Image, key: ConfigKey, overrides: Overrides | None) -> Op:
+    if overrides is None:
+        return Delete(config_path(key), image.configs[key].version)
+    return _put(config_path(key), encode(overrides.values), overrides.version)
 
 
 def _put(path: str, value: bytes, version: int) -> Op:

@@ -1,11 +1,12 @@
 # AlterConfigs (key 33), v0-v2: what is not named goes back to its default.
 # IncrementalAlterConfigs (key 44), v0-v1: set, delete, append, subtract (KIP-339).
-"""Change the settings of topics and brokers."""
+"""Change the settings of topics, brokers and groups."""
 
 from runnel.cluster.config_rules import BrokerResource, ConfigChange, ConfigOp, TopicResource
 from runnel.cluster.controller import Resource
+from runnel.cluster.group_rules import GroupResource
 from runnel.doors.kafka.call import Call
-from runnel.doors.kafka.describe_configs import BROKER, TOPIC
+from runnel.doors.kafka.describe_configs import BROKER, GROUP, TOPIC
 from runnel.doors.kafka.errors import code_of, text_of
 from runnel.model.errors import InvalidRequest, RunnelError
 from runnel.model.ids import BrokerId
@@ -86,4 +87,8 @@ def _resource(kind: int, name: str) -> Resource:
         return TopicResource(name)
     if kind == BROKER and (name == "" or name.isdigit()):
         return BrokerResource(None if name == "" else BrokerId(int(name)))
-    raise InvalidRequest(f"resource {name!r} of type {kind} can't be changed: 2 is a topic, 4 a broker by its number")
+    if kind == GROUP:
+        return GroupResource(name)
+    raise InvalidRequest(
+        f"resource {name!r} of type {kind} can't be changed: 2 is a topic, 4 a broker by its number, 32 a group"
+    )

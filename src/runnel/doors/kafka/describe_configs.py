@@ -1,7 +1,7 @@
 # DescribeConfigs (key 32), v1-v4.  v1 synonyms, v3 types and documentation, v4 flexible
-"""DescribeConfigs: the settings of topics and brokers, and where each comes from."""
+"""DescribeConfigs: the settings of topics, brokers and groups, and where each comes from."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -13,17 +13,20 @@ from runnel.cluster.config_rules import OWN_SETTINGS, RATE_DEFAULT, topic_defaul
 from runnel.cluster.image import CLUSTER, Overrides, Topic
 from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.errors import code_of, text_of
+from runnel.model import queue_config
 from runnel.model.errors import InvalidRequest, RunnelError
 from runnel.model.topic_config import SETTINGS, Kind, Setting, TopicConfig, field_name, shown
 from runnel.wire.kafka import messages as m
 
 TOPIC = 2
 BROKER = 4
+GROUP = 32
 SOURCE_TOPIC = 1
 SOURCE_BROKER = 2
 SOURCE_ALL_BROKERS = 3
 SOURCE_FILE = 4
 SOURCE_DEFAULT = 5
+SOURCE_GROUP = 8
 TYPES: dict[Kind, int] = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7}
 Response = m.DescribeConfigsResponse
 
@@ -83,7 +86,11 @@ def _entries(resource: m.DescribeConfigsRequest.DescribeConfigsResource, broker:
         return topic_entries(broker.image.topic_named(resource.resource_name), broker)
     if resource.resource_type == BROKER:
         return _broker_entries(resource.resource_name, broker)
-    raise InvalidRequest(f"settings of resource type {resource.resource_type} are not known: 2 is a topic, 4 a broker")
+    if resource.resource_type == GROUP:
+        return group_entries(broker.image.group_settings(resource.resource_name))
+    raise InvalidRequest(
+        f"settings of resource type {resource.resource_type} are not known: 2 is a topic, 4 a broker, 32 a group"
+    )
 
 
 def topic_entries(topic: Topic, broker: Broker) -> list[Entry]:
@@ -99,6 +106,22 @@ def topic_entries(topic: Topic, broker: Broker) -> list[Entry]:
         _, value, source = synonyms[0]
         entries.append(Entry(name, value, source, setting.kind, setting.doc, synonyms=synonyms))
     return entries
+
+
+def group_entries(own: Mapping[str, str]) -> list[Entry]:
+    """Every setting of a queue or share group, by our names, and then by Kafka's where it has one."""
+    defaults = queue_config.DEFAULTS if queue_config.DEFINED in own else queue_config.SHARE_DEFAULTS
+    entries = [_group_entry(name, name, own, defaults) for name in queue_config.SETTINGS]
+    return entries + [_group_entry(alias, name, own, defaults) for alias, name in queue_config.ALIASES.items()]
+
+
+def _group_entry(shown_as: str, name: str, own: Mapping[str, str], defaults: queue_config.QueueConfig) -> Entry:
+    setting = queue_config.SETTINGS[name]
+    synonyms = [(shown_as, shown(getattr(defaults, field_name(name))), SOURCE_DEFAULT)]
+    if name in own:
+        synonyms.insert(0, (shown_as, own[name], SOURCE_GROUP))
+    _, value, source = synonyms[0]
+    return Entry(shown_as, value, source, setting.kind, setting.doc, synonyms=synonyms)
 
 
 def _place(name: str, defaults: TopicConfig, base: TopicConfig) -> tuple[str, str, int]:

@@ -1,0 +1,285 @@
+"""Queues as they are defined: created, altered, deleted and listed.
+
+A definition is the settings of the group of the queue's name, in the cluster's image (cluster/group_rules.py).
+
+Rule 1: every broker takes these verbs; what changes something is done by the controller, and answered when all brokers
+        that can be reached have followed. Who sends to a queue that was just created finds it everywhere.
+Rule 2: a queue has its topic before it is defined; one that exists is taken as it is, if it has as many partitions as
+        the queue has lanes.
+Rule 3: what a deleted queue kept is forgotten when it is not defined any more: nobody keeps anything new for it then.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, Protocol, TypeVar
+
+from runnel.broker.calls import Calls
+from runnel.broker.forwarding import Forwarding
+from runnel.broker.internal import INTERNAL
+from runnel.broker.keepers import Keepers
+from runnel.broker.seen import Seen
+from runnel.cluster.config_rules import ConfigChange, ConfigOp
+from runnel.cluster.controller import Resource
+from runnel.cluster.group_rules import GroupResource, Purpose
+from runnel.cluster.image import GROUP, Image, Topic
+from runnel.cluster.topic_rules import USE_DEFAULT, NewPartitions, NewTopic
+from runnel.model.calls import (
+    IMAGE_FOLLOWED,
+    QUEUE_ALTER,
+    QUEUE_CREATE,
+    QUEUE_DELETE,
+    QUEUE_LIST,
+    AlterQueue,
+    CreateQueue,
+    DeleteQueue,
+    ImageFollowed,
+    ListedQueue,
+    ListQueues,
+    Nothing,
+    QueueDefined,
+    QueueDeleted,
+    Queues,
+    Verb,
+)
+from runnel.model.errors import (
+    InvalidConfig,
+    InvalidTopicName,
+    NotController,
+    QueueAlreadyExists,
+    RetriableError,
+    RunnelError,
+    TopicAlreadyExists,
+    UnknownQueue,
+)
+from runnel.model.ids import BrokerId
+from runnel.model.limits import topic_name_problem
+from runnel.model.queue_config import DEFINED, QueueConfig, canonical, config_of
+from runnel.route import filter as filters
+
+FOLLOW_MS: Final = 5_000  # how long other brokers may take to follow before they are left to themselves
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+
+class Admin(Protocol):
+    """The verbs of a broker that change topics and settings; they work on the controller alone."""
+
+    async def create_topics(self, specs: Sequence[NewTopic]) -> list[Topic | RunnelError]: ...
+
+    async def create_partitions(self, specs: Sequence[NewPartitions]) -> list[Topic | RunnelError]: ...
+
+    async def delete_topics(self, topics: Sequence[str]) -> list[Topic | RunnelError]: ...
+
+    async def alter_configs(
+        self,
+        resources: Sequence[tuple[Resource, Sequence[ConfigChange]]],
+        *,
+        incremental: bool,
+        validate_only: bool = False,
+    ) -> list[RunnelError | None]: ...
+
+
+class QueueDefinitions:
+    """The verbs, served as calls."""
+
+    def __init__(
+        self, me: BrokerId, admin: Admin, keepers: Keepers, forwarding: Forwarding, calls: Calls,
+        newest: Callable[[], Image], seen: Seen,
+    ) -> None:  # fmt: skip
+        self._me = me
+        self._admin = admin
+        self._keepers = keepers
+        self._forwarding = forwarding
+        self._calls = calls
+        self._newest = newest
+        self._seen = seen
+        self._serve(QUEUE_CREATE, self._create)
+        self._serve(QUEUE_ALTER, self._alter)
+        self._serve(QUEUE_DELETE, self._delete)
+        calls.serve(QUEUE_LIST, self.list)
+        calls.serve(IMAGE_FOLLOWED, self._follow)
+
+    def _serve(self, verb: Verb[Q, A], do: Callable[[Q], Awaitable[A]]) -> None:
+        """Here if this broker is the controller, else by the controller."""
+        controllers = verb._replace(name=f"controller.{verb.name}")
+
+        async def here(request: Q) -> A:
+            if not self._forwarding.is_ours:
+                raise NotController("this broker is not the controller (any more): ask again")
+            return await do(request)
+
+        async def anywhere(request: Q) -> A:
+            if self._forwarding.is_ours:
+                return await do(request)
+            return await self._forwarding.call(controllers, request)
+
+        self._calls.serve(controllers, here)
+        self._calls.serve(verb, anywhere)
+
+    # --- on the controller
+
+    async def _create(self, request: CreateQueue) -> QueueDefined:
+        settings = {DEFINED: request.queue, **_canonical(request.settings)}
+        config = config_of(frozenset(settings.items()))
+        changes = [ConfigChange(name, value) for name, value in settings.items()]
+        self._check_new(request.queue, config)
+        await self._configure(GroupResource(request.queue, Purpose.CREATE), changes, validate_only=True)
+        made = await self._make_topic(request, config)
+        if not request.validate_only:
+            await self._configure(GroupResource(request.queue, Purpose.CREATE), changes)
+            await self._followed()
+        return QueueDefined(request.queue, config.topic_of(request.queue), made)
+
+    def _check_new(self, queue: str, config: QueueConfig) -> None:
+        if problem := topic_name_problem(queue):
+            raise InvalidTopicName(f"a queue is named as a topic can be: {problem}")
+        if DEFINED in self._newest().group_settings(queue):
+            raise QueueAlreadyExists(f"queue {queue!r} exists already: alter it, or choose another name")
+        _check_topics(queue, config)
+
+    async def _make_topic(self, request: CreateQueue, config: QueueConfig) -> bool:
+        """Whether it had to be made."""
+        name = config.topic_of(request.queue)
+        existing = self._newest().topic(name)
+        if existing is not None:
+            _check_lanes(existing, config)
+            return False
+        partitions = config.lanes if config.lanes > 1 else request.partitions
+        if config.lanes > 1 and request.partitions not in (USE_DEFAULT, config.lanes):
+            raise InvalidConfig(f"a queue with {config.lanes} lanes has a topic of as many partitions: leave them out")
+        if request.validate_only:
+            return True
+        [topic] = await self._admin.create_topics([NewTopic(name, partitions, request.replicas)])
+        if isinstance(topic, TopicAlreadyExists):
+            return False
+        if isinstance(topic, RunnelError):
+            raise topic
+        return True
+
+    async def _alter(self, request: AlterQueue) -> Nothing:
+        own = self._newest().group_settings(request.queue)
+        if DEFINED not in own:
+            raise UnknownQueue(f"queue {request.queue!r} does not exist: create it first")
+        changed = {canonical(name): value for name, value in request.settings.items()}
+        after = {name: value for name, value in {**own, **changed}.items() if value is not None}
+        config = config_of(frozenset(after.items()))
+        _check_topics(request.queue, config)
+        changes = [
+            ConfigChange(name, value, ConfigOp.DELETE if value is None else ConfigOp.SET)
+            for name, value in request.settings.items()
+        ]
+        resource = GroupResource(request.queue, Purpose.ALTER_QUEUE)
+        await self._configure(resource, changes, validate_only=True)
+        if not request.validate_only:
+            await self._widen(request.queue, config)
+            await self._configure(resource, changes)
+            await self._followed()
+        return Nothing()
+
+    async def _widen(self, queue: str, config: QueueConfig) -> None:
+        """More lanes need more partitions; fewer lanes leave them as they are."""
+        topic = self._newest().topic_named(config.topic_of(queue))
+        if config.lanes > 1 and len(topic.partitions) < config.lanes:
+            [grown] = await self._admin.create_partitions([NewPartitions(topic.name, config.lanes)])
+            if isinstance(grown, RunnelError):
+                raise grown
+
+    async def _delete(self, request: DeleteQueue) -> QueueDeleted:
+        own = self._newest().group_settings(request.queue)
+        if DEFINED not in own:
+            raise UnknownQueue(f"queue {request.queue!r} does not exist: nothing is deleted")
+        config = config_of(frozenset(own.items()))
+        topics = self._its_topics(request.queue, config) if request.topics else []
+        if request.validate_only:
+            return QueueDeleted(request.queue, topics)
+        await self._configure(GroupResource(request.queue, Purpose.DELETE), ())
+        await self._followed()
+        await self._keepers.forget(request.queue)
+        for deleted in await self._admin.delete_topics(topics):
+            if isinstance(deleted, RunnelError):
+                raise deleted
+        return QueueDeleted(request.queue, topics)
+
+    def _its_topics(self, queue: str, config: QueueConfig) -> Sequence[str]:
+        """Those that exist, and that no other queue needs."""
+        image = self._newest()
+        others = (each for each in queues_of(image) if each.queue != queue)
+        needed = {name for each in others for name in _topics_of(each.queue, _config(each.settings))}
+        return [name for name in _topics_of(queue, config) if name in image.names and name not in needed]
+
+    async def _configure(
+        self, resource: GroupResource, changes: Sequence[ConfigChange], *, validate_only: bool = False
+    ) -> None:
+        [error] = await self._admin.alter_configs([(resource, changes)], incremental=True, validate_only=validate_only)
+        if error is not None:
+            raise error
+
+    async def _followed(self) -> None:
+        """Wait until every broker that can be reached has followed what is decided by now."""
+        image = self._newest()
+        request = ImageFollowed(image.version)
+        others = [broker.id for broker in image.brokers.values() if broker.serving and broker.id != self._me]
+        asked = (self._calls.ask(broker, IMAGE_FOLLOWED, request, timeout_ms=FOLLOW_MS) for broker in others)
+        for result in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(result, BaseException) and not isinstance(result, RetriableError):
+                raise result
+
+    # --- on every broker
+
+    async def _follow(self, request: ImageFollowed) -> Nothing:
+        await self._seen.until(lambda image: image.version >= request.version, FOLLOW_MS)
+        return Nothing()
+
+    async def list(self, request: ListQueues) -> Queues:
+        return Queues([each for each in queues_of(self._newest()) if each.queue.startswith(request.prefix)])
+
+
+def queues_of(image: Image) -> list[ListedQueue]:
+    """All that are defined, by name."""
+    groups = {key.removeprefix(GROUP): each.values for key, each in image.configs.items() if key.startswith(GROUP)}
+    defined = sorted((name, settings) for name, settings in groups.items() if DEFINED in settings)
+    return [ListedQueue(name, _config(settings).topic_of(name), dict(settings)) for name, settings in defined]
+
+
+def check_filters(resources: Sequence[tuple[Resource, Sequence[ConfigChange]]]) -> None:
+    """Refuse settings of groups whose filter is none: the controller's rules do not know what a filter is."""
+    for resource, changes in resources:
+        for change in changes if isinstance(resource, GroupResource) else ():
+            if change.name == "filter" and change.value:
+                filters.compile(change.value)
+
+
+def _config(settings: Mapping[str, str]) -> QueueConfig:
+    return config_of(frozenset(settings.items()))
+
+
+def _canonical(settings: Mapping[str, str]) -> dict[str, str]:
+    return {canonical(name): value for name, value in settings.items()}
+
+
+def _topics_of(queue: str, config: QueueConfig) -> list[str]:
+    names = (config.topic_of(queue), config.retry_topic_of(queue), config.dead_topic_of(queue))
+    return list(dict.fromkeys(name for name in names if name))
+
+
+def _check_topics(queue: str, config: QueueConfig) -> None:
+    """A message that leaves a queue must not come back to it as a new one."""
+    source, retry, dead = config.topic_of(queue), config.retry_topic_of(queue), config.dead_topic_of(queue)
+    for name in (source, retry, dead):
+        if name and (problem := topic_name_problem(name)):
+            raise InvalidTopicName(problem)
+        if name in INTERNAL:
+            raise InvalidTopicName(f"topic {name!r} is internal: no queue delivers it or writes to it")
+    if dead and dead in (source, retry):
+        raise InvalidConfig(f"dead letters of queue {queue!r} can't go to {dead!r}: the queue would deliver them again")
+    if retry and retry == source:
+        raise InvalidConfig(f"queue {queue!r} can't have {retry!r} as its topic and as its retry topic")
+
+
+def _check_lanes(topic: Topic, config: QueueConfig) -> None:
+    if config.lanes > len(topic.partitions):
+        raise InvalidConfig(
+            f"a queue with {config.lanes} lanes needs as many partitions, topic {topic.name!r} has "
+            f"{len(topic.partitions)}: give it more, or use fewer lanes"
+        )

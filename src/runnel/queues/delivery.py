@@ -70,6 +70,7 @@ class Delivery:
         self._lead_ms = 0  # from the clock that never goes back to the wall's
         self._now = 0  # of the last verb, rule 5
         self._hungry = False  # somebody found nothing to lease
+        self._standby = False  # somebody found another to be the single active consumer
         self._kept_mark: Mark | None = None
         self._kept_chunks: dict[int, list[Run]] = {}
 
@@ -110,8 +111,10 @@ class Delivery:
     # --- time
     def next_deadline_ms(self) -> Millis | None:
         due = self._window.due
-        if self._hungry:  # a breaker closes, or a place falls free, for who waits for it
-            due = min([due, *(moment for moment in (self._breaker.until, self._holder.until) if moment > self._now)])
+        if self._hungry and self._breaker.until > self._now:
+            due = min(due, self._breaker.until)
+        if self._standby and self._holder.until > self._now:
+            due = min(due, self._holder.until)
         return None if due >= NEVER else Millis(due - self._lead_ms)
 
     def tick(self, now_ms: Millis, view: View, wall_ms: Millis) -> Step:
@@ -141,10 +144,20 @@ class Delivery:
         room = min(messages_max, self._room(owner, turn))
         spans = self._wanted(room, view) if room > 0 else []
         if not spans:
-            self._hungry = True
+            self._wait(owner, turn)
         if view.config.consumers is Consumers.SINGLE:
             self._holder.seen(owner, view.config.lease_ms, turn.now)
         return spans
+
+    def _wait(self, owner: str, turn: Turn) -> None:
+        if turn.config.consumers is Consumers.SINGLE and not self._holder.admits(owner, self._leased, turn.now):
+            self._standby = True
+        else:
+            self._hungry = True
+
+    @property
+    def _leased(self) -> int:
+        return self._window.counts[LEASED]
 
     def _wanted(self, room: int, view: View) -> list[Span]:
         window = self._window
@@ -161,12 +174,12 @@ class Delivery:
 
     def _room(self, owner: str, turn: Turn) -> int:
         """How many messages this consumer may lease now, if they are there."""
-        config, leased = turn.config, self._window.counts[LEASED]
-        if config.consumers is Consumers.SINGLE and not self._holder.admits(owner, leased, turn.now):
+        config = turn.config
+        if config.consumers is Consumers.SINGLE and not self._holder.admits(owner, self._leased, turn.now):
             return 0
         if self._outbox.messages >= config.window_max:
             return 0
-        return min(config.leases_max - leased, self._breaker.allowed(config, turn.now))
+        return min(config.leases_max - self._leased, self._breaker.allowed(config, turn.now))
 
     def length(self, view: View) -> int:
         """Offsets that are not done, for max.length with overflow=refuse."""
@@ -387,14 +400,11 @@ class Delivery:
         window = self._window
         mark = Mark(window.done, window.next, self._course.generation, self._holder.name, self._course.counters)
         window.flush(mark, turn.step.records)
-        if self._hungry and self._has_some(turn):
-            self._hungry = False
+        if (self._hungry and self._has_some(self._holder.name, turn)) or (self._standby and self._has_some("", turn)):
+            self._hungry = self._standby = False
             turn.step.orders.append(Available())
         return turn.step
 
-    def _has_some(self, turn: Turn) -> bool:
-        """Whether somebody may find something to lease."""
-        owner = self._holder.name
-        if self._holder.admits("", self._window.counts[LEASED], turn.now):
-            owner = ""
+    def _has_some(self, owner: str, turn: Turn) -> bool:
+        """Whether this consumer may find something to lease."""
         return self._room(owner, turn) > 0 and bool(self._wanted(1, turn.view))

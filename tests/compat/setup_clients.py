@@ -27,6 +27,8 @@ KAFKAJS = BUILD / "kafkajs"
 SUITE = BUILD / "kafka-python"
 SUITE_VENV = BUILD / "venv"
 JAVA_SOURCES = [HERE / "agents" / "java" / "Agent.java", ROOT / "tests" / "faults" / "copiers" / "Copier.java"]
+JAVA_SHARER = HERE / "agents" / "java" / "Sharer.java"
+SHARES = "4.3"  # the Java client that knows share groups
 JAVA_VERSIONS = ("3.9", "4.3")
 JARS = ("kafka-clients-", "slf4j-api-2", "lz4-java-", "zstd-jni-", "snappy-java-1.1.10", "jackson-")
 JACKSON = ("jackson-core-2", "jackson-databind-2", "jackson-annotations-2")
@@ -128,13 +130,14 @@ def take_jars(wheel: Path, folder: Path) -> None:
 
 def compile_java(version: str) -> None:
     """Compile our programs against one client, when their source changed."""
+    sources = [*JAVA_SOURCES, JAVA_SHARER] if version == SHARES else JAVA_SOURCES
 
     def compile_now() -> None:
         say(f"compiling the Java programs of the tests against the client {version}")
         folder = java_folder(version)
-        run("javac", "-nowarn", "-d", folder / "classes", "-cp", f"{folder}/*", *JAVA_SOURCES)
+        run("javac", "-nowarn", "-d", folder / "classes", "-cp", f"{folder}/*", *sources)
 
-    once(f"java-{version}-agent", JAVA_SOURCES, compile_now)
+    once(f"java-{version}-agent", sources, compile_now)
 
 
 def fetch_suite() -> None:

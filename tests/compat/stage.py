@@ -9,12 +9,13 @@ import threading
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import confluent_kafka.admin
 import pytest
 from tests.compat import setup_clients
 from tests.compat.agent import Agent, Message
+from tests.compat.sharer import Sharer
 from tests.compat.waiting import wait_until
 
 PYTHON_AGENTS = {"confluent": "confluent", "aiokafka": "aio", "kafka-python": "kafka_python", "kcat": "kcat"}
@@ -24,6 +25,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 kinds: Any = confluent_kafka.admin  # its names are not typed as exported
 
 Command = list[str]
+A = TypeVar("A", bound=Agent)
 
 
 def clients(*names: str) -> pytest.MarkDecorator:
@@ -116,9 +118,18 @@ class Stage:
 
     def start(self, client: str) -> Agent:
         """A new process of this client; the stage ends it if nobody else does."""
+        return self._start(client, self._command(client), Agent)
+
+    def sharer(self, client: str) -> Sharer:
+        """A new process of this client that can be a member of a share group."""
+        if client == "confluent":
+            return self._start(client, [sys.executable, "-m", "tests.compat.agents.sharer"], Sharer)
+        return self._start(client, [*self._command(client)[:-1], "Sharer"], Sharer)
+
+    def _start(self, client: str, command: Command, kind: type[A]) -> A:
         require(client)
         log = self._logs / f"{client}-{uuid.uuid4().hex[:8]}.log"
-        agent = Agent(client, [*self._command(client), self.address], cwd=setup_clients.ROOT, log=log)
+        agent = kind(client, [*command, self.address], cwd=setup_clients.ROOT, log=log)
         self._started.append(agent)
         return agent
 

@@ -51,11 +51,16 @@ SERVED: dict[Api, tuple[int, int]] = {
     Api.CONSUMER_GROUP_HEARTBEAT: (0, 1),
     Api.CONSUMER_GROUP_DESCRIBE: (0, 1),
     Api.DESCRIBE_TOPIC_PARTITIONS: (0, 0),
+    Api.SHARE_GROUP_HEARTBEAT: (1, 1),
+    Api.SHARE_GROUP_DESCRIBE: (1, 1),
+    Api.SHARE_FETCH: (1, 2),
+    Api.SHARE_ACKNOWLEDGE: (1, 2),
     Api.RUNNEL_CALL: (0, 0),
 }
 
 FEATURES = {
     "group.version": 1,
+    "share.version": 1,
     "metadata.version": 27,  # Kafka 4.3's level; no client needs more of it
     "transaction.version": 2,  # KIP-890: brokers add partitions, and each end of a transaction ends its epoch
 }

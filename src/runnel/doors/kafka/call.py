@@ -8,6 +8,7 @@ from runnel.broker.broker import Broker
 from runnel.broker.fetch import Waits
 from runnel.broker.followers import FollowerSession
 from runnel.doors.kafka.fetch_sessions import FetchSessions
+from runnel.doors.kafka.share_connection import ShareConnection
 from runnel.model.errors import RunnelError
 from runnel.model.ids import TopicId
 from runnel.replica.partition import Partition
@@ -40,6 +41,7 @@ class Call:
     fetch_sessions: FetchSessions
     waits: Waits  # end with the connection
     connection: Following  # ends with it, too
+    sharing: ShareConnection  # and so does this
 
     def partition(self, topic: str, number: int) -> Partition | RunnelError:
         """The partition's copy here, or the error that says why there is none."""

@@ -47,6 +47,12 @@ from runnel.doors.kafka.offset_for_leader_epoch import offset_for_leader_epoch
 from runnel.doors.kafka.produce import produce
 from runnel.doors.kafka.relay import CONTROLLERS, relayed
 from runnel.doors.kafka.runnel_call import runnel_call
+from runnel.doors.kafka.share_acknowledge import share_acknowledge
+from runnel.doors.kafka.share_connection import ShareConnection
+from runnel.doors.kafka.share_fetch import share_fetch
+from runnel.doors.kafka.share_group_describe import share_group_describe
+from runnel.doors.kafka.share_group_heartbeat import share_group_heartbeat
+from runnel.doors.kafka.share_sessions import ShareSessions
 from runnel.doors.kafka.sync_group import sync_group
 from runnel.doors.kafka.txn_offset_commit import txn_offset_commit
 from runnel.doors.kafka.write_txn_markers import write_txn_markers
@@ -110,6 +116,10 @@ ANSWERS: dict[Api, Answer] = {
     Api.CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat,
     Api.CONSUMER_GROUP_DESCRIBE: consumer_group_describe,
     Api.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
+    Api.SHARE_GROUP_HEARTBEAT: share_group_heartbeat,
+    Api.SHARE_GROUP_DESCRIBE: share_group_describe,
+    Api.SHARE_FETCH: share_fetch,
+    Api.SHARE_ACKNOWLEDGE: share_acknowledge,
     Api.RUNNEL_CALL: runnel_call,
 }
 HANDLERS: dict[int, Handler] = {
@@ -128,17 +138,22 @@ class KafkaDoor:
     def __init__(self, broker: Broker, rng: Rng) -> None:
         self._broker = broker
         self._fetch_sessions = FetchSessions(rng)
+        self._share_sessions = ShareSessions()
 
     def open(self, connection: Connection) -> "KafkaSession":
-        return KafkaSession(self._broker, self._fetch_sessions, connection)
+        sharing = ShareConnection(self._broker, self._share_sessions)
+        return KafkaSession(self._broker, self._fetch_sessions, sharing, connection)
 
 
 class KafkaSession:
     """One connection's side of the door."""
 
-    def __init__(self, broker: Broker, fetch_sessions: FetchSessions, connection: Connection) -> None:
+    def __init__(
+        self, broker: Broker, fetch_sessions: FetchSessions, sharing: ShareConnection, connection: Connection
+    ) -> None:
         self._broker = broker
         self._fetch_sessions = fetch_sessions
+        self._sharing = sharing
         self._waits = Waits()
         self._following = Following(broker)
         self._connection = connection
@@ -160,6 +175,7 @@ class KafkaSession:
             self._fetch_sessions,
             self._waits,
             self._following,
+            self._sharing,
         )
         response = await handler.answer(request, call)
         if response is None:
@@ -170,6 +186,7 @@ class KafkaSession:
         """Nobody is there to be answered any more. Groups go by sessions, fetch sessions by age."""
         self._waits.end()
         self._following.end_session()
+        self._sharing.close()
 
     def _refuse(self, header: codec.RequestHeader) -> Sequence[Buffer]:
         if header.api_key == Api.API_VERSIONS:

@@ -96,9 +96,11 @@ class ShareSessions:
         return session
 
     def end(self, session: ShareSession) -> ShareSession:
-        """The session is over; whoever ends it releases its leases."""
-        connection, _ = self._sessions.pop(session.key)
-        del connection.sessions[session.key]
+        """The session is over, if it is not already; whoever ends it releases its leases."""
+        connection, present = self._sessions.get(session.key, (None, None))
+        if connection is not None and present is session:
+            del self._sessions[session.key]
+            del connection.sessions[session.key]
         return session
 
     def disconnect(self, connection: Connection) -> list[ShareSession]:

@@ -1,0 +1,34 @@
+"""What a connection is to members of share groups: their sessions end with it, and so do their leases."""
+
+from runnel.broker.broker import Broker
+from runnel.doors.kafka.share_sessions import SessionKey, ShareSession, ShareSessions
+
+
+class ShareConnection:
+    def __init__(self, broker: Broker, sessions: ShareSessions) -> None:
+        self._broker = broker
+        self._sessions = sessions
+        self._connection = sessions.connect()
+
+    def begin(self, key: SessionKey) -> ShareSession:
+        """A new session for a member."""
+        session, left = self._sessions.begin(key, self._connection)
+        if left is not None:
+            self._release(left)
+        return session
+
+    def resume(self, key: SessionKey, epoch: int) -> ShareSession:
+        """The member's session, one epoch further."""
+        return self._sessions.resume(key, epoch, self._connection)
+
+    def end(self, session: ShareSession) -> None:
+        """The member said that this was its last request."""
+        self._release(self._sessions.end(session))
+
+    def close(self) -> None:
+        """The connection is gone."""
+        for session in self._sessions.disconnect(self._connection):
+            self._release(session)
+
+    def _release(self, session: ShareSession) -> None:
+        self._broker.sharing.release(session.key.group_id, session.touched, session.owner)

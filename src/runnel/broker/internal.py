@@ -10,17 +10,21 @@ from runnel.cluster.image import Image
 from runnel.cluster.topic_rules import NewTopic
 from runnel.model.ids import TopicId
 from runnel.model.limits import MIB
+from runnel.model.topic_config import DAY_MS
 
 GROUPS: Final = "__consumer_offsets"
 TRANSACTIONS: Final = "__transaction_state"
 QUEUES: Final = "__queue_state"
-INTERNAL: Final = frozenset((GROUPS, TRANSACTIONS, QUEUES))
+SCHEDULE: Final = "__schedule"
+INTERNAL: Final = frozenset((GROUPS, TRANSACTIONS, QUEUES, SCHEDULE))
 
 CONFIG: Final = {
     "cleanup.policy": "compact",
     "segment.bytes": str(64 * MIB),  # small, so that compaction begins early and a start reads little
     "max.message.bytes": str(64 * MIB),  # one decision about a group of thousands is one record
 }
+# A replica that was away for longer than that may miss what is gone: a message would be sent again.
+SPECIAL: Final = {SCHEDULE: {"delete.retention.ms": str(7 * DAY_MS)}}
 REPLICAS_SAFE: Final = 3  # with so many, one may be missing and two still must have what was committed
 
 
@@ -28,7 +32,7 @@ def internal_topic(name: str, image: Image, partitions: int) -> NewTopic:
     """A topic for a coordinator's state, for a cluster with as many brokers as this one."""
     replicas = min(REPLICAS_SAFE, max(1, sum(broker.serving for broker in image.brokers.values())))
     safety = {"min.insync.replicas": str(REPLICAS_SAFE - 1)} if replicas == REPLICAS_SAFE else {}
-    return NewTopic(name, partitions, replicas, config={**CONFIG, **safety})
+    return NewTopic(name, partitions, replicas, config={**CONFIG, **SPECIAL.get(name, {}), **safety})
 
 
 class ImageTopics:

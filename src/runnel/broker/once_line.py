@@ -91,22 +91,22 @@ class Line:
             if (claim := self._claims.get(message.id)) is not None:
                 _follow(claim, future)
                 continue
-            if (place := self.names.find(message.id, message.floor)) is not None:
+            if (place := self.names.find(message.id, _lowest(message))) is not None:
                 _tell(future, Placed(place.offset, place.timestamp_ms, True))
                 continue
             self._claims[message.id] = future
-            (fresh if self._knows(message.floor) else unknown).append(waiting)
+            (fresh if self._knows(message) else unknown).append(waiting)
         self._append(fresh)
         if unknown:
             task = asyncio.get_running_loop().create_task(self._look_up(unknown))
             self._scans.add(task)
             task.add_done_callback(self._scans.discard)
 
-    def _knows(self, floor: int) -> bool:
-        """Whether memory has every name that counts from this floor on."""
-        if floor == WINDOW:
-            return self._has_window
-        return self.names.knows(max(floor, self.partition.log.start_offset))
+    def _knows(self, message: OnceMessage) -> bool:
+        """Whether memory has every name that counts for this one."""
+        if _lowest(message) == WINDOW and not self._has_window:
+            return False
+        return message.floor == WINDOW or self.names.knows(max(message.floor, self.partition.log.start_offset))
 
     # --- looking into the log
 
@@ -122,11 +122,11 @@ class Line:
         except BaseException:
             self._fail(unknown, NotLeader(f"{self.partition.name}: the look into its log was ended: send again"))
             raise
-        self._learn(look, start, until, any(waiting.message.floor == WINDOW for waiting in unknown))
+        self._learn(look, start, until, any(_lowest(waiting.message) == WINDOW for waiting in unknown))
         fresh = []
         for waiting in unknown:
             one = look.hits.get(waiting.message.id)
-            if one is not None and one.offset >= waiting.message.floor:
+            if one is not None and one.offset >= _lowest(waiting.message):
                 self._settle(waiting, Placed(one.offset, one.timestamp_ms, True))
             else:
                 fresh.append(waiting)
@@ -135,7 +135,7 @@ class Line:
     async def _start_of(self, unknown: Sequence[_Waiting]) -> int:
         floors = [waiting.message.floor for waiting in unknown if waiting.message.floor != WINDOW]
         log = self.partition.log
-        if len(floors) < len(unknown):
+        if any(_lowest(waiting.message) == WINDOW for waiting in unknown):
             first = await log.offset_by_time(self._clock.wall_ms() - self._window_ms)
             floors.append(self.names.covered if first is None else first.offset)
         return max(min(floors), log.start_offset)
@@ -241,6 +241,11 @@ def check(message: OnceMessage, partition: Partition) -> None:
         )
     if partition.config.compacted and message.key is None:
         raise InvalidRecord(f"{partition.name} is compacted: every message needs a key")
+
+
+def _lowest(message: OnceMessage) -> int:
+    """From where on one of its name counts, as far as is known of it; with a window, wherever it was found."""
+    return WINDOW if message.in_window else message.floor
 
 
 def _tell(future: "asyncio.Future[Placed]", placed: Placed) -> None:

@@ -132,6 +132,11 @@ class Log:
         return self._writer.held_offset
 
     @property
+    def cleaned_offset(self) -> Offset:
+        """Compaction has seen what is below: of what was superseded there, nothing may be left."""
+        return self._state.cleaned_offset
+
+    @property
     def last_epoch(self) -> Epoch:
         """The leader epoch of the last batch, even if retention has removed it since; -1 if there was none."""
         return self._state.epochs.latest

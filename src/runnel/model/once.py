@@ -24,6 +24,7 @@ class OnceMessage(Value, frozen=True):
     timestamp_ms: int
     floor: int = WINDOW
     accepted: bool = False  # the topic's limits were asked before, when Runnel took it over
+    in_window: bool = False  # beside the floor, what lies in the window counts
 
 
 class Placed(Value, frozen=True):

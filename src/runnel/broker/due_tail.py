@@ -1,0 +1,168 @@
+"""The index of one partition of the schedule's topic follows its log, on every replica of it.
+
+Rule 1: the index holds what is committed, and nothing else: so it never has to take anything back.
+Rule 2: one uses it at a time, off the loop, in the order in which they came. Whoever looks up something and goes on
+        without waiting sees nothing that a later change of the index did.
+Rule 3: an index that can't be read, was at a place that this log does not have, or missed what compaction has removed
+        since, is built again from the log.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final, TypeVar
+
+from runnel.model.errors import CoordinatorLoading, OffsetOutOfRange, RunnelError
+from runnel.model.ids import Epoch, Offset
+from runnel.model.limits import KIB
+from runnel.model.schedule import Applied, DueIndex, IndexDamaged, OpenDueIndex
+from runnel.model.seams import Disk
+from runnel.queues.schedule_records import changes
+from runnel.record import records
+from runnel.record.batch import headers
+from runnel.replica.partition import Partition
+
+READ_BYTES: Final = 256 * KIB  # applied at once, about 25 ms: whoever looks up something waits that long
+PAUSE_S: Final = 1.0  # before a log or an index that failed is tried again
+
+logger = logging.getLogger("runnel.schedule")
+T = TypeVar("T")
+
+
+class Tail:
+    """Of one partition that is kept here."""
+
+    def __init__(self, partition: Partition, open_index: OpenDueIndex, disk: Disk) -> None:
+        self.partition = partition
+        self._open_index = open_index
+        self._path = f"{partition.key}/due.sqlite"
+        self._disk = disk
+        self._index: DueIndex | None = None
+        self._turn = asyncio.Lock()
+        self._grown = asyncio.Event()
+        self._applied = 0
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._worker: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self.partition.watch(self)
+        self._worker = asyncio.get_running_loop().create_task(self._work())
+
+    async def stop(self) -> None:
+        self.partition.unwatch(self)
+        if self._worker is not None:
+            self._worker.cancel()
+            await asyncio.wait([self._worker])
+        for _, future in self._waiting:
+            future.cancel()
+        async with self._turn:
+            if self._index is not None:
+                await self._disk.offload(self._index.close)
+                self._index = None
+
+    def grown(self, bytes_added: int) -> None:
+        """There is more to follow."""
+        self._grown.set()
+
+    async def reached(self, offset: int) -> None:
+        """Wait until the index has followed the log up to this offset."""
+        if self._applied < offset:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((offset, future))
+            self._grown.set()
+            await future
+
+    async def look(self, work: Callable[[DueIndex], T]) -> T:
+        """Have something looked up in the index."""
+        async with self._turn:
+            if self._index is None:
+                raise CoordinatorLoading(f"the index of {self.partition.name} is being opened: try again")
+            return await self._disk.offload(partial(work, self._index))
+
+    # --- following
+
+    async def _work(self) -> None:
+        while True:
+            try:
+                await self._open()
+                while True:
+                    self._grown.clear()
+                    if not await self._step():
+                        await self._grown.wait()
+            except IndexDamaged as error:
+                logger.error("the index of %s is built again: %s", self.partition.name, error)
+                await self._discard()
+            except (RunnelError, OSError) as error:
+                logger.warning("the index of %s can't follow, trying again: %s", self.partition.name, error)
+                await asyncio.sleep(PAUSE_S)
+
+    async def _open(self) -> None:
+        async with self._turn:
+            applied = await self._disk.offload(self._opened)
+            if applied.offset >= 0 and not self._fits(applied):
+                logger.info("the index of %s is built again: it does not fit its log", self.partition.name)
+                await self._disk.offload(self._destroyed)
+                applied = await self._disk.offload(self._opened)
+            self._reach(max(applied.offset, 0))
+
+    def _opened(self) -> Applied:
+        if self._index is None:
+            self._index = self._open_index(self._path)
+        return self._index.applied()
+
+    def _destroyed(self) -> None:
+        if self._index is not None:
+            self._index.destroy()
+            self._index = None
+
+    def _fits(self, applied: Applied) -> bool:
+        log = self.partition.log
+        if applied.offset < log.cleaned_offset or not log.start_offset <= applied.offset <= log.end_offset:
+            return False
+        if applied.epoch < 0:
+            return True
+        epoch, end = self.partition.epoch_end(Epoch(applied.epoch))
+        return epoch == applied.epoch and applied.offset <= end
+
+    async def _discard(self) -> None:
+        async with self._turn:
+            await self._disk.offload(self._destroyed)
+            self._applied = 0
+
+    async def _step(self) -> bool:
+        """Follow the log a little; whether there was anything."""
+        partition = self.partition
+        offset = max(self._applied, partition.log.start_offset)
+        if offset >= partition.high_watermark:
+            return False
+        try:
+            data = await partition.read(Offset(offset), READ_BYTES)
+        except OffsetOutOfRange:
+            return True  # it begins later now
+        if not data:
+            return False
+        async with self._turn:
+            assert self._index is not None
+            self._reach(await self._disk.offload(partial(_apply, self._index, bytes(data), offset)))
+        return True
+
+    def _reach(self, applied: int) -> None:
+        self._applied = applied
+        reached = [future for offset, future in self._waiting if offset <= applied]
+        self._waiting = [(offset, future) for offset, future in self._waiting if offset > applied]
+        for future in reached:
+            if not future.done():
+                future.set_result(None)
+
+
+def _apply(index: DueIndex, data: bytes, start: int) -> int:
+    rows: list[tuple[int, bytes | None, bytes | None]] = []
+    view = memoryview(data)
+    end, epoch = start, -1
+    for position, header in headers(view):
+        found = records.decode(view[position : position + header.size])
+        rows += [(one.offset, one.key, one.value) for one in found if one.offset >= start]
+        end, epoch = header.last_offset + 1, header.leader_epoch
+    index.apply(changes(rows), Applied(end, epoch))
+    return end

@@ -1,0 +1,373 @@
+"""The schedule: messages that wait for their time, on whichever broker leads the shard of their target.
+
+Rule 1: the shard of a target follows from its topic's id and its number alone, so that all that waits for one
+        partition is sent by one broker, in order.
+Rule 2: every broker takes every verb, and asks the leaders. What may be sent again (parking under an id) is, until the
+        time is up; a change is not: its answer is the one that was given.
+Rule 3: the index of a shard is kept on every replica of it, so that the next leader can begin at once.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from crc32c import crc32c
+
+from runnel.broker.calls import Calls, error_of_failure, failure_of
+from runnel.broker.due_tail import Tail
+from runnel.broker.internal import SCHEDULE
+from runnel.broker.once import Once
+from runnel.broker.partitions import Partitions
+from runnel.broker.routing import ELSEWHERE, PAUSE_MS
+from runnel.broker.schedule_shard import ScheduleShard
+from runnel.cluster.image import NO_LEADER, Change, Image
+from runnel.model.calls import (
+    SCHEDULE_CANCEL,
+    SCHEDULE_COUNT,
+    SCHEDULE_LIST,
+    SCHEDULE_MOVE,
+    Cancel,
+    CountPending,
+    ListPending,
+    Move,
+    Pending,
+    PendingCount,
+    PendingMessages,
+    Rescheduled,
+)
+from runnel.model.errors import (
+    BatchTooLarge,
+    CoordinatorLoading,
+    CoordinatorNotAvailable,
+    InvalidRecord,
+    InvalidRequest,
+    NotCoordinator,
+    NotLeader,
+    NotPending,
+    RunnelError,
+    UnknownTopic,
+)
+from runnel.model.ids import BrokerId, PartitionKey, TopicId
+from runnel.model.schedule import (
+    DUE_MS_MAX,
+    SCHEDULE_CHANGE_HERE,
+    SCHEDULE_COUNT_HERE,
+    SCHEDULE_FIRST_HERE,
+    SCHEDULE_PARK,
+    CancelHere,
+    ChangedHere,
+    CountHere,
+    FirstHere,
+    OpenDueIndex,
+    Park,
+    Parked,
+    WaitingRow,
+    WaitingRows,
+    WhenDue,
+)
+from runnel.model.seams import Clock, Disk, Rng
+from runnel.queues.schedule_records import kept_of
+
+__all__ = ["Parked", "Schedule"]
+
+TIMEOUT_MS: Final = 30_000
+ID_BYTES_MAX: Final = 1_000
+LIST_MAX: Final = 10_000
+AGAIN: Final = (*ELSEWHERE, NotCoordinator, CoordinatorLoading, CoordinatorNotAvailable)
+
+
+@dataclass(slots=True)
+class _Here:
+    """One partition of the schedule that is kept here."""
+
+    tail: Tail
+    shard: ScheduleShard | None = None
+
+
+class Schedule:
+    """The verbs, on any broker."""
+
+    def __init__(
+        self, me: BrokerId, partitions: Partitions, calls: Calls, once: Once, image: Callable[[], Image],
+        make_topic: Callable[[], Awaitable[None]], *,
+        clock: Clock, rng: Rng, disk: Disk, open_index: OpenDueIndex,
+    ) -> None:  # fmt: skip
+        self._me = me
+        self._partitions = partitions
+        self._calls = calls
+        self._once = once
+        self._image = image
+        self._make_topic = make_topic
+        self._clock = clock
+        self._rng = rng
+        self._disk = disk
+        self._open_index = open_index
+        self._here: dict[int, _Here] = {}
+        self._endings: set[asyncio.Task[None]] = set()
+        self._closed = False
+        calls.serve(SCHEDULE_PARK, self._park_here)
+        calls.serve(SCHEDULE_CHANGE_HERE, self._change_here)
+        calls.serve(SCHEDULE_FIRST_HERE, self._first_here)
+        calls.serve(SCHEDULE_COUNT_HERE, self._count_here)
+        calls.serve(SCHEDULE_CANCEL, self._cancel)
+        calls.serve(SCHEDULE_MOVE, self._move)
+        calls.serve(SCHEDULE_LIST, self.first)
+        calls.serve(SCHEDULE_COUNT, self.count)
+
+    # --- following the image
+
+    def start(self, image: Image) -> None:
+        self.open()
+
+    def follow(self, change: Change) -> None:
+        """Lead new shards, follow others, and let go what waits for topics that are gone."""
+        self.open()
+        if change.delta.deleted:
+            for here in self._here.values():
+                if here.shard is not None:
+                    here.shard.look_for_deleted()
+
+    def open(self) -> None:
+        """Keep an index of each partition that is kept here, and a shard of each that is led here."""
+        topic = self._image().topic(SCHEDULE)
+        if self._closed:
+            return
+        for number in range(len(topic.partitions) if topic else 0):
+            self._keep(number)
+
+    def _keep(self, number: int) -> None:
+        try:
+            partition = self._partitions.find_readable(SCHEDULE, number)
+        except RunnelError:
+            self._leave(number)
+            return
+        here = self._here.get(number)
+        if here is None or here.tail.partition is not partition:
+            self._leave(number)
+            here = self._here[number] = _Here(Tail(partition, self._open_index, self._disk))
+            here.tail.start()
+        if here.shard is not None and not here.shard.belongs_to(partition if partition.is_leader else None):
+            here.shard.close()
+            here.shard = None
+        if here.shard is None and partition.is_leader:
+            here.shard = ScheduleShard(here.tail, self._once, self, self._clock, self._rng)
+            here.shard.open()
+
+    def _leave(self, number: int) -> None:
+        here = self._here.pop(number, None)
+        if here is not None:
+            if here.shard is not None:
+                here.shard.close()
+            task = asyncio.get_running_loop().create_task(here.tail.stop())
+            self._endings.add(task)
+            task.add_done_callback(self._endings.discard)
+
+    def close(self) -> None:
+        """Send nothing more."""
+        self._closed = True
+        for here in self._here.values():
+            if here.shard is not None:
+                here.shard.close()
+
+    async def stop(self) -> None:
+        self.close()
+        for number in list(self._here):
+            self._leave(number)
+        if self._endings:
+            await asyncio.wait(list(self._endings))
+
+    # --- topics, as shards see them
+
+    def has(self, target: PartitionKey) -> bool:
+        topic = self._image().topics.get(target.topic_id)
+        return topic is not None and 0 <= target.number < len(topic.partitions)
+
+    def is_led(self, target: PartitionKey) -> bool:
+        topic = self._image().topics.get(target.topic_id)
+        return topic is None or topic.partitions[target.number].leader != NO_LEADER
+
+    # --- verbs
+
+    async def park(
+        self, topic: str | TopicId, partition: int, messages: Sequence[Parked], *, timeout_ms: int = TIMEOUT_MS
+    ) -> list[int]:
+        """Have messages wait for their time; returns when that is kept: when each is due.
+
+        The same ids may be parked again: what waits under an id is replaced, or (with WINDOW) stays as it is.
+        """
+        target = self._target(topic, partition)
+        for message in messages:
+            self._check(target, message)
+        await self._make_topic()
+        request = Park(target.topic_id, target.number, list(messages))
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout_ms / 1000
+        while True:
+            left_ms = max(1, int((end - loop.time()) * 1000))
+            try:
+                return (await self._calls.ask(self._leader(target), SCHEDULE_PARK, request, timeout_ms=left_ms)).due_ms
+            except AGAIN:
+                pause_s = (PAUSE_MS + self._rng.below(PAUSE_MS)) / 1000
+                if loop.time() + pause_s >= end:
+                    raise
+                await asyncio.sleep(pause_s)
+
+    async def cancel(self, ids: Sequence[str]) -> list[RunnelError | None]:
+        """Take out what waits under each id; for each, None when that is kept, or why not."""
+        return await self._change(CancelHere(list(ids)))
+
+    async def move(self, id: str, due_ms: int) -> None:
+        """Give what waits under this id another time; raises NotPending if it is too late, or nothing waits."""
+        [error] = await self._change(CancelHere([id], due_ms))
+        if error is not None:
+            raise error
+
+    async def first(self, request: ListPending) -> PendingMessages:
+        """What is due first, from a time on."""
+        rows_max = min(max(request.messages_max, 1), LIST_MAX)
+        asked = FirstHere(self._topic_id(request.topic), request.from_ms, request.after_id, rows_max + 1)
+        rows: list[WaitingRow] = []
+        for broker in self._leaders():
+            rows += (await self._calls.ask(broker, SCHEDULE_FIRST_HERE, asked)).rows
+        rows.sort(key=lambda row: (row.due_ms, row.id))
+        found = [self._shown(row, request.with_values) for row in rows[:rows_max]]
+        return PendingMessages(found, len(rows) > rows_max)
+
+    async def count(self, request: CountPending) -> PendingCount:
+        """How many wait, and when the first is due."""
+        asked = CountHere(self._topic_id(request.topic))
+        counts = [await self._calls.ask(broker, SCHEDULE_COUNT_HERE, asked) for broker in self._leaders()]
+        first = min((one.next_due_ms for one in counts if one.next_due_ms >= 0), default=-1)
+        return PendingCount(sum(one.messages for one in counts), first)
+
+    def _check(self, target: PartitionKey, message: Parked) -> None:
+        if not 0 < len(message.id.encode()) <= ID_BYTES_MAX:
+            raise InvalidRequest(f"an id has 1 to {ID_BYTES_MAX} bytes, this one has {len(message.id.encode())}")
+        if not 0 <= message.due_ms <= DUE_MS_MAX:
+            raise InvalidRequest(f"a message can't be due at {message.due_ms}: give milliseconds since 1970")
+        topic = self._image().topic_with_id(target.topic_id)
+        config = self._partitions.effective(topic)
+        size = (
+            len(message.key or b"")
+            + len(message.value or b"")
+            + sum(len(n) + len(v or b"") for n, v in message.headers)
+        )
+        if size > config.max_message_bytes:
+            raise BatchTooLarge(
+                f"a message of {size} bytes for {topic.name} is above max.message.bytes, {config.max_message_bytes}"
+            )
+        if config.compacted and message.key is None:
+            raise InvalidRecord(f"{topic.name} is compacted: every message needs a key")
+
+    def _target(self, topic: str | TopicId, number: int) -> PartitionKey:
+        image = self._image()
+        found = image.topic_named(topic) if isinstance(topic, str) else image.topic_with_id(topic)
+        if not 0 <= number < len(found.partitions):
+            raise UnknownTopic(f"topic {found.name!r} has partitions 0 to {len(found.partitions) - 1}, not {number}")
+        return PartitionKey(found.id, number)
+
+    def _topic_id(self, name: str) -> TopicId | None:
+        return self._image().topic_named(name).id if name else None
+
+    def _leader(self, target: PartitionKey) -> BrokerId:
+        topic = self._image().topic(SCHEDULE)
+        if topic is None:
+            raise CoordinatorNotAvailable("the schedule's topic is not there yet: try again")
+        leader = topic.partitions[shard_of(target, len(topic.partitions))].leader
+        if leader == NO_LEADER:
+            raise CoordinatorNotAvailable(f"the schedule of {target} has no leader now: try again")
+        return leader
+
+    def _leaders(self) -> list[BrokerId]:
+        """All brokers that lead a shard; raises if one shard has no leader."""
+        topic = self._image().topic(SCHEDULE)
+        leaders = {partition.leader for partition in topic.partitions} if topic else set()
+        if NO_LEADER in leaders:
+            raise CoordinatorNotAvailable("a part of the schedule has no leader now: try again")
+        return sorted(leaders)
+
+    async def _change(self, request: CancelHere) -> list[RunnelError | None]:
+        found = [False] * len(request.ids)
+        errors: list[RunnelError | None] = [None] * len(request.ids)
+        for broker in self._leaders():
+            answer = await self._calls.ask(broker, SCHEDULE_CHANGE_HERE, request)
+            for n, (is_found, failure) in enumerate(zip(answer.found, answer.failures, strict=True)):
+                found[n] = found[n] or is_found
+                errors[n] = errors[n] or error_of_failure(failure)
+        missing = "no message waits under the id {!r}: it was delivered or cancelled, or there never was one"
+        return [
+            error or (None if is_found else NotPending(missing.format(id)))
+            for id, is_found, error in zip(request.ids, found, errors, strict=True)
+        ]
+
+    async def _cancel(self, request: Cancel) -> Rescheduled:
+        return Rescheduled([failure_of(error) for error in await self.cancel(request.ids)])
+
+    async def _move(self, request: Move) -> Rescheduled:
+        return Rescheduled(
+            [failure_of(error) for error in await self._change(CancelHere([request.id], request.due_ms))]
+        )
+
+    def _shown(self, row: WaitingRow, with_values: bool) -> Pending:
+        topic = self._image().topics.get(TopicId(row.topic_id))
+        kept = kept_of(row.body)
+        return Pending(
+            row.id, row.due_ms, topic.name if topic else str(row.topic_id), row.partition,
+            kept.key, kept.value if with_values else None, kept.headers, kept.parked_ms,
+        )  # fmt: skip
+
+    # --- asked by others
+
+    def _shards(self) -> list[ScheduleShard]:
+        return [here.shard for here in self._here.values() if here.shard is not None]
+
+    async def _park_here(self, request: Park) -> WhenDue:
+        target = PartitionKey(TopicId(request.topic_id), request.partition)
+        topic = self._image().topic_named(SCHEDULE)
+        here = self._here.get(shard_of(target, len(topic.partitions)))
+        if here is None or here.shard is None:
+            raise NotLeader(f"the schedule of {target} is not kept by this broker: look for its leader")
+        return WhenDue(await here.shard.park(target, request.messages))
+
+    async def _change_here(self, request: CancelHere) -> ChangedHere:
+        found, failures = [], []
+        for id in request.ids:
+            is_found, failure = False, None
+            for shard in self._shards():
+                try:
+                    changed = shard.cancel(id) if request.due_ms is None else shard.move(id, request.due_ms)
+                    is_found = await changed or is_found
+                except RunnelError as error:
+                    failure = failure_of(error)
+            found.append(is_found)
+            failures.append(failure)
+        return ChangedHere(found, failures)
+
+    async def _first_here(self, request: FirstHere) -> WaitingRows:
+        rows = []
+        for shard in self._shards():
+            rows += await shard.first(
+                _wanted(request.topic_id), request.from_ms, request.after_id, request.messages_max
+            )
+        rows.sort(key=lambda row: (row.due_ms, row.id))
+        return WaitingRows(
+            [
+                WaitingRow(row.target.topic_id, row.target.number, row.id, row.due_ms, row.body)
+                for row in rows[: request.messages_max]
+            ]
+        )
+
+    async def _count_here(self, request: CountHere) -> PendingCount:
+        counts = [await shard.count(_wanted(request.topic_id)) for shard in self._shards()]
+        first = min((due for _, due in counts if due is not None), default=-1)
+        return PendingCount(sum(count for count, _ in counts), first)
+
+
+def _wanted(topic_id: object) -> Callable[[PartitionKey], bool]:
+    return lambda target: topic_id is None or target.topic_id == topic_id
+
+
+def shard_of(target: PartitionKey, shards: int) -> int:
+    """Stable for ever: the place of what waits depends on it."""
+    return int(crc32c(target.topic_id.bytes + target.number.to_bytes(4, "big"))) % shards

@@ -1,0 +1,348 @@
+"""One partition of the schedule's topic, as its leader: what waits in it is parked, changed and sent from here.
+
+Rule 1: nothing is answered before it is committed, and nothing is sent whose front is not (queues/schedule.py).
+Rule 2: a shard belongs to one leader epoch. It begins when all that its log has is committed and in the index.
+Rule 3: what the agenda believes of messages under way ends when the index has followed: never before.
+Rule 4: a target that is gone for good (its topic was deleted) takes with it what waits for it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Final, Protocol
+
+from runnel.broker.due_tail import Tail
+from runnel.broker.once import Once, OnceMessage
+from runnel.broker.schedule_book import Book
+from runnel.model.errors import (
+    CoordinatorLoading,
+    InvalidRequest,
+    LeaderNotAvailable,
+    NotCoordinator,
+    NotLeader,
+    NotPending,
+    RunnelError,
+    UnknownTopicId,
+)
+from runnel.model.ids import PartitionKey
+from runnel.model.limits import MIB
+from runnel.model.once import WINDOW, Placed
+from runnel.model.schedule import DUE_MS_MAX, NEWEST, DueIndex, Front, Parked, Row
+from runnel.model.seams import Clock, Rng
+from runnel.queues.schedule import Agenda, Fire, KeepFront, Order
+from runnel.queues.schedule_records import Kept, front_record, kept_of, message_record, tombstone
+from runnel.replica.partition import Partition
+
+FIRE_ROWS: Final = 2_000  # sent to one target at once
+FIRE_BYTES: Final = MIB
+ORDERS_MAX: Final = 64  # targets that are busy at once
+SEND_MS: Final = 5_000  # then the target waits for its next turn
+TICK_S_MAX: Final = 1.0  # a wall clock that was set is noticed within
+RETRY_S: Final = 0.5
+DROP_ROWS: Final = 1_000
+
+logger = logging.getLogger("runnel.schedule")
+
+
+class Topics(Protocol):
+    """The topics of the cluster, as the schedule sees them."""
+
+    def has(self, target: PartitionKey) -> bool: ...
+
+    def is_led(self, target: PartitionKey) -> bool: ...
+
+
+class ScheduleShard:
+    """What waits in one partition, and those who send it."""
+
+    def __init__(
+        self, tail: Tail, once: Once, topics: Topics, clock: Clock, rng: Rng,
+    ) -> None:  # fmt: skip
+        self.partition: Partition = tail.partition
+        self._tail = tail
+        self._once = once
+        self._clock = clock
+        self._rng = rng
+        self._topics = topics
+        self._book = Book(tail.partition, clock)
+        self._agenda = Agenda(0)
+        self._floors: dict[PartitionKey, int] = {}
+        self._work: set[asyncio.Future[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._dropping: set[PartitionKey] = set()
+        self.loaded = False
+        self.fired = 0  # since this epoch began
+        self.dropped = 0  # because their topic was deleted
+        self.late_ms_max = 0
+
+    def belongs_to(self, partition: Partition | None) -> bool:
+        return partition is self.partition and self._book.epoch == partition.leader_epoch
+
+    def open(self) -> None:
+        self._start(self._load())
+
+    def close(self) -> None:
+        self.loaded = False
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._work:
+            task.cancel()
+
+    def _start(self, work: "Awaitable[None]") -> None:
+        task = asyncio.ensure_future(work)
+        self._work.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Future[None]") -> None:
+        self._work.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("the schedule in %s stumbled", self.partition.name, exc_info=error)
+        self._arm()
+
+    async def _load(self) -> None:
+        while self._book.stands:
+            try:
+                end = await self._book.settled()
+                await self._tail.reached(end)
+                rows = await self._tail.look(lambda index: index.targets())
+            except NotLeader:
+                return
+            except RunnelError as error:
+                logger.warning("the schedule in %s can't begin yet: %s", self.partition.name, error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            self._agenda = Agenda(end)
+            for row in rows:
+                self._agenda.restore(row.target, row.next_due_ms, row.front)
+            self.loaded = True
+            self.look_for_deleted()
+            self._arm()
+            return
+
+    # --- verbs
+
+    def _must_serve(self) -> None:
+        if not self._book.stands:
+            raise NotCoordinator(f"{self.partition.name} is not led here any more: look for its leader")
+        if not self.loaded:
+            raise CoordinatorLoading(f"{self.partition.name} is reading its log: try again")
+
+    async def park(self, target: PartitionKey, messages: Sequence[Parked]) -> list[int]:
+        """Have messages wait; when each is due. One of a name that waits already goes on as it was."""
+        self._must_serve()
+        if not self._topics.has(target):
+            raise UnknownTopicId(f"there is no partition {target}: ask for metadata")
+        now = self._clock.wall_ms()
+        known = await self._waiting(target, [one.id for one in messages if one.floor == WINDOW])
+        rows = [
+            message_record(target, one.id, Kept(one.due_ms, now, one.floor, one.key, one.value, one.headers))
+            for one in messages
+            if one.id not in known
+        ]
+        if rows:
+            await self._book.keep(rows)
+        due = [known.get(one.id, one.due_ms) for one in messages]
+        for one in due:
+            self._agenda.parked(target, one)
+        self._arm()
+        return due
+
+    async def _waiting(self, target: PartitionKey, ids: Sequence[str]) -> dict[str, int]:
+        """When those of the ids are due that wait already."""
+        if not ids:
+            return {}
+        await self._tail.reached(self.partition.high_watermark)
+        rows = await self._tail.look(lambda index: [index.get(target, id) for id in ids])
+        return {row.id: row.due_ms for row in rows if row is not None}
+
+    async def cancel(self, id: str) -> bool:
+        """Take out all messages of this id; whether there was one. NotPending if it is too late for one of them."""
+        rows = await self._named(id)
+        for row in rows:
+            await self._change(row, None)
+        return bool(rows)
+
+    async def move(self, id: str, due_ms: int) -> bool:
+        """Give all messages of this id another time; whether there was one."""
+        if not 0 <= due_ms <= DUE_MS_MAX:
+            raise InvalidRequest(
+                f"a message can't be due at {due_ms}: give milliseconds since 1970, up to {DUE_MS_MAX}"
+            )
+        rows = await self._named(id)
+        for row in rows:
+            await self._change(row, due_ms)
+        return bool(rows)
+
+    async def _named(self, id: str) -> list[Row]:
+        self._must_serve()
+        await self._tail.reached(self.partition.high_watermark)
+        return await self._tail.look(lambda index: index.named(id))
+
+    async def _change(self, seen: Row, due_ms: int | None) -> None:
+        self._must_serve()
+        self._agenda.change(seen)
+        now_due: int | None = seen.due_ms
+        try:
+            # What was seen may have been sent since; from here on it can't be.
+            row = await self._tail.look(lambda index: index.get(seen.target, seen.id))
+            if row is None or row.offset != seen.offset:
+                raise NotPending(f"message {seen.id!r} does not wait any more: it was delivered or changed just now")
+            record = tombstone(seen.target, seen.id) if due_ms is None else _moved(row, due_ms)
+            offset = await self._book.keep([record])
+            await self._tail.reached(offset + 1)
+            now_due = due_ms
+        finally:
+            self._agenda.changed(seen, now_due)
+            self._arm()
+
+    # --- looking
+
+    async def count(self, wanted: Callable[[PartitionKey], bool]) -> tuple[int, int | None]:
+        """How many wait for these targets, and when the first is due."""
+        self._must_serve()
+        await self._tail.reached(self.partition.high_watermark)
+        rows = await self._tail.look(lambda index: index.targets())
+        chosen = [row for row in rows if row.pending and wanted(row.target)]
+        return sum(row.pending for row in chosen), min(
+            (row.next_due_ms for row in chosen if row.next_due_ms), default=None
+        )
+
+    async def first(
+        self, wanted: Callable[[PartitionKey], bool], from_ms: int, after_id: str, rows_max: int
+    ) -> list[Row]:
+        """The first that are due from then on, in order; of those due just then, those behind an id."""
+        self._must_serve()
+        await self._tail.reached(self.partition.high_watermark)
+        rows: list[Row] = []
+        for target in [target for target in self._agenda.targets if wanted(target)]:
+            rows += await self._tail.look(partial(_first, target, from_ms, after_id, rows_max))
+            if len(rows) > 4 * rows_max:
+                rows = sorted(rows, key=by_time)[:rows_max]
+        return sorted(rows, key=by_time)[:rows_max]
+
+    # --- time
+
+    def _arm(self) -> None:
+        """Look again when the agenda says so."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self.loaded or len(self._work) >= ORDERS_MAX:
+            return
+        at = self._agenda.wake_ms()
+        if at is not None:
+            delay_s = min(max(at - self._clock.wall_ms(), 0) / 1000, TICK_S_MAX)
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if not self._book.stands:
+            return
+        for order in self._agenda.orders(self._clock.wall_ms(), ORDERS_MAX - len(self._work)):
+            self._start(self._carry_out(order))
+        self._arm()
+
+    async def _carry_out(self, order: Order) -> None:
+        try:
+            if not self._topics.is_led(order.target):
+                raise LeaderNotAvailable(f"{order.target} has no leader now")  # nobody else waits for it meanwhile
+            if isinstance(order, KeepFront):
+                await self._keep_front(order)
+            else:
+                await self._fire(order)
+        except UnknownTopicId:
+            self.look_for_deleted()
+            self._agenda.failed(order.target, self._clock.wall_ms(), self._jitter())
+        except RunnelError as error:
+            if self._book.stands:
+                logger.warning("%s: messages for %s have to wait: %s", self.partition.name, order.target, error)
+            self._agenda.failed(order.target, self._clock.wall_ms(), self._jitter())
+
+    def _jitter(self) -> float:
+        return self._rng.below(1000) / 1000
+
+    async def _keep_front(self, order: KeepFront) -> None:
+        floor = self._floors.get(order.target)
+        if floor is None:
+            floor = await self._once.floor(order.target.topic_id, order.target.number, timeout_ms=SEND_MS)
+        front = Front(order.upto_ms, floor)
+        await self._book.keep([front_record(order.target, front)])
+        self._agenda.fronted(order.target, front)
+
+    async def _fire(self, order: Fire) -> None:
+        target = order.target
+        await self._tail.reached(self.partition.high_watermark)
+        rows = await self._tail.look(lambda index: index.due(target, order.upto_ms, FIRE_ROWS, FIRE_BYTES))
+        taken = self._agenda.take(target, rows)
+        if taken:
+            now = self._clock.wall_ms()
+            self.late_ms_max = max(self.late_ms_max, now - taken[0].due_ms)
+            messages = [_message(row, order.floor, now) for row in taken]
+            placed = await self._once.append(target.topic_id, target.number, messages, timeout_ms=SEND_MS)
+            await self._note_sent(target, taken, placed)
+        following = await self._tail.look(lambda index: index.next_due_ms(target))
+        self._agenda.fired(target, [row.id for row in taken], following)
+
+    async def _note_sent(self, target: PartitionKey, sent: Sequence[Row], placed: Sequence[Placed]) -> None:
+        self._floors[target] = max(self._floors.get(target, 0), *(one.offset + 1 for one in placed))
+        offset = await self._book.keep([tombstone(target, row.id) for row in sent])
+        self.fired += len(sent)
+        await self._tail.reached(offset + len(sent))
+
+    # --- targets that are gone
+
+    def look_for_deleted(self) -> None:
+        """Take out what waits for topics that are not there any more."""
+        if not self.loaded:
+            return
+        for target in [target for target in self._agenda.targets if not self._topics.has(target)]:
+            if target not in self._dropping:
+                self._dropping.add(target)
+                self._start(self._drop(target))
+
+    async def _drop(self, target: PartitionKey) -> None:
+        gone = 0
+        try:
+            while self._book.stands:
+                rows = await self._tail.look(lambda index: index.first(target, -1, "", DROP_ROWS))
+                records = [tombstone(target, row.id) for row in rows] or [front_record(target, None)]
+                offset = await self._book.keep(records)
+                await self._tail.reached(offset + len(records))
+                gone += len(rows)
+                if not rows:
+                    self._agenda.forget(target)
+                    break
+        except RunnelError as error:
+            logger.warning("%s: what waits for the deleted %s stays for now: %s", self.partition.name, target, error)
+        finally:
+            self._dropping.discard(target)
+            self.dropped += gone
+            if gone:
+                logger.warning(
+                    "%s: %d messages that waited for %s went with its topic", self.partition.name, gone, target
+                )
+
+
+def by_time(row: Row) -> tuple[int, str]:
+    return row.due_ms, row.id
+
+
+def _first(target: PartitionKey, from_ms: int, after_id: str, rows_max: int, index: DueIndex) -> list[Row]:
+    return index.first(target, from_ms, after_id, rows_max)
+
+
+def _moved(row: Row, due_ms: int) -> tuple[bytes, bytes | None]:
+    kept = kept_of(row.body)
+    moved = Kept(due_ms, kept.parked_ms, kept.floor, kept.key, kept.value, kept.headers)
+    return message_record(row.target, row.id, moved)
+
+
+def _message(row: Row, floor: int, now_ms: int) -> OnceMessage:
+    kept = kept_of(row.body)
+    name = row.id if kept.floor == WINDOW else f"due:{row.id}"
+    if kept.floor not in (NEWEST, WINDOW):
+        floor = min(floor, kept.floor)
+    return OnceMessage(
+        name, kept.key, kept.value, kept.headers, max(now_ms, row.due_ms), floor, True, kept.floor == WINDOW
+    )

@@ -1,0 +1,208 @@
+"""What a schedule's shard does when: for each target the time of its next message, its front, and what is under way.
+
+Rule 1: nothing is sent before it is due, by the wall clock of the broker that sends it.
+Rule 2: before anything is sent, the front of its target is kept beyond its time. Who leads the shard next takes all
+        that is due up to the kept front for sent: it sends it again, by the same name and from the kept floor on.
+Rule 3: a target is sent to by one at a time, in the order of due times. One that fails waits longer and longer, and
+        holds up no other.
+Rule 4: a message is changed (cancelled, moved) only if it was never sent, and is not sent while it is changed.
+
+    idle --front ends before the next message--> fronting --kept--> idle --due--> firing --sent and kept--> idle
+"""
+
+from collections.abc import Iterable
+from heapq import heappop, heappush
+from typing import Final, NamedTuple, TypeAlias
+
+from runnel.model.errors import NotPending
+from runnel.model.ids import PartitionKey
+from runnel.model.schedule import Front, Row
+
+LEAD_MS: Final = 250  # a front is kept so long before it is needed, and so far beyond
+PAUSE_MS: Final = 100  # after a first failure; each further one doubles it
+PAUSE_MS_MAX: Final = 10_000
+
+
+class KeepFront(NamedTuple):
+    """Keep a front of this target up to then; its floor is to be seen now."""
+
+    target: PartitionKey
+    upto_ms: int
+
+
+class Fire(NamedTuple):
+    """Send what is due up to then, at the target's floor."""
+
+    target: PartitionKey
+    upto_ms: int
+    floor: int
+
+
+Order: TypeAlias = KeepFront | Fire
+
+
+class _Target:
+    __slots__ = (
+        "armed_ms",
+        "busy",
+        "changing",
+        "failures",
+        "firing",
+        "front",
+        "inherited_ms",
+        "next_due_ms",
+        "not_before_ms",
+    )
+
+    def __init__(self) -> None:
+        self.next_due_ms: int | None = None
+        self.armed_ms: int | None = None  # it stands in the heap, once, at this time
+        self.front: Front | None = None
+        self.inherited_ms = -1  # who led before may have sent what is due until then
+        self.busy = False
+        self.not_before_ms = 0
+        self.failures = 0
+        self.firing: set[str] = set()  # they were sent, or may have been
+        self.changing: set[str] = set()
+
+
+class Agenda:
+    """Of one shard, in one leader epoch."""
+
+    def __init__(self, start_offset: int) -> None:
+        self._start_offset = start_offset
+        self._targets: dict[PartitionKey, _Target] = {}
+        self._wakes: list[tuple[int, PartitionKey]] = []  # a heap; each target once, at its time or before
+
+    def __len__(self) -> int:
+        return len(self._targets)
+
+    @property
+    def targets(self) -> Iterable[PartitionKey]:
+        return self._targets.keys()
+
+    def restore(self, target: PartitionKey, next_due_ms: int | None, front: Front | None) -> None:
+        """What the log says of a target when this epoch begins."""
+        one = self._targets[target] = _Target()
+        one.front = front
+        if front is not None and next_due_ms is not None and next_due_ms <= front.upto_ms:
+            one.inherited_ms = front.upto_ms
+        one.next_due_ms = next_due_ms
+        self._arm(target, one)
+
+    def parked(self, target: PartitionKey, due_ms: int) -> None:
+        """A message waits, and that is kept."""
+        one = self._of(target)
+        if one.next_due_ms is None or due_ms < one.next_due_ms:
+            one.next_due_ms = due_ms
+            self._arm(target, one)
+
+    def forget(self, target: PartitionKey) -> None:
+        """Nothing waits for it, and nothing will."""
+        self._targets.pop(target, None)
+
+    # --- time
+
+    def wake_ms(self) -> int | None:
+        """When there is something to do, by the wall clock."""
+        while self._wakes:
+            at, target = self._wakes[0]
+            one = self._targets.get(target)
+            if one is not None and one.armed_ms == at:
+                if _wake(one) == at:
+                    return at
+                one.armed_ms = None
+                heappop(self._wakes)
+                self._arm(target, one)
+            else:
+                heappop(self._wakes)
+        return None
+
+    def orders(self, now_ms: int, orders_max: int) -> list[Order]:
+        """What is to be done now; each of these targets is busy until the outcome is told."""
+        orders: list[Order] = []
+        while len(orders) < orders_max and (at := self.wake_ms()) is not None and at <= now_ms:
+            target = heappop(self._wakes)[1]
+            one = self._targets[target]
+            one.armed_ms = None
+            one.busy = True
+            orders.append(_order(target, one, now_ms))
+        return orders
+
+    def fronted(self, target: PartitionKey, front: Front) -> None:
+        """The front is kept."""
+        one = self._of(target)
+        one.front = front
+        self._end(target, one)
+
+    def failed(self, target: PartitionKey, now_ms: int, jitter: float) -> None:
+        """An order could not be carried out: try again after a pause. `jitter` is in [0, 1)."""
+        one = self._of(target)
+        pause_ms = min(PAUSE_MS * 2**one.failures, PAUSE_MS_MAX)
+        one.failures = min(one.failures + 1, 16)
+        one.not_before_ms = now_ms + int(pause_ms * (0.5 + jitter / 2))
+        one.busy = False
+        self._arm(target, one)
+
+    def fired(self, target: PartitionKey, sent: Iterable[str], next_due_ms: int | None) -> None:
+        """These were sent, their end is kept and in the index, which says what comes next."""
+        one = self._of(target)
+        one.firing.difference_update(sent)
+        one.next_due_ms = next_due_ms
+        if next_due_ms is None or next_due_ms > one.inherited_ms:
+            one.inherited_ms = -1
+        self._end(target, one)
+
+    def _end(self, target: PartitionKey, one: _Target) -> None:
+        one.busy = False
+        one.failures = 0
+        one.not_before_ms = 0
+        self._arm(target, one)
+
+    def _arm(self, target: PartitionKey, one: _Target) -> None:
+        at = _wake(one)
+        if at is not None and (one.armed_ms is None or at < one.armed_ms):
+            one.armed_ms = at
+            heappush(self._wakes, (at, target))
+
+    def _of(self, target: PartitionKey) -> _Target:
+        return self._targets.setdefault(target, _Target())
+
+    # --- messages
+
+    def take(self, target: PartitionKey, rows: list[Row]) -> list[Row]:
+        """Those of the rows that are sent now; nobody changes them any more."""
+        one = self._of(target)
+        taken = [row for row in rows if row.id not in one.changing]
+        one.firing.update(row.id for row in taken)
+        return taken
+
+    def change(self, row: Row) -> None:
+        """Begin to change a message, if that can still be done; until `changed` it is not sent."""
+        one = self._of(row.target)
+        inherited = row.offset < self._start_offset and row.due_ms <= one.inherited_ms
+        if row.id in one.firing or inherited:
+            raise NotPending(f"message {row.id!r} is being delivered: it is too late to change that")
+        if row.id in one.changing:
+            raise NotPending(f"message {row.id!r} is being changed by another request: look again")
+        one.changing.add(row.id)
+
+    def changed(self, row: Row, due_ms: int | None) -> None:
+        """The change is over, and in the index: when the message is due now, if it still is."""
+        self._of(row.target).changing.discard(row.id)
+        if due_ms is not None:
+            self.parked(row.target, due_ms)
+
+
+def _wake(one: _Target) -> int | None:
+    if one.busy or one.next_due_ms is None:
+        return None
+    is_fronted = one.front is not None and one.front.upto_ms >= one.next_due_ms
+    return max(one.not_before_ms, one.next_due_ms if is_fronted else one.next_due_ms - LEAD_MS)
+
+
+def _order(target: PartitionKey, one: _Target, now_ms: int) -> Order:
+    assert one.next_due_ms is not None
+    if one.front is None or one.front.upto_ms < one.next_due_ms:
+        return KeepFront(target, max(now_ms, one.next_due_ms) + LEAD_MS)
+    return Fire(target, min(now_ms, one.front.upto_ms), one.front.floor)

@@ -1,0 +1,215 @@
+"""The real index of a schedule's shard: a SQLite file that can be built again from the log.
+
+Rule 1: what the log says and how far it was followed change in one transaction; a crash leaves an earlier moment.
+Rule 2: a file that is damaged, or of another make, is thrown away: the log has it all.
+Rule 3: memory is bounded by SQLite's page cache, however much waits.
+
+    pending   by its offset in the log; found by (target, due, offset) and by (id, target)
+    target    one row for each partition that something waits for, or waited: how many, and its front
+"""
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+from uuid import UUID
+
+from runnel.model.ids import PartitionKey, TopicId
+from runnel.model.schedule import Applied, Change, Drop, DueIndex, Front, IndexDamaged, Put, Row, TargetRow
+
+MAKE: Final = 1  # another number: an index of another make, to be built again
+CACHE_KIB: Final = 8 * 1024
+_SCHEMA: Final = """
+create table mark (only integer primary key check (only = 0), offset integer not null, epoch integer not null);
+create table target (
+    number integer primary key, topic blob not null, partition integer not null, pending integer not null,
+    front integer, floor integer, unique (topic, partition));
+create table pending (
+    offset integer primary key, target integer not null, due integer not null, id text not null, body blob not null);
+create index by_due on pending (target, due, offset);
+create unique index by_id on pending (id, target);
+"""
+_ROW: Final = "select id, due, offset, body from pending"
+
+
+class SqliteDueIndex:
+    """One file, or memory alone."""
+
+    def __init__(self, path: str) -> None:
+        """Open it; ":memory:" for one that is gone with the process."""
+        self._path = path
+        self._numbers: dict[PartitionKey, int] = {}
+        with _told():
+            # Used off the loop, by one thread after the other.
+            self._base = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+            try:
+                self._prepare()
+            except sqlite3.Error:
+                self._base.close()
+                raise
+
+    def _prepare(self) -> None:
+        run = self._base.execute
+        run("pragma journal_mode = wal")
+        run("pragma synchronous = normal")  # a power loss takes the last transactions, and hurts nothing
+        run(f"pragma cache_size = -{CACHE_KIB}")
+        make = run("pragma user_version").fetchone()[0]
+        if make == 0:
+            self._base.executescript(f"begin; {_SCHEMA} pragma user_version = {MAKE}; commit")
+        elif make != MAKE:
+            raise sqlite3.DatabaseError(f"an index of make {make}, this is {MAKE}")
+        rows = run("select number, topic, partition from target")
+        self._numbers = {_key(topic, partition): number for number, topic, partition in rows}
+
+    def applied(self) -> Applied:
+        with _told():
+            row = self._base.execute("select offset, epoch from mark").fetchone()
+        return Applied(*row) if row else Applied(-1, -1)
+
+    def apply(self, changes: Sequence[Change], applied: Applied) -> None:
+        with _told(), self._transaction():
+            for change in changes:
+                match change:
+                    case Put():
+                        self._put(change)
+                    case Drop(target, id):
+                        self._drop(target, id)
+                    case _:
+                        self._move(change.target, change.front)
+            self._base.execute("insert or replace into mark values (0, ?, ?)", applied)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._base.execute("begin")
+        try:
+            yield
+        except BaseException:
+            self._base.execute("rollback")
+            self._numbers.clear()
+            raise
+        self._base.execute("commit")
+
+    def _put(self, put: Put) -> None:
+        number = self._number(put.target)
+        self._drop(put.target, put.id)
+        self._base.execute(
+            "insert into pending values (?, ?, ?, ?, ?)", (put.offset, number, put.due_ms, put.id, put.body)
+        )
+        self._base.execute("update target set pending = pending + 1 where number = ?", (number,))
+
+    def _drop(self, target: PartitionKey, id: str) -> None:
+        number = self._number(target)
+        if self._base.execute("delete from pending where id = ? and target = ?", (id, number)).rowcount:
+            self._base.execute("update target set pending = pending - 1 where number = ?", (number,))
+
+    def _move(self, target: PartitionKey, front: Front | None) -> None:
+        number = self._number(target)
+        values = (None, None) if front is None else front
+        self._base.execute("update target set front = ?, floor = ? where number = ?", (*values, number))
+
+    def _number(self, target: PartitionKey) -> int:
+        number = self._numbers.get(target)
+        if number is None:
+            place = (target.topic_id.bytes, target.number)
+            found = self._base.execute("select number from target where topic = ? and partition = ?", place).fetchone()
+            if found is None:
+                new = self._base.execute("insert into target (topic, partition, pending) values (?, ?, 0)", place)
+                found = (new.lastrowid,)
+            number = self._numbers[target] = found[0]
+        return number
+
+    # --- looking
+
+    def targets(self) -> list[TargetRow]:
+        sql = """select topic, partition, pending, front, floor,
+                 (select min(due) from pending where pending.target = target.number) from target"""
+        with _told():
+            rows = self._base.execute(sql).fetchall()
+        return [
+            TargetRow(_key(topic, partition), pending, due, None if front is None else Front(front, floor))
+            for topic, partition, pending, front, floor, due in rows
+        ]
+
+    def due(self, target: PartitionKey, upto_ms: int, rows_max: int, bytes_max: int) -> list[Row]:
+        sql = f"{_ROW} where target = ? and due <= ? order by due, offset limit ?"
+        found: list[Row] = []
+        for row in self._rows(target, sql, (self._numbers.get(target), upto_ms, rows_max)):
+            bytes_max -= len(row.body)
+            if found and bytes_max < 0:
+                break
+            found.append(row)
+        return found
+
+    def next_due_ms(self, target: PartitionKey) -> int | None:
+        with _told():
+            row = self._base.execute("select min(due) from pending where target = ?", (self._numbers.get(target),))
+            due: int | None = row.fetchone()[0]
+        return due
+
+    def named(self, id: str) -> list[Row]:
+        keys = {number: key for key, number in self._numbers.items()}
+        sql = "select target, id, due, offset, body from pending where id = ?"
+        with _told():
+            return [Row(keys[number], *rest) for number, *rest in self._base.execute(sql, (id,)) if number in keys]
+
+    def get(self, target: PartitionKey, id: str) -> Row | None:
+        sql = f"{_ROW} where id = ? and target = ?"
+        return next(self._rows(target, sql, (id, self._numbers.get(target))), None)
+
+    def first(self, target: PartitionKey, from_ms: int, after_id: str, rows_max: int) -> list[Row]:
+        sql = f"{_ROW} where target = ? and due >= ? and (due, id) > (?, ?) order by due, id limit ?"
+        values = (self._numbers.get(target), from_ms, from_ms, after_id, rows_max)
+        return list(self._rows(target, sql, values))
+
+    def _rows(self, target: PartitionKey, sql: str, values: tuple[Any, ...]) -> Iterator[Row]:
+        with _told():
+            for row in self._base.execute(sql, values):
+                yield Row(target, *row)
+
+    # --- the end
+
+    def close(self) -> None:
+        with suppress(sqlite3.Error):
+            self._base.close()
+
+    def destroy(self) -> None:
+        self.close()
+        _remove(self._path)
+
+
+def _remove(path: str) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        with suppress(FileNotFoundError):
+            os.remove(path + suffix)
+
+
+def _key(topic: bytes, partition: int) -> PartitionKey:
+    return PartitionKey(TopicId(UUID(bytes=topic)), partition)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise IndexDamaged(str(error)) from error
+
+
+def in_memory(path: str) -> DueIndex:
+    """An index that is built anew with each start: for simulations."""
+    return SqliteDueIndex(":memory:")
+
+
+def below(data: str) -> Callable[[str], DueIndex]:
+    """Indexes in files below a data directory; one that can't be read is thrown away."""
+
+    def open_index(path: str) -> DueIndex:
+        file = os.path.join(data, path)
+        try:
+            return SqliteDueIndex(file)
+        except IndexDamaged:
+            _remove(file)
+            return SqliteDueIndex(file)
+
+    return open_index

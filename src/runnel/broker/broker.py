@@ -30,8 +30,8 @@ from runnel.broker.markers import MarkerSender
 from runnel.broker.members import Members
 from runnel.broker.messages import Messages
 from runnel.broker.once import Once, OnceMessage
-from runnel.broker.owners import Life
 from runnel.broker.own_client import OwnClient
+from runnel.broker.owners import Life
 from runnel.broker.partitions import Partitions
 from runnel.broker.peers import Peers
 from runnel.broker.produce import Producing
@@ -171,7 +171,7 @@ class Broker:
         messages, sources = Messages(), Sources(self._newest)
         targets = Targets(self.once, self._newest, self.create_missing)
         exits = Exits(messages, self.once, self._park, targets, clock, rng)
-        self.deliveries = Deliveries(self.partitions, self.keepers, messages, exits, clock, rng, sources.config)
+        self.deliveries = Deliveries(self.partitions, self.keepers, messages, exits, clock, rng, sources)
         self.sharing = Sharing(self.deliveries, sources.config)
         self.share_groups = ShareGroups(self.groups, sources.config)
         self.queues = Queues(
@@ -221,6 +221,7 @@ class Broker:
         """Close every log; returns whether all of them could be closed cleanly."""
         await self.inbox.stop()
         self.sending.close()
+        await self.members.stop()
         await self.client.close()
         await self.schedule.stop()
         await self._replication.close()

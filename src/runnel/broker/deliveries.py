@@ -7,7 +7,7 @@ Rule 3: a lease that belongs to a connection ends with it, wherever the connecti
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from runnel.broker.bells import Bells
@@ -17,6 +17,7 @@ from runnel.broker.messages import Messages
 from runnel.broker.offers import Passes, Rules
 from runnel.broker.outlet import Outlet, Parts
 from runnel.broker.partitions import Partitions
+from runnel.broker.sources import Sources
 from runnel.cluster.image import Change, Image
 from runnel.model.errors import RunnelError
 from runnel.model.ids import PartitionKey
@@ -35,13 +36,13 @@ class Deliveries:
 
     def __init__(
         self, partitions: Partitions, keepers: Keepers, messages: Messages, exits: Exits, clock: Clock, rng: Rng,
-        config_of: Callable[[str], QueueConfig],
+        sources: Sources,
     ) -> None:  # fmt: skip
         self._partitions = partitions
         self._keepers = keepers
         self._exits = exits
         self._clock = clock
-        self._config_of = config_of
+        self._sources = sources
         self.bells = Bells(self._watch, self._unwatch)
         self._parts = Parts(messages, self.bells, clock, rng)
         self._outlets: defaultdict[str, dict[PartitionKey, Outlet]] = defaultdict(dict)
@@ -104,7 +105,7 @@ class Deliveries:
         return self._open(queue, partition)
 
     def _open(self, queue: str, partition: Partition) -> Outlet:
-        config = self._config_of(queue)
+        config = self._sources.config(queue)
         outlet: Outlet
 
         def tell(verb: str, news: object) -> None:
@@ -118,6 +119,7 @@ class Deliveries:
         journal = self._keepers.journal(queue, partition)
         rules = self._rules(queue, partition, config)
         outlet = Outlet(queue, partition, journal, config, rules, self._parts, leaver)
+        outlet.defined = self._sources.defined(queue)
         self._outlets[queue][partition.key] = outlet
         outlet.open()
         if self._is_waited_for(outlet):
@@ -132,11 +134,6 @@ class Deliveries:
                 del self._outlets[outlet.queue]
         outlet.close()
 
-    def forget(self, queue: str) -> None:
-        """The queue was deleted: what is in memory of it is void."""
-        for outlet in list(self.of(queue).values()):
-            self.close_outlet(outlet)
-
     def _led(self, key: PartitionKey) -> Partition | None:
         try:
             return self._partitions.find_by_id(*key)
@@ -144,7 +141,10 @@ class Deliveries:
             return None
 
     def _reconfigure(self, outlet: Outlet) -> None:
-        config = self._config_of(outlet.queue)
+        if outlet.defined and not self._sources.defined(outlet.queue):
+            self.close_outlet(outlet)  # the queue was deleted
+            return
+        config = self._sources.config(outlet.queue)
         if config != outlet.config:
             outlet.reconfigure(config, self._rules(outlet.queue, outlet.partition, config))
             self.bells.ring_all(outlet.queue)

@@ -103,6 +103,7 @@ class Outlet:
         self._parts = parts
         self._leaver = leaver
         self._watching = False
+        self.defined = False  # as a queue; else it is a share group's
         self.used_ms = parts.clock.monotonic_ms()
         self.shard: Shard[View] = Shard(journal, Delivery, self.view, parts.clock, self._carry_out)
 

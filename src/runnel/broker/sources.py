@@ -6,12 +6,10 @@ Lanes are partitions: a message of a higher one goes first. Copies for another a
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from runnel.cluster.image import Image
+from runnel.cluster.image import GROUP, Image
 from runnel.model.errors import UnknownQueue
 from runnel.model.ids import BrokerId, PartitionKey
-from runnel.model.queue_config import QueueConfig, config_of
-
-GROUP = "group:"  # before the name of a group, in the key of its settings
+from runnel.model.queue_config import DEFINED, QueueConfig, config_of
 
 
 class Source(NamedTuple):
@@ -44,7 +42,7 @@ class Sources:
 
     def defined(self, queue: str) -> bool:
         """Whether it was created as a queue."""
-        return "topic" in self.overrides(queue)
+        return DEFINED in self.overrides(queue)
 
     def overrides(self, queue: str) -> dict[str, str]:
         overrides = self._image().configs.get(GROUP + queue)

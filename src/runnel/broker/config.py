@@ -174,6 +174,9 @@ class BrokerConfig:
         "a transactional id that nobody uses is forgotten after so long",
         "transactional.id.expiration.ms",
     )  # fmt: skip
+    schedule_partitions: int = _int(
+        "schedule-partitions", 8, 1, 1_000, "partitions of the topic that keeps delayed messages"
+    )
     queue_partitions: int = _int(
         "queue-partitions", 16, 1, 1_000, "partitions of the topic that keeps the state of queues",
         "share.coordinator.state.topic.num.partitions",

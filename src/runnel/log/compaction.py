@@ -285,10 +285,9 @@ def _wants_horizon(header: BatchHeader, kept: list[Span], latest: KeyMap) -> boo
 def _rewritten(header: BatchHeader, data: bytes, kept: list[Span], horizon_ms: int | None) -> bytes:
     """The batch with some of its records, at the same offsets; with a horizon, times count from there."""
     if horizon_ms is None:
-        section = b"".join([data[span.start : span.end] for span in kept])
-    else:
-        section = b"".join([_retimed(data, span, header.base_offset, horizon_ms) for span in kept])
-        header = header._replace(attributes=header.attributes | DELETE_HORIZON, base_timestamp=horizon_ms)
+        return records.thinned(header, data, kept)
+    section = b"".join([_retimed(data, span, header.base_offset, horizon_ms) for span in kept])
+    header = header._replace(attributes=header.attributes | DELETE_HORIZON, base_timestamp=horizon_ms)
     header = header._replace(max_timestamp=max(span.timestamp for span in kept), count=len(kept))
     return assemble(header, compress(header.compression, section))
 

@@ -325,6 +325,13 @@ def encode(
         raise InvalidRecord(f"a number does not fit into a batch header: {problem}") from None
 
 
+def thinned(header: BatchHeader, section: bytes, kept: Sequence[Span]) -> bytes:
+    """A batch with some of its records (one at least), at the same offsets; it ends where it ended."""
+    left = b"".join([section[span.start : span.end] for span in kept])
+    header = header._replace(max_timestamp=max(span.timestamp for span in kept), count=len(kept))
+    return assemble(header, compress(header.compression, left))
+
+
 def _encode(records: Sequence[Record], base_offset: int, base_time: int) -> list[bytes]:
     small, bound, long = _VARINT, _VARINTS, varint
     out: list[bytes] = []

@@ -26,8 +26,10 @@ from runnel.doors.kafka.api_versions import FEATURES
 from runnel.doors.kafka.door import KafkaDoor
 from runnel.model.errors import InvalidConfig, PlaceLost, RetriableError, RunnelError
 from runnel.model.ids import Epoch
+from runnel.model.schedule import OpenDueIndex
 from runnel.model.seams import Clock, Disk, Rng
 from runnel.net.listener import FramedListener, ListenerLimits
+from runnel.shell import due_index
 from runnel.shell.clock import SystemClock
 from runnel.shell.disk import RealDisk
 from runnel.shell.memory import LongLived, keep_freed_memory
@@ -54,6 +56,7 @@ class Machine:
     open_store: Callable[[], Awaitable[Store]]
     files_max: int = 512  # files that logs may have open; connections are files too
     note_open: Callable[[int], None] = lambda _: None  # so many partitions are open, more or fewer
+    open_due: OpenDueIndex = due_index.in_memory
 
 
 class Server:
@@ -90,7 +93,7 @@ class Server:
         self.broker = Broker(
             config, metadata,
             disk=machine.disk, files_max=machine.files_max, clock=machine.clock, rng=machine.rng,
-            on_fatal=self._on_fatal, note_open=machine.note_open,
+            on_fatal=self._on_fatal, open_due=machine.open_due, note_open=machine.note_open,
         )  # fmt: skip
         self._listener = FramedListener(KafkaDoor(self.broker, machine.rng).open, _limits(config), self._on_fatal)
         host, port = await self._bind()
@@ -242,7 +245,10 @@ async def _serve(config: BrokerConfig, files_max: int, ready: Callable[[Server],
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ending.stop)
     disk = RealDisk(config.data)
-    machine = Machine(disk, SystemClock(), SystemRng(), lambda: _open_store(config, disk), files_max, LongLived().note)
+    machine = Machine(
+        disk, SystemClock(), SystemRng(), lambda: _open_store(config, disk), files_max, LongLived().note,
+        due_index.below(config.data),
+    )  # fmt: skip
     try:
         return await _live(config, machine, ending, ready)
     finally:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runnel.model.calls import Forgotten, KeeperForget, KeeperOpen, KeeperWrite, Kept, Nothing
-from runnel.model.errors import FencedEpoch, NotCoordinator
+from runnel.model.errors import Fatal, FencedEpoch, NotCoordinator
 from runnel.model.ids import Millis, PartitionKey, TopicId
 from runnel.model.step import Step
 from runnel.queues.keeper import KeeperShard, owner_name, owner_parts
@@ -171,6 +171,11 @@ def test_records_of_newer_brokers_are_left_alone() -> None:
     log = Log()
     log.machine.replay(b"\x92\x7f\xa1x", b"?")
     assert log.open(1).records == []
+
+
+def test_a_shape_of_a_newer_broker_stops_the_reading() -> None:
+    with pytest.raises(Fatal, match="newer"):
+        KeeperShard().replay(b"\x92\x01\xa1x", b"\x93\x02\x01\x01")
 
 
 @given(st.text(max_size=20), st.integers(0, 1_000))

@@ -120,10 +120,11 @@ class QueueDefinitions:
     # --- on the controller
 
     async def _create(self, request: CreateQueue) -> QueueDefined:
+        self._check_name(request.queue)
         settings = {DEFINED: request.queue, **_canonical(request.settings)}
         config = config_of(frozenset(settings.items()))
         changes = [ConfigChange(name, value) for name, value in settings.items()]
-        self._check_new(request.queue, config)
+        _check_topics(request.queue, config)
         await self._configure(GroupResource(request.queue, Purpose.CREATE), changes, validate_only=True)
         made = await self._make_topic(request, config)
         if not request.validate_only:
@@ -131,12 +132,11 @@ class QueueDefinitions:
             await self._followed()
         return QueueDefined(request.queue, config.topic_of(request.queue), made)
 
-    def _check_new(self, queue: str, config: QueueConfig) -> None:
+    def _check_name(self, queue: str) -> None:
         if problem := topic_name_problem(queue):
             raise InvalidTopicName(f"a queue is named as a topic can be: {problem}")
         if DEFINED in self._newest().group_settings(queue):
             raise QueueAlreadyExists(f"queue {queue!r} exists already: alter it, or choose another name")
-        _check_topics(queue, config)
 
     async def _make_topic(self, request: CreateQueue, config: QueueConfig) -> bool:
         """Whether it had to be made."""

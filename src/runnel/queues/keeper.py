@@ -14,14 +14,17 @@ Rule 4: what belonged to a topic is taken out when the image proves that the top
 
 from collections.abc import Container, Sequence
 from enum import IntEnum
+from typing import TypeVar
 from uuid import UUID
 
 import msgspec
 
 from runnel.model.calls import Forgotten, KeeperForget, KeeperOpen, KeeperWrite, Kept, Nothing
-from runnel.model.errors import FencedEpoch, NotCoordinator, RunnelError
+from runnel.model.errors import Fatal, FencedEpoch, NotCoordinator, RunnelError
 from runnel.model.ids import Millis, PartitionKey, TopicId
 from runnel.model.step import Record, Reply, Step
+
+S = TypeVar("S")
 
 
 class Key(IntEnum):
@@ -84,14 +87,14 @@ class KeeperShard:
         match msgspec.msgpack.decode(key):
             case [Key.OWNER, str(name)]:
                 owner = self._owners.setdefault(name, _Owner())
-                owner.holder = None if value is None else msgspec.msgpack.decode(value, type=_Holder)
+                owner.holder = None if value is None else _decode(value, _Holder)
                 self._tidy(name, owner)
             case [Key.KEPT, str(name), bytes(kept)]:
                 owner = self._owners.setdefault(name, _Owner())
                 owner.put(kept, value)
                 self._tidy(name, owner)
             case [Key.FORGOTTEN] if value is not None:
-                self._forgotten = msgspec.msgpack.decode(value, type=_Forgotten)
+                self._forgotten = _decode(value, _Forgotten)
 
     def _tidy(self, name: str, owner: _Owner) -> None:
         if owner.holder is None and not owner.records:
@@ -162,6 +165,15 @@ class KeeperShard:
 
 def _key(*parts: object) -> bytes:
     return msgspec.msgpack.encode(parts)
+
+
+def _decode(value: bytes, shape: type[S]) -> S:
+    try:
+        return msgspec.msgpack.decode(value, type=shape)
+    except msgspec.MsgspecError as error:
+        raise Fatal(
+            f"a record of the state of queues can't be read ({error}): it is of a newer Runnel, or damaged"
+        ) from None
 
 
 def _refusal_to_open(request: KeeperOpen, holder: _Holder | None) -> RunnelError | None:

@@ -1,0 +1,203 @@
+"""Queues as they are defined, through any broker."""
+
+import asyncio
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from tests.test_replication import Brokers, cluster_of, create, eventually, run
+
+from runnel.broker.internal import QUEUES
+from runnel.model.calls import (
+    QUEUE_ALTER,
+    QUEUE_CREATE,
+    QUEUE_DELETE,
+    QUEUE_LIST,
+    AlterQueue,
+    CreateQueue,
+    DeleteQueue,
+    KeeperOpen,
+    KeeperWrite,
+    ListedQueue,
+    ListQueues,
+    QueueDefined,
+    QueueDeleted,
+    Verb,
+)
+from runnel.model.errors import (
+    InvalidConfig,
+    InvalidFilter,
+    InvalidTopicName,
+    QueueAlreadyExists,
+    RunnelError,
+    UnknownQueue,
+)
+from runnel.model.ids import BrokerId, PartitionKey
+from runnel.queues.keeper import owner_name
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+
+async def ask(brokers: Brokers, number: int, verb: Verb[Q, A], request: Q) -> A:
+    return await brokers.up[number].broker.calls.ask(BrokerId(number), verb, request)
+
+
+def listed(brokers: Brokers, number: int, name: str) -> dict[str, str]:
+    return dict(brokers.up[number].broker.image.group_settings(name))
+
+
+def test_a_queue_that_is_created_through_any_broker_is_everywhere_at_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path, count=3) as brokers:
+            for number in brokers.up:
+                name = f"q{number}"
+                made = await ask(brokers, number, QUEUE_CREATE, CreateQueue(name, {"lease.ms": "5000"}, 2, 2))
+                assert made == QueueDefined(name, name, True)
+                for other in brokers.up.values():
+                    assert dict(other.broker.image.group_settings(name)) == {"topic": name, "lease.ms": "5000"}
+                    topic = other.broker.image.topic_named(name)
+                    assert [len(partition.replicas) for partition in topic.partitions] == [2, 2]
+            for number in brokers.up:
+                found = (await ask(brokers, number, QUEUE_LIST, ListQueues())).queues
+                assert [each.queue for each in found] == ["q1", "q2", "q3"]
+                [one] = (await ask(brokers, number, QUEUE_LIST, ListQueues("q2"))).queues
+                assert one == ListedQueue("q2", "q2", {"topic": "q2", "lease.ms": "5000"})
+
+    run(main())
+
+
+def test_a_queue_on_a_topic_that_exists_takes_it_as_it_is(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path, count=1) as brokers:
+            await create(brokers, replicas=1, partitions=3)
+            made = await ask(brokers, 1, QUEUE_CREATE, CreateQueue("q", {"topic": "t", "lanes": "3"}))
+            assert made == QueueDefined("q", "t", False)
+            with pytest.raises(InvalidConfig, match="4 lanes needs as many partitions"):
+                await ask(brokers, 1, QUEUE_CREATE, CreateQueue("r", {"topic": "t", "lanes": "4"}))
+            lanes = await ask(brokers, 1, QUEUE_CREATE, CreateQueue("s", {"lanes": "4"}))
+            assert lanes.created_topic
+            assert len(brokers.up[1].broker.image.topic_named("s").partitions) == 4
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("request_", "error", "text"),
+    [
+        (CreateQueue("a b"), InvalidTopicName, "named as a topic"),
+        (CreateQueue("q", {"lease.ms": "soon"}), InvalidConfig, "lease.ms"),
+        (CreateQueue("q", {"colour": "red"}), InvalidConfig, "colour"),
+        (CreateQueue("q", {"filter": "a ="}), InvalidFilter, "expected"),
+        (CreateQueue("q", {"dead.letter.topic": "q"}), InvalidConfig, "deliver them again"),
+        (CreateQueue("q", {"retry.topic": "q"}), InvalidConfig, "retry topic"),
+        (CreateQueue("q", {"topic": QUEUES}), InvalidTopicName, "internal"),
+        (CreateQueue("q", {"lanes": "3"}, 5), InvalidConfig, "3 lanes"),
+        (CreateQueue("taken"), QueueAlreadyExists, "taken"),
+    ],
+)
+def test_what_can_not_be_a_queue_is_refused_and_leaves_nothing_behind(
+    tmp_path: Path, request_: CreateQueue, error: type[RunnelError], text: str
+) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path, count=1) as brokers:
+            await ask(brokers, 1, QUEUE_CREATE, CreateQueue("taken"))
+            with pytest.raises(error, match=text):
+                await ask(brokers, 1, QUEUE_CREATE, request_)
+            assert "q" not in brokers.up[1].broker.image.names
+            assert listed(brokers, 1, "q") == {}
+
+    run(main())
+
+
+def test_trying_out_changes_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path, count=1) as brokers:
+            tried = await ask(brokers, 1, QUEUE_CREATE, CreateQueue("q", validate_only=True))
+            assert tried.created_topic
+            assert "q" not in brokers.up[1].broker.image.names
+            await ask(brokers, 1, QUEUE_CREATE, CreateQueue("q"))
+            await ask(brokers, 1, QUEUE_ALTER, AlterQueue("q", {"lease.ms": "1"}, True))
+            assert listed(brokers, 1, "q") == {"topic": "q"}
+            gone = await ask(brokers, 1, QUEUE_DELETE, DeleteQueue("q", True, True))
+            assert gone == QueueDeleted("q", ["q"])
+            assert listed(brokers, 1, "q") == {"topic": "q"}
+
+    run(main())
+
+
+def test_settings_are_altered_by_our_names_and_by_kafkas(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path, count=2) as brokers:
+            await ask(brokers, 2, QUEUE_CREATE, CreateQueue("q", {"lease.ms": "5000", "attempts.max": "3"}))
+            changes: dict[str, str | None] = {
+                "share.record.lock.duration.ms": "7000", "attempts.max": None, "lanes": "4"
+            }  # fmt: skip
+            await ask(brokers, 2, QUEUE_ALTER, AlterQueue("q", changes))
+            for number in brokers.up:
+                assert listed(brokers, number, "q") == {"topic": "q", "lease.ms": "7000", "lanes": "4"}
+                assert len(brokers.up[number].broker.image.topic_named("q").partitions) == 4
+            with pytest.raises(UnknownQueue):
+                await ask(brokers, 2, QUEUE_ALTER, AlterQueue("r", {"lease.ms": "1"}))
+            with pytest.raises(InvalidConfig, match="makes 'q' a queue"):
+                await ask(brokers, 2, QUEUE_ALTER, AlterQueue("q", {"topic": None}))
+            with pytest.raises(InvalidConfig, match="deliver them again"):
+                await ask(brokers, 2, QUEUE_ALTER, AlterQueue("q", {"dead.letter.topic": "q"}))
+
+    run(main())
+
+
+def test_a_deleted_queue_keeps_nothing_and_leaves_its_topics_unless_asked(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path, count=2) as brokers:
+            await ask(brokers, 1, QUEUE_CREATE, CreateQueue("q"))
+            keepers = brokers.up[1].broker.keepers
+            owner = owner_name("q", PartitionKey(brokers.up[1].broker.image.topic_named("q").id, 0))
+            kept = await keepers.open(KeeperOpen(owner, 5))
+            await keepers.write(KeeperWrite(owner, 5, kept.session, [(b"k", b"v")]))
+            assert await ask(brokers, 2, QUEUE_DELETE, DeleteQueue("q")) == QueueDeleted("q", [])
+            assert (await keepers.open(KeeperOpen(owner, 5))).records == []
+            assert all(listed(brokers, number, "q") == {} for number in brokers.up)
+            assert "q" in brokers.up[2].broker.image.names
+            with pytest.raises(UnknownQueue):
+                await ask(brokers, 1, QUEUE_DELETE, DeleteQueue("q"))
+
+    run(main())
+
+
+def test_topics_go_with_their_queue_but_not_those_that_another_needs(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path, count=2) as brokers:
+            await ask(brokers, 1, QUEUE_CREATE, CreateQueue("q"))
+            await ask(brokers, 1, QUEUE_CREATE, CreateQueue("r", {"topic": "q"}))
+            assert await ask(brokers, 2, QUEUE_DELETE, DeleteQueue("q", True)) == QueueDeleted("q", [])
+            assert await ask(brokers, 2, QUEUE_DELETE, DeleteQueue("r", True)) == QueueDeleted("r", ["q"])
+            await eventually(lambda: all("q" not in server.broker.image.names for server in brokers.up.values()))
+
+    run(main())
+
+
+def test_of_two_who_create_a_queue_at_once_one_does(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path, count=2) as brokers:
+            both = [ask(brokers, number, QUEUE_CREATE, CreateQueue("q")) for number in (1, 2)]
+            results = await asyncio.gather(*both, return_exceptions=True)
+            assert [type(result) for result in results].count(QueueDefined) == 1
+            assert [type(result) for result in results].count(QueueAlreadyExists) == 1
+
+    run(main())
+
+
+def test_a_broker_that_is_not_the_controller_says_so_and_a_dead_one_is_not_waited_for(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path, count=3) as brokers:
+            controller = brokers.up[1].broker.metadata.image.controller.broker
+            dead = next(number for number in brokers.up if number != controller)
+            await brokers.kill(dead)
+            await ask(brokers, controller, QUEUE_CREATE, CreateQueue("q"))
+            other = next(number for number in brokers.up if number != controller)
+            internal = QUEUE_CREATE._replace(name="controller.queue.create")
+            with pytest.raises(RunnelError, match="not the controller"):
+                await ask(brokers, other, internal, CreateQueue("r"))
+
+    run(main())

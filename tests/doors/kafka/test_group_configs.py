@@ -1,0 +1,69 @@
+"""Settings of groups, as Kafka's admin clients set and read them."""
+
+from uuid import uuid4
+
+import pytest
+from tests.client.talk import talk
+
+from runnel.client.cluster import Cluster
+from runnel.testing.process import BrokerProcess
+from runnel.wire.kafka import messages as m
+from runnel.wire.kafka.apis import Api
+from runnel.wire.kafka.error_codes import ErrorCode
+
+GROUP = 32
+Alter, Describe = m.IncrementalAlterConfigsRequest, m.DescribeConfigsRequest
+
+
+def alter(broker: BrokerProcess, name: str, settings: dict[str, str | None]) -> tuple[int, str | None]:
+    """None takes a setting back."""
+    changes = [
+        Alter.AlterableConfig(name=key, config_operation=0 if value is not None else 1, value=value)
+        for key, value in settings.items()
+    ]
+    resource = Alter.AlterConfigsResource(resource_type=GROUP, resource_name=name, configs=changes)
+
+    async def work(cluster: Cluster) -> m.IncrementalAlterConfigsResponse:
+        request = Alter(resources=[resource])
+        return await cluster.ask_any(Api.INCREMENTAL_ALTER_CONFIGS, request, m.IncrementalAlterConfigsResponse)
+
+    [answer] = talk(broker.kafka, work).responses
+    return answer.error_code, answer.error_message
+
+
+def describe(broker: BrokerProcess, name: str, keys: list[str] | None = None) -> dict[str, tuple[str | None, int]]:
+    """The value and the source of each setting."""
+    resource = Describe.DescribeConfigsResource(resource_type=GROUP, resource_name=name, configuration_keys=keys)
+
+    async def work(cluster: Cluster) -> m.DescribeConfigsResponse:
+        return await cluster.ask_any(Api.DESCRIBE_CONFIGS, Describe(resources=[resource]), m.DescribeConfigsResponse)
+
+    [answer] = talk(broker.kafka, work).results
+    assert answer.error_code == 0
+    return {each.name: (each.value, each.config_source) for each in answer.configs}
+
+
+def test_settings_of_a_group_are_set_by_kafkas_names_and_read_by_both(broker: BrokerProcess) -> None:
+    name = f"g/{uuid4()}"
+    assert describe(broker, name)["share.delivery.count.limit"] == ("5", 5)
+    assert alter(broker, name, {"share.delivery.count.limit": "7", "share.auto.offset.reset": "earliest"}) == (0, None)
+    found = describe(broker, name)
+    assert found["share.delivery.count.limit"] == found["attempts.max"] == ("7", 8)
+    assert found["start"] == ("earliest", 8)
+    assert describe(broker, name, ["share.auto.offset.reset"]) == {"share.auto.offset.reset": ("earliest", 8)}
+    assert alter(broker, name, {"attempts.max": None, "start": None}) == (0, None)
+    assert describe(broker, name)["attempts.max"] == ("5", 5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "code"),
+    [
+        ({"share.delivery.count.limit": "often"}, ErrorCode.INVALID_CONFIG),
+        ({"colour": "red"}, ErrorCode.INVALID_CONFIG),
+        ({"filter": "a ="}, ErrorCode.INVALID_CONFIG),
+        ({"topic": "t"}, ErrorCode.INVALID_CONFIG),
+    ],
+)
+def test_what_can_not_be_set_is_refused(broker: BrokerProcess, settings: dict[str, str | None], code: int) -> None:
+    assert alter(broker, str(uuid4()), settings)[0] == code
+    assert alter(broker, "", {"lanes": "2"})[0] == ErrorCode.INVALID_GROUP_ID

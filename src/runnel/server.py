@@ -171,6 +171,9 @@ class Server:
 
     async def stop(self) -> None:
         """Stop in order: let others lead, answer what is under way, close the logs."""
+        if self._http is not None:
+            self._http.stopping()
+        await self.broker.members.stop()  # while there is somebody to take leave of
         await self._metadata.leave(LEAVE_S)
         self._listener.stop_accepting()
         if self._http is not None:

@@ -85,6 +85,10 @@ class InvalidFilter(ClientError):
         self.expected = expected
 
 
+class ReadOnlyTopic(ClientError):
+    """The topic is a view on another one: it has nothing of its own that could be written, cut or moved."""
+
+
 class UnsupportedByRunnel(ClientError):
     """Kafka has it, this broker does not (yet)."""
 
@@ -314,6 +318,14 @@ class OffsetMetadataTooLarge(ClientError): ...
 
 class UnstableOffsetCommit(RetriableError):
     """A transaction that is still open has an offset for this partition: it may be committed yet, or not."""
+
+
+class NoSuchMember(ClientError):
+    """A member of a group that a broker ran: it was closed, it expired, or it ended with its broker."""
+
+
+class TooManyMembers(ClientError):
+    """A broker runs as many members of groups as it may."""
 
 
 # --- queues

@@ -54,14 +54,6 @@ class Stopping(e.RetriableError):
     """The broker is about to stop, or has not begun."""
 
 
-class NoSuchConsumer(e.ClientError):
-    """A consumer over HTTP is forgotten when nobody polls it, and with its broker."""
-
-
-class TooMany(e.ClientError):
-    """There are as many of these as there may be."""
-
-
 class PeerGone(e.RetriableError):
     """Nobody is there to be answered."""
 
@@ -95,8 +87,6 @@ TABLE: dict[type[e.RunnelError], Row] = {
     CrossOrigin: Row(S.FORBIDDEN, "call from a page of this address, or from no page"),
     TooBusy: Row(S.SERVICE_UNAVAILABLE, _AGAIN),
     Stopping: Row(S.SERVICE_UNAVAILABLE, "ask another broker, or this one again soon"),
-    NoSuchConsumer: Row(S.NOT_FOUND, "make a consumer again, and go on from what was committed"),
-    TooMany: Row(S.TOO_MANY_REQUESTS, "end some that nobody uses, or wait until they are forgotten"),
     PeerGone: Row(S.SERVICE_UNAVAILABLE, _AGAIN),
     e.InvalidRequest: Row(S.BAD_REQUEST, _FIX),
     e.UnsupportedVersion: Row(S.BAD_REQUEST, _KAFKA),
@@ -171,6 +161,8 @@ TABLE: dict[type[e.RunnelError], Row] = {
     e.InvalidRegularExpression: Row(S.UNPROCESSABLE_ENTITY, "correct the expression"),
     e.OffsetMetadataTooLarge: Row(S.REQUEST_ENTITY_TOO_LARGE, "send less metadata with the commit"),
     e.UnstableOffsetCommit: Row(S.CONFLICT, _AGAIN),
+    e.NoSuchMember: Row(S.NOT_FOUND, "make a member again: it goes on from what was committed"),
+    e.TooManyMembers: Row(S.TOO_MANY_REQUESTS, "close members that nobody uses, or ask another broker"),
     # queues
     e.UnknownQueue: Row(S.NOT_FOUND, "check the name, or create the queue"),
     e.QueueAlreadyExists: Row(S.CONFLICT, "use the queue that there is, or another name"),

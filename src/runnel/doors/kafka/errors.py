@@ -19,7 +19,7 @@ CODES: dict[type[e.RunnelError], ErrorCode] = {
     e.InvalidReplicaAssignment: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
     e.TopicAlreadyExists: ErrorCode.TOPIC_ALREADY_EXISTS,
     e.PolicyViolation: ErrorCode.POLICY_VIOLATION,
-    e.InvalidFilter: ErrorCode.INVALID_CONFIG,  # settings are the one way by which filters come through this door
+    e.ReadOnlyTopic: ErrorCode.INVALID_TOPIC_EXCEPTION,  # no client tries again on it, and all tell it
     e.InvalidFilter: ErrorCode.INVALID_CONFIG,  # settings are the one way by which filters come through this door
     e.UnsupportedByRunnel: ErrorCode.UNSUPPORTED_VERSION,
     e.UnknownTopic: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -83,6 +83,8 @@ CODES: dict[type[e.RunnelError], ErrorCode] = {
     e.InvalidRegularExpression: ErrorCode.INVALID_REGULAR_EXPRESSION,
     e.OffsetMetadataTooLarge: ErrorCode.OFFSET_METADATA_TOO_LARGE,
     e.UnstableOffsetCommit: ErrorCode.UNSTABLE_OFFSET_COMMIT,
+    e.NoSuchMember: ErrorCode.UNKNOWN_MEMBER_ID,
+    e.TooManyMembers: ErrorCode.GROUP_MAX_SIZE_REACHED,
     # queues
     e.UnknownQueue: ErrorCode.GROUP_ID_NOT_FOUND,
     e.QueueAlreadyExists: ErrorCode.DUPLICATE_RESOURCE,

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from runnel.broker.calls import Calls
+from runnel.broker.fetch import Waits
 from runnel.broker.key_index import KeyIndex, hash_of
 from runnel.broker.mailing import Append, Mailing, NewProducer
 from runnel.broker.messages import Messages
@@ -32,7 +33,7 @@ from runnel.record.records import Record
 from runnel.replica.partition import Partition
 
 INBOX: Final = "inbox"
-PARTITIONS: Final = 8  # of the topic, unless somebody has made it already: brokers that can share the work
+PARTITIONS: Final = 4  # of the topic, unless somebody has made it already: so many brokers can share the work
 FROM: Final = "runnel-from"  # the header with the sender
 FOLDER: Final = "keys"
 FILES_MAX: Final = 256  # runs that are open
@@ -65,6 +66,17 @@ def parse_id(text: str) -> MessageId:
         return MessageId(int(text[:8], 16), int(text[8:12], 16), int(text[12:], 16))
     except ValueError:
         raise InvalidRequest(f"{text[:40]!r} is not the id of a message: use one as it came from /receive") from None
+
+
+class Placing(NamedTuple):
+    """A message on its way to its place."""
+
+    topic: int
+    partition: int
+    offset: "asyncio.Future[int]"
+
+    def id_of(self, offset: int) -> MessageId:
+        return MessageId(self.topic, self.partition, offset)
 
 
 class Mail(NamedTuple):
@@ -100,6 +112,7 @@ class Inbox:
         self._news: dict[PartitionKey, _RemoteNews] = {}
         self._topic: Topic | None = None
         self._ending: set[asyncio.Task[None]] = set()
+        self._all = Waits()
         calls.serve(INBOX_LOOK, self._look)
         calls.serve(INBOX_NEWS, self._tell_news)
 
@@ -114,6 +127,7 @@ class Inbox:
 
     def close(self) -> None:
         """Answer at once who waits."""
+        self._all.end()
         for index in self._indexes.values():
             index.wake_all()
         for news in self._news.values():
@@ -158,24 +172,29 @@ class Inbox:
 
     # --- sending
 
-    def send(self, from_user: str, to_user: str, message: str) -> "Awaitable[MessageId]":
+    async def send(self, from_user: str, to_user: str, message: str) -> MessageId:
         """Keep a message; its id, once it is committed."""
+        placing = self.put(from_user, to_user, message)
+        if placing is None:
+            await self._made()
+            placing = self.put(from_user, to_user, message)
+        if placing is None:
+            raise RequestTimedOut("the topic 'inbox' was deleted meanwhile: nothing of the message was kept")
+        return placing.id_of(await placing.offset)
+
+    def put(self, from_user: str, to_user: str, message: str) -> "Placing | None":
+        """Begin to keep a message; None if the topic is not there yet."""
         user = _user(to_user)
         topic = self._topic
         if topic is None:
-            return self._send_first(from_user, to_user, message)
+            return None
         number = _partition_of(user, len(topic.partitions))
         headers = ((FROM, from_user.encode()),)
-        placed = self._mailing(PartitionKey(topic.id, number)).put(
-            user, message.encode(), headers, self._clock.wall_ms()
-        )
-        return _id_of(topic, number, placed)
+        offset = self._mailing(topic, number).put(user, message.encode(), headers, self._clock.wall_ms())
+        return Placing(_tag(topic), number, offset)
 
-    async def _send_first(self, from_user: str, to_user: str, message: str) -> MessageId:
-        await self._made()
-        return await self.send(from_user, to_user, message)
-
-    def _mailing(self, key: PartitionKey) -> Mailing:
+    def _mailing(self, topic: Topic, number: int) -> Mailing:
+        key = PartitionKey(topic.id, number)
         mailing = self._mailings.get(key)
         if mailing is None:
             mailing = self._mailings[key] = Mailing(key, self._append, self._new_producer)
@@ -193,9 +212,9 @@ class Inbox:
 
     async def receive(
         self, user_id: str, last_message_id: str | None, *, wait_ms: int, messages_max: int, bytes_max: int = MIB,
-        over: "asyncio.Future[None] | None" = None,
+        waits: Waits,
     ) -> list[Mail]:  # fmt: skip
-        """The next messages of a user, in order; waits for one if there is none. `over`: nobody wants it any more."""
+        """The next messages of a user, in order; if there is none, waits for one, but not longer than `waits`."""
         user = _user(user_id)
         topic = await self._made()
         number = _partition_of(user, len(topic.partitions))
@@ -213,10 +232,10 @@ class Inbox:
                 await asyncio.sleep(PAUSE_S)
                 continue
             left_s = end - loop.time()
-            if found.letters or left_s <= 0 or (over is not None and over.done()):
+            if found.letters or left_s <= 0 or waits.over or self._all.over:
                 return [_mail(one, topic, number, user_id) for one in found.letters]
             position = max(position, found.upto)
-            await self._wait(key, hash_of(user), position, left_s, over)
+            await self._wait(key, hash_of(user), position, left_s, waits)
 
     async def _ask(self, look: Look) -> Found:
         leader = self._leader(PartitionKey(TopicId(look.topic_id), look.partition))
@@ -225,9 +244,7 @@ class Inbox:
     def _leader(self, key: PartitionKey) -> BrokerId:
         return self._image().topic_with_id(key.topic_id).partitions[key.number].leader
 
-    async def _wait(
-        self, key: PartitionKey, key_hash: int, position: int, left_s: float, over: "asyncio.Future[None] | None"
-    ) -> None:
+    async def _wait(self, key: PartitionKey, key_hash: int, position: int, left_s: float, waits: Waits) -> None:
         """Until there may be something for this user at or above `position`, or the time is up."""
         index = self._indexes.get(key)
         source: KeyIndex | _RemoteNews
@@ -238,11 +255,17 @@ class Inbox:
         if source.end > position:
             return
         waiter = source.waiter(key_hash)
+        ending = _Ending(waiter)
+        timer = asyncio.get_running_loop().call_later(left_s, ending.end)
+        for those in (waits, self._all):
+            those.begin(ending)
         try:
-            waits = {waiter} if over is None else {waiter, over}
-            await asyncio.wait(waits, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            await waiter
         finally:
+            timer.cancel()
             source.forget(key_hash, waiter)
+            for those in (waits, self._all):
+                those.done(ending)
 
     def _remote(self, key: PartitionKey) -> "_RemoteNews":
         news = self._news.get(key)
@@ -266,9 +289,10 @@ class Inbox:
         position = look.offset
         while True:
             stable = partition.last_stable_offset
-            offsets, upto = await index.find(key_hash, position, look.messages_max)
+            known = index.find_now(key_hash, position, look.messages_max)
+            offsets, upto = known or await index.find(key_hash, position, look.messages_max)
             if offsets or upto >= stable:
-                found = await self._read(partition, offsets, upto, look)
+                found = await self._read(partition, offsets, upto, look) if offsets else Found([], upto)
                 if found.letters or found.upto >= stable:
                     return found
                 position = found.upto  # the hash was another key's
@@ -325,6 +349,19 @@ class Inbox:
             waiter.cancel()
         index.partition.must_lead()
         return Arrived(index.end, index.hashes_since(news.since))
+
+
+class _Ending:
+    """Ends a wait before its time."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: "asyncio.Future[None]") -> None:
+        self._future = future
+
+    def end(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
 
 
 class _RemoteNews:
@@ -411,10 +448,6 @@ def _after(text: str, topic: Topic, number: int) -> int:
 
 def _tag(topic: Topic) -> int:
     return topic.id.int & 0xFFFFFFFF
-
-
-async def _id_of(topic: Topic, number: int, placed: "asyncio.Future[int]") -> MessageId:
-    return MessageId(_tag(topic), number, await placed)
 
 
 def _letter(record: Record) -> Letter:

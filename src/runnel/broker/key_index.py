@@ -11,6 +11,7 @@ Rule 5: whoever waits for a key is woken when a message of it is covered; all ar
 import asyncio
 import itertools
 import logging
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -55,7 +56,11 @@ class Tail:
         self.offsets: dict[int, list[int]] = {}
 
     def find(self, key_hash: int, offset: int, limit: int) -> list[int]:
-        return [one for one in self.offsets.get(key_hash, ()) if one >= offset][:limit]
+        offsets = self.offsets.get(key_hash)
+        if offsets is None or offsets[-1] < offset:
+            return []
+        begin = bisect_left(offsets, offset)
+        return offsets[begin : begin + limit]
 
     def entries(self) -> list[int]:
         """As a run has them."""
@@ -135,6 +140,15 @@ class KeyIndex:
             self._notice()
             if generation == self._generation:
                 return found, found[-1] + 1 if len(found) >= limit else end
+
+    def find_now(self, key_hash: int, offset: int, limit: int) -> tuple[list[int], int] | None:
+        """What `find` would return if the tail has it all, else None: most who ask have seen what is older."""
+        self._notice()
+        tail = self._tail
+        if offset < tail.first:
+            return None
+        found = tail.find(key_hash, offset, limit)
+        return found, found[-1] + 1 if len(found) >= limit else tail.end
 
     def _notice(self) -> None:
         """The log may have changed otherwise than by growing."""

@@ -84,7 +84,7 @@ class _HeadTooLarge(Exception):
     """Raised in the parser's callback to end it."""
 
 
-class _Http(HttpToolsProtocol):
+class Http(HttpToolsProtocol):
     """One connection."""
 
     def __init__(self, listener: "HttpListener") -> None:
@@ -269,11 +269,15 @@ class _State(ServerState):
 class HttpListener:
     """Accepts connections on one address and gives their requests to an ASGI application."""
 
-    def __init__(self, app: App, limits: HttpLimits, on_fatal: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self, app: App, limits: HttpLimits, on_fatal: Callable[[BaseException], None],
+        connection: "Callable[[HttpListener], Http] | None" = None,
+    ) -> None:  # fmt: skip
         self.limits = limits
+        self._connection = connection or Http
         self.state = _State()
         self.config = Config(
-            cast(Any, _Answering(app, on_fatal)), http=_Http, ws=_WebSocket, lifespan="off", interface="asgi3",
+            cast(Any, _Answering(app, on_fatal)), http=Http, ws=_WebSocket, lifespan="off", interface="asgi3",
             log_config=None, access_log=False, proxy_headers=False, server_header=False, date_header=False,
             timeout_keep_alive=cast(int, limits.idle_s), ws_max_size=limits.message_bytes_max,
         )  # fmt: skip
@@ -284,7 +288,9 @@ class HttpListener:
     async def bind(self, host: str, port: int) -> tuple[str, int]:
         """Take the address; returns it with the port that the system chose for port 0."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Http(self), host, port, backlog=1024, start_serving=False)
+        self._server = await loop.create_server(
+            lambda: self._connection(self), host, port, backlog=1024, start_serving=False
+        )
         bound = self._server.sockets[0].getsockname()
         return str(bound[0]), int(bound[1])
 
@@ -313,7 +319,7 @@ class HttpListener:
         """Let requests under way answer within the grace period, then close every connection."""
         self.stop_accepting()
         for connection in list(self.state.connections):
-            connection.stop() if isinstance(connection, _Http) else connection.shutdown()  # 1012: restarts
+            connection.stop() if isinstance(connection, Http) else connection.shutdown()  # 1012: restarts
         self.state.empty.clear()
         if self.state.connections:
             try:
@@ -333,7 +339,7 @@ class HttpListener:
         loop = asyncio.get_running_loop()
         now = loop.time()
         for connection in list(self.state.connections):
-            if isinstance(connection, _Http) and connection.stalled(now):
+            if isinstance(connection, Http) and connection.stalled(now):
                 logger.warning("closed an HTTP connection: it stalled for %.0f s", now - connection.active_at)
                 connection.transport.abort()
         self._sweeper = loop.call_later(self.limits.sweep_s, self._sweep)

@@ -364,8 +364,14 @@ def _encode(records: Sequence[Record], base_offset: int, base_time: int) -> list
 
 
 def _put_headers(parts: list[bytes], headers: Headers) -> None:
+    small, bound = _VARINT, _VARINTS
     parts.append(varint(len(headers)))
     for name, value in headers:
         raw = name.encode()
-        parts += (varint(len(raw)), raw)
-        parts += (b"\x01",) if value is None else (varint(len(value)), value)
+        size = len(raw)
+        parts += (small[size] if size < bound else varint(size), raw)
+        if value is None:
+            parts.append(b"\x01")
+        else:
+            size = len(value)
+            parts += (small[size] if size < bound else varint(size), value)

@@ -1,19 +1,22 @@
 """Messages between users: send, and receive in order."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
+import msgspec
 from msgspec import Meta
 
-from runnel.broker.inbox import USER_BYTES_MAX, WAIT_MS_MAX, Mail
+from runnel.broker.inbox import USER_BYTES_MAX, WAIT_MS_MAX, Inbox, Mail, MessageId
 from runnel.doors.http.call import Call
-from runnel.doors.http.operation import Struct, View, operation
+from runnel.doors.http.operation import Struct, View, decoded, operation
+from runnel.doors.http.problems import PROBLEM_JSON, headers_of, problem_of
+from runnel.model.errors import RunnelError
+from runnel.net.hot import Content, Failed, Hot
 
 MESSAGES_MAX: Final = 1_000
 SENT: Final = "sent"
+IDEMPOTENCY_KEY: Final = b"idempotency-key"
 
 User = Annotated[str, Meta(min_length=1, max_length=USER_BYTES_MAX)]
 
@@ -76,30 +79,37 @@ async def receive(
 
         GET /receive?user_id=bob&wait_ms=1000
     """
-    with _gone(call, wait_ms) as over:
+    with call.waits() as waits:
         found = await call.broker.inbox.receive(
-            user_id, last_message_id, wait_ms=wait_ms, messages_max=limit, over=over
+            user_id, last_message_id, wait_ms=wait_ms, messages_max=limit, waits=waits
         )
     return Messages(messages=[_received(mail) for mail in found])
 
 
-@contextmanager
-def _gone(call: Call, wait_ms: int) -> "Iterator[asyncio.Future[None] | None]":
-    """A future that ends with the client, for who waits."""
-    if not wait_ms:
-        yield None
-        return
-    over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+# --- the same without task and application: see net/hot.py
+def hot_send(inbox: Inbox) -> Hot:
+    """POST /send."""
+    decode = msgspec.json.Decoder(Message).decode
 
-    def end() -> None:
-        if not over.done():
-            over.set_result(None)
+    def begin(body: bytes) -> "tuple[asyncio.Future[Any], Content]":
+        message = decoded(decode, body)
+        parts = message.from_user, message.to_user, message.message
+        placing = inbox.put(*parts)
+        if placing is None:
+            return asyncio.get_running_loop().create_task(inbox.send(*parts)), _content
+        return placing.offset, lambda offset: _content(placing.id_of(offset))
 
-    call.peer.when_over(end)
-    try:
-        yield over
-    finally:
-        call.peer.forget(end)
+    return Hot(begin, _failed, leaves=(IDEMPOTENCY_KEY,))
+
+
+def _content(place: MessageId) -> bytes:
+    return b'{"status":"%b","message_id":"%b"}' % (SENT.encode(), str(place).encode())
+
+
+def _failed(error: RunnelError) -> Failed:
+    problem = problem_of(error)
+    headers = [(b"content-type", PROBLEM_JSON), *headers_of(error, problem.status)]
+    return Failed(problem.status, headers, msgspec.json.encode(problem))
 
 
 def _received(mail: Mail) -> Received:

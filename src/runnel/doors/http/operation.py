@@ -31,6 +31,7 @@ QUERY_FIELDS_MAX: Final = 100
 SOCKET: Final = "SOCKET"  # the method of operations that speak WebSocket
 
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
+T = TypeVar("T")
 
 
 class Struct(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -159,14 +160,17 @@ class Operation:
             raise InvalidInput(f"the parameters are not allowed: {_plain(error)}") from None
 
     def _body(self, body: bytes) -> Any:
-        if self.decode is None:
-            return body
-        try:
-            return self.decode(body)
-        except msgspec.ValidationError as error:
-            raise InvalidInput(f"the body is not allowed: {_plain(error)}") from None
-        except msgspec.DecodeError as error:
-            raise MalformedBody(f"the body is not JSON: {error}") from None
+        return body if self.decode is None else decoded(self.decode, body)
+
+
+def decoded(decode: Callable[[bytes], T], body: bytes) -> T:
+    """A body; raises what is wrong with it."""
+    try:
+        return decode(body)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"the body is not allowed: {_plain(error)}") from None
+    except msgspec.DecodeError as error:
+        raise MalformedBody(f"the body is not JSON: {error}") from None
 
 
 class _Nothing(msgspec.Struct, forbid_unknown_fields=True):

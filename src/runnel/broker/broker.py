@@ -46,10 +46,13 @@ from runnel.broker.schedule import Schedule
 from runnel.broker.seen import WAIT_MS, Seen
 from runnel.broker.sending import Sending
 from runnel.broker.share_groups import ShareGroups
+from runnel.broker.share_offsets import ShareOffsets
+from runnel.broker.share_places import SharePlaces
 from runnel.broker.sharing import Sharing
 from runnel.broker.sources import Sources
 from runnel.broker.throttle import Throttle
 from runnel.broker.transactions import Transactions
+from runnel.broker.views import Views, filter_problem
 from runnel.broker.watchdog import Watchdog
 from runnel.cluster.config_rules import ConfigChange
 from runnel.cluster.controller import Resource
@@ -112,6 +115,7 @@ class Broker:
             self.id, lambda: metadata.epoch, self._peers, _replication_of(config), throttle, rng, on_fatal
         )
         self._fetching = Fetching(config.fetch_bytes_max, self._near)
+        self.views = Views(self.partitions, disk)
         producing = Producing(clock, self.gate)
         self.produce = producing.produce
         self.forward_produce = Routing(self.partitions, producing, self._peers, self._newest, rng).produce
@@ -174,6 +178,10 @@ class Broker:
         self.deliveries = Deliveries(self.partitions, self.keepers, messages, exits, clock, rng, sources)
         self.sharing = Sharing(self.deliveries, sources.config)
         self.share_groups = ShareGroups(self.groups, sources.config)
+        self.share_places = SharePlaces(self.deliveries, self.calls)
+        self.share_offsets = ShareOffsets(
+            self.share_groups, self.groups, self.keepers, self.calls, self._newest, sources.defined
+        )
         self.queues = Queues(
             self.id, self.deliveries, sources, self.sending, self.calls, messages, self._newest,
             lambda: Life(self.id, self.metadata.epoch), rng,
@@ -185,6 +193,7 @@ class Broker:
     async def start(self) -> None:
         """Open everything that is placed here, and begin to follow the image."""
         self._seen.image = image = self.metadata.image
+        self.views.start(image)
         self._watchdog.start()
         self.metadata.subscribe(self.departed.follow)
         self.metadata.subscribe(self._changed)
@@ -273,6 +282,7 @@ class Broker:
         while self._changes:
             change = self._changes.popleft()
             changed = await self.partitions.follow(change)
+            self.views.follow(change)
             self._seen.image = change.after
             self._peers.follow(self._newest())
             self._place(changed)
@@ -329,7 +339,8 @@ class Broker:
 
     def partition_key(self, topic: str | TopicId, number: int) -> PartitionKey:
         """The partition's lasting name, if there is such a partition."""
-        found = self.image.topic_named(topic) if isinstance(topic, str) else self.image.topic_with_id(topic)
+        image = self.image
+        found = image.shown(image.topic_named(topic) if isinstance(topic, str) else image.topic_with_id(topic))
         if not 0 <= number < len(found.partitions):
             raise UnknownTopic(f"topic {found.name!r} has partitions 0 to {len(found.partitions) - 1}, not {number}")
         return PartitionKey(found.id, number)
@@ -340,7 +351,7 @@ class Broker:
         """For each topic: what it became, or why not. It is open for clients when this returns."""
         return await self._change_topics(
             specs,
-            lambda spec: self._internal(spec.name),
+            lambda spec: self._internal(spec.name) or filter_problem(spec.config),
             lambda some: self.metadata.create_topics(some, validate_only=validate_only),
             None if validate_only else timeout_ms,
         )

@@ -55,6 +55,9 @@ SERVED: dict[Api, tuple[int, int]] = {
     Api.SHARE_GROUP_DESCRIBE: (1, 1),
     Api.SHARE_FETCH: (1, 2),
     Api.SHARE_ACKNOWLEDGE: (1, 2),
+    Api.DESCRIBE_SHARE_GROUP_OFFSETS: (0, 1),
+    Api.ALTER_SHARE_GROUP_OFFSETS: (0, 0),
+    Api.DELETE_SHARE_GROUP_OFFSETS: (0, 0),
     Api.RUNNEL_CALL: (0, 0),
 }
 

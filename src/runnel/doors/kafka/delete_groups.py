@@ -13,7 +13,7 @@ async def delete_groups(request: m.DeleteGroupsRequest, call: Call) -> m.DeleteG
 
 async def _delete(group_id: str, call: Call) -> m.DeleteGroupsResponse.DeletableGroupResult:
     try:
-        await call.broker.groups.delete(group_id)
+        await call.broker.share_offsets.delete_group(group_id)
     except RunnelError as error:
         return m.DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=code_of(error))
     return m.DeleteGroupsResponse.DeletableGroupResult(group_id=group_id)

@@ -10,6 +10,7 @@ from runnel.doors.kafka.add_offsets_to_txn import add_offsets_to_txn
 from runnel.doors.kafka.add_partitions_to_txn import add_partitions_to_txn
 from runnel.doors.kafka.alter_partition import alter_partition
 from runnel.doors.kafka.alter_partition_reassignments import alter_partition_reassignments
+from runnel.doors.kafka.alter_share_group_offsets import alter_share_group_offsets
 from runnel.doors.kafka.api_versions import SERVED
 from runnel.doors.kafka.call import Answer, Call, Following
 from runnel.doors.kafka.consumer_group_describe import consumer_group_describe
@@ -18,12 +19,14 @@ from runnel.doors.kafka.create_partitions import create_partitions
 from runnel.doors.kafka.create_topics import create_topics
 from runnel.doors.kafka.delete_groups import delete_groups
 from runnel.doors.kafka.delete_records import delete_records
+from runnel.doors.kafka.delete_share_group_offsets import delete_share_group_offsets
 from runnel.doors.kafka.delete_topics import delete_topics
 from runnel.doors.kafka.describe_cluster import describe_cluster
 from runnel.doors.kafka.describe_configs import describe_configs
 from runnel.doors.kafka.describe_groups import describe_groups
 from runnel.doors.kafka.describe_log_dirs import describe_log_dirs
 from runnel.doors.kafka.describe_producers import describe_producers
+from runnel.doors.kafka.describe_share_group_offsets import describe_share_group_offsets
 from runnel.doors.kafka.describe_topic_partitions import describe_topic_partitions
 from runnel.doors.kafka.describe_transactions import describe_transactions
 from runnel.doors.kafka.elect_leaders import elect_leaders
@@ -120,6 +123,9 @@ ANSWERS: dict[Api, Answer] = {
     Api.SHARE_GROUP_DESCRIBE: share_group_describe,
     Api.SHARE_FETCH: share_fetch,
     Api.SHARE_ACKNOWLEDGE: share_acknowledge,
+    Api.DESCRIBE_SHARE_GROUP_OFFSETS: describe_share_group_offsets,
+    Api.ALTER_SHARE_GROUP_OFFSETS: alter_share_group_offsets,
+    Api.DELETE_SHARE_GROUP_OFFSETS: delete_share_group_offsets,
     Api.RUNNEL_CALL: runnel_call,
 }
 HANDLERS: dict[int, Handler] = {

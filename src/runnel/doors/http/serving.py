@@ -5,8 +5,10 @@ from collections.abc import Callable
 from runnel.broker.broker import Broker
 from runnel.doors.http.app import HttpApp
 from runnel.doors.http.door import HttpDoor
+from runnel.doors.http.inbox import hot_send
 from runnel.doors.http.resources import operations
 from runnel.model.seams import Clock, Rng
+from runnel.net.hot import HotHttp
 from runnel.net.http import HttpLimits, HttpListener
 
 
@@ -17,7 +19,8 @@ class HttpDoorway:
         self.door = HttpDoor(broker, clock, rng)
         config = broker.config
         limits = HttpLimits(connections_max=config.connections_max, idle_s=config.idle_ms / 1000)
-        self._listener = HttpListener(HttpApp(self.door, operations()), limits, on_fatal)
+        app, hot = HttpApp(self.door, operations()), {b"/send": hot_send(broker.inbox)}
+        self._listener = HttpListener(app, limits, on_fatal, lambda listener: HotHttp(listener, hot))
         self.door.listener = self._listener
 
     async def bind(self, host: str, port: int) -> tuple[str, int]:
@@ -26,10 +29,13 @@ class HttpDoorway:
     async def accept(self) -> None:
         await self._listener.accept()
 
+    def stopping(self) -> None:
+        """Say so to whoever asks whether the broker is ready."""
+        self.door.stopping = True
+
     def stop_accepting(self) -> None:
         self.door.stopping = True
         self._listener.stop_accepting()
 
     async def stop(self, grace_s: float) -> None:
         await self._listener.stop(grace_s)
-        await self.door.close()

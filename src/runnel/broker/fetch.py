@@ -9,6 +9,8 @@ Rule 4: who can read from followers reads below the follower's own high watermar
         only if that is in sync and has what it asks for (KIP-392).
 Rule 5: who asks for committed messages alone reads below the last stable offset, and is told which transactions in
         what it gets were aborted: their records are there, and are for the reader to leave out.
+Rule 6: who reads through a lens (a view) may be shown nothing of much: it is answered when it can go on, and when it
+        is known that there is nothing more.
 """
 
 import asyncio
@@ -22,6 +24,31 @@ from runnel.record.batch import next_offset
 from runnel.replica.partition import Partition
 
 WAIT_MS_MAX = 300_000  # a client that asks to wait longer is answered empty, and asks again
+LOOK_S = 0.25  # how long one request looks through lenses for what is to be seen
+
+
+class Look(NamedTuple):
+    """What a lens is asked for."""
+
+    partition: Partition
+    offset: Offset
+    bytes_max: int
+    committed_only: bool
+    first: bool  # what comes first may be larger than asked
+
+
+class Shown(NamedTuple):
+    """What is seen through a lens."""
+
+    records: bytes
+    end: Offset | None  # nothing more is to be seen from there on, as far as can be read; None: nobody looked
+    goes_on: bool  # there is more to look at, at once
+
+
+class Lens(Protocol):
+    """Shows some of the messages of a partition."""
+
+    async def read(self, asked: Look, until_s: float) -> Shown: ...
 
 
 class Read(NamedTuple):
@@ -35,6 +62,7 @@ class Read(NamedTuple):
     leader_only: bool = False  # the reader does not know that followers can be read
     rack: str = ""  # where the reader is
     committed_only: bool = False  # nothing of transactions that are open
+    lens: Lens | None = None
 
 
 class Divergence(NamedTuple):
@@ -55,6 +83,8 @@ class ReadResult(NamedTuple):
     error: RunnelError | None = None
     divergence: Divergence | None = None
     read_from: BrokerId | None = None  # the replica to read from instead
+    shown_end: Offset | None = None  # through a lens: the end that the reader is told instead of both others
+    goes_on: bool = False  # there is more at once
 
 
 NOTHING = ReadResult(b"", NO_OFFSET, NO_OFFSET, NO_OFFSET)
@@ -123,7 +153,7 @@ class Fetching:
         while True:
             results = await self._read_all(reads, bytes_max)
             missing = bytes_min - sum(len(result.records) for result in results)
-            if missing <= 0 or not reads or any(r.error or r.divergence or r.read_from is not None for r in results):
+            if missing <= 0 or not reads or any(_is_final(result) for result in results):
                 return results
             if self._all.over or waits.over:
                 return results
@@ -140,8 +170,9 @@ class Fetching:
     async def _read_all(self, reads: Sequence[Read], bytes_max: int) -> list[ReadResult]:
         results = []
         left = bytes_max
+        until_s = asyncio.get_running_loop().time() + LOOK_S
         for read in reads:
-            result = await self._read_one(read, left, first=left == bytes_max)
+            result = await self._read_one(read, left, until_s, first=left == bytes_max)
             left -= len(result.records)
             results.append(result)
         return results
@@ -167,7 +198,7 @@ class Fetching:
             for partition, _ in partitions:
                 partition.unwatch(growth)
 
-    async def _read_one(self, read: Read, bytes_left: int, *, first: bool) -> ReadResult:
+    async def _read_one(self, read: Read, bytes_left: int, until_s: float, *, first: bool) -> ReadResult:
         partition = read.partition
         if isinstance(partition, RunnelError):
             return NOTHING._replace(error=partition)
@@ -180,6 +211,9 @@ class Fetching:
             limit = min(read.bytes_max, bytes_left)
             if limit <= 0 and not first:
                 return _result(partition)
+            if read.lens is not None:
+                look = Look(partition, read.offset, limit, read.committed_only, first)
+                return _seen(partition, read, await read.lens.read(look, until_s))
             aborted = None
             if read.committed_only:
                 records, aborted = await read_committed(partition, read.offset, limit)
@@ -238,6 +272,17 @@ def _result(
 ) -> ReadResult:
     start, stable = partition.log.start_offset, partition.last_stable_offset
     return ReadResult(records, partition.high_watermark, start, stable, aborted)
+
+
+def _seen(partition: Partition, read: Read, shown: Shown) -> ReadResult:
+    """A lens leaves out what was aborted."""
+    result = _result(partition, shown.records, () if read.committed_only else None)
+    return result._replace(shown_end=shown.end, goes_on=shown.goes_on)
+
+
+def _is_final(result: ReadResult) -> bool:
+    """Whether it is to be told at once."""
+    return bool(result.error or result.divergence or result.goes_on) or result.read_from is not None
 
 
 def check_epoch(partition: Partition, epoch: Epoch) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 
 from runnel.cluster.image import Image
 from runnel.cluster.topic_rules import NewTopic
+from runnel.model.errors import UnknownTopic
 from runnel.model.ids import TopicId
 from runnel.model.limits import MIB
 from runnel.model.topic_config import DAY_MS
@@ -58,4 +59,9 @@ class ImageTopics:
 
     def partition_count(self, topic_id: TopicId) -> int:
         topic = self._image.topics.get(topic_id)
-        return 0 if topic is None else len(topic.partitions)
+        if topic is None:
+            return 0
+        try:
+            return len(self._image.shown(topic).partitions)
+        except UnknownTopic:  # the source of a view was deleted
+            return 0

@@ -15,11 +15,19 @@ from uuid import UUID
 
 from runnel.broker.turns import by_turns, side_by_side
 from runnel.cluster.config_rules import topic_config
-from runnel.cluster.image import GROUP, Change, Image, Topic
+from runnel.cluster.image import GROUP, VIEW_OF, Change, Image, Topic
 from runnel.cluster.image import Partition as PartitionImage
 from runnel.log.checkpoint import sync_dir
 from runnel.log.files import Files
-from runnel.model.errors import Corruption, LeaderNotAvailable, NotLeader, RunnelError, StorageFailed, UnknownTopic
+from runnel.model.errors import (
+    Corruption,
+    LeaderNotAvailable,
+    NotLeader,
+    ReadOnlyTopic,
+    RunnelError,
+    StorageFailed,
+    UnknownTopic,
+)
 from runnel.model.ids import BrokerId, PartitionKey, TopicId
 from runnel.model.seams import Clock, Disk
 from runnel.model.topic_config import TopicConfig
@@ -154,6 +162,9 @@ class Partitions:
         return topic_config(self._image, topic, self._me, self._defaults)
 
     def _why_not(self, topic: Topic, number: int) -> RunnelError:
+        if topic.is_view:
+            source = topic.config[VIEW_OF]
+            return ReadOnlyTopic(f"topic {topic.name!r} is a view of {source!r}: use that topic for all but reading")
         if not 0 <= number < len(topic.partitions):
             return UnknownTopic(f"topic {topic.name!r} has partitions 0 to {len(topic.partitions) - 1}, not {number}")
         key = PartitionKey(topic.id, number)

@@ -10,13 +10,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
+from msgspec.structs import replace
+
 from runnel.broker.calls import Calls
 from runnel.broker.fetch import Read as FetchRead
 from runnel.broker.fetch import ReadResult, Waits
 from runnel.broker.messages import Messages, size_of
 from runnel.broker.partitions import Partitions
 from runnel.broker.routing import ELSEWHERE, PAUSE_MS
-from runnel.cluster.image import Image
+from runnel.cluster.image import VIEW_FILTER, Image
 from runnel.model.calls import Read
 from runnel.model.errors import NotLeader, OffsetNotAvailable, RetriableError
 from runnel.model.ids import Offset, PartitionKey, TopicId
@@ -59,6 +61,7 @@ class PartitionReading:
     async def read(self, asked: ReadPartition, waits: Waits) -> Reading:
         """Messages of a partition, wherever it is led; waits for the first no longer than asked, nor than `waits`."""
         await asyncio.sleep(0)  # a request that was answered at once until now goes on in a task: timeouts need one
+        asked = self._through_view(asked)
         loop = asyncio.get_running_loop()
         end = loop.time() + ANSWER_MS / 1000
         while True:
@@ -66,6 +69,16 @@ class PartitionReading:
                 return await self._try(asked, waits)
             except ELSEWHERE as error:
                 await self._pause(end, error)
+
+    def _through_view(self, asked: ReadPartition) -> ReadPartition:
+        """A view is its source with one filter more."""
+        image = self._image()
+        view = image.topics.get(TopicId(asked.topic_id))
+        if view is None or not view.is_view:
+            return asked
+        chosen = view.config[VIEW_FILTER]
+        both = f"({chosen}) AND ({asked.filter})" if asked.filter else chosen
+        return replace(asked, topic_id=image.source_of(view).id, filter=both)
 
     async def _try(self, asked: ReadPartition, waits: Waits) -> Reading:
         key = PartitionKey(TopicId(asked.topic_id), asked.partition)

@@ -10,33 +10,38 @@ Rule 4: one message's error costs the others nothing.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from runnel.broker.calls import Calls, failure_of
 from runnel.broker.mailing import Append, Mailing, NewProducer
 from runnel.broker.once import Once
 from runnel.broker.produce import ACKS_ALL
+from runnel.broker.schedule import Schedule
 from runnel.client.partitioner import partition_of_key
-from runnel.cluster.image import Image, Topic
+from runnel.cluster.image import VIEW_OF, Image, Topic
 from runnel.model.calls import MESSAGE_SEND, Outgoing, Placed, SendTo
 from runnel.model.calls import Sent as SentAll
-from runnel.model.errors import InvalidAcks, InvalidPartitions, InvalidTopicName, RequestTimedOut, RunnelError
+from runnel.model.errors import (
+    InvalidAcks,
+    InvalidPartitions,
+    InvalidTopicName,
+    ReadOnlyTopic,
+    RequestTimedOut,
+    RunnelError,
+)
 from runnel.model.ids import PartitionKey
-from runnel.model.once import OnceMessage
+from runnel.model.once import WINDOW, OnceMessage
+from runnel.model.schedule import Parked
 from runnel.model.seams import Clock, Rng
 from runnel.record.records import Record, encode
 
 TIMEOUT_MS: Final = 30_000
+NOT_YET: Final = -1  # the offset of a message that waits for its time
+ID_BYTES: Final = 16
 MAILINGS_MAX: Final = 2_000  # partitions whose producer is remembered
 
 Sent: TypeAlias = Placed | RunnelError
 Way: TypeAlias = Callable[[Topic, int, Sequence[Outgoing], int, int], Awaitable[Sequence[Sent]]]
-
-
-class Parking(Protocol):
-    """Where messages wait until they are due."""
-
-    async def park(self, topic: Topic, partition: int, messages: Sequence[Outgoing]) -> Sequence[Sent]: ...
 
 
 class Sending:
@@ -45,7 +50,7 @@ class Sending:
     def __init__(
         self, image: Callable[[], Image], is_internal: Callable[[str], bool], *,
         append: Append, new_producer: NewProducer, make_topics: Callable[[Sequence[str]], Awaitable[None]],
-        once: Once, calls: Calls, clock: Clock, rng: Rng,
+        once: Once, schedule: Schedule, calls: Calls, clock: Clock, rng: Rng,
     ) -> None:  # fmt: skip
         self._image = image
         self._is_internal = is_internal
@@ -53,10 +58,10 @@ class Sending:
         self._new_producer = new_producer
         self._make_topics = make_topics
         self._once = once
+        self._schedule = schedule
         self._clock = clock
         self._rng = rng
         self._mailings: dict[PartitionKey, Mailing] = {}
-        self.parking: Parking | None = None
         calls.serve(MESSAGE_SEND, self._serve)
 
     def close(self) -> None:
@@ -110,7 +115,10 @@ class Sending:
             raise InvalidTopicName(f"topic {name!r} is internal: only the broker itself writes it")
         if name not in self._image().names:
             await self._make_topics([name])
-        return self._image().topic_named(name)
+        found = self._image().topic_named(name)
+        if found.is_view:
+            raise ReadOnlyTopic(f"topic {name!r} is a view of {found.config[VIEW_OF]!r}: send to that topic")
+        return found
 
     # --- the ways that a message can go
 
@@ -126,9 +134,17 @@ class Sending:
     async def _park(
         self, topic: Topic, partition: int, messages: Sequence[Outgoing], acks: int, timeout_ms: int
     ) -> Sequence[Sent]:
-        if self.parking is None:
-            raise RequestTimedOut("nothing is scheduled here yet: try again")
-        return await self.parking.park(topic, partition, messages)
+        parked = [self._parked(message) for message in messages]
+        await self._schedule.park(topic.id, partition, parked, timeout_ms=timeout_ms)
+        return [Placed(topic.name, partition, NOT_YET, scheduled_id=one.id) for one in parked]
+
+    def _parked(self, message: Outgoing) -> Parked:
+        """Under the message's own name, which a second one of that name finds, or under one that nobody else has."""
+        assert message.deliver_at_ms is not None
+        name, body = message.message_id, (message.key, message.value, list(message.headers))
+        if name is not None:
+            return Parked(name, message.deliver_at_ms, *body, floor=WINDOW)
+        return Parked(self._rng.token(ID_BYTES).hex(), message.deliver_at_ms, *body)
 
     async def _name(
         self, topic: Topic, partition: int, messages: Sequence[Outgoing], acks: int, timeout_ms: int

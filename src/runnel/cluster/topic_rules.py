@@ -4,14 +4,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from runnel.cluster.image import NO_LEADER, Broker, Image, Partition
+from runnel.cluster.image import NO_LEADER, VIEW_FILTER, VIEW_OF, VIEW_OF_ID, Broker, Image, Partition
 from runnel.cluster.placement import Replicas, place
 from runnel.model.errors import (
+    InvalidConfig,
     InvalidPartitions,
     InvalidReplicaAssignment,
     InvalidReplicationFactor,
     InvalidRequest,
     InvalidTopicName,
+    ReadOnlyTopic,
     TopicAlreadyExists,
 )
 from runnel.model.ids import BrokerId, Epoch
@@ -62,6 +64,37 @@ def check_name(image: Image, name: str) -> None:
     other = image.collision(name)
     if other is not None:
         raise InvalidTopicName(f"topic name {name!r} collides with topic {other!r}: '.' and '_' count as the same")
+
+
+def view_config(image: Image, spec: NewTopic) -> dict[str, str]:
+    """The settings of a new view, which names its source for ever; refuses what a view can't be."""
+    unfit = sorted(spec.config.keys() - {VIEW_OF, VIEW_FILTER})
+    if unfit:
+        raise InvalidConfig(f"view {spec.name!r} has no data that {', '.join(unfit)} could be about: leave it out")
+    if VIEW_FILTER not in spec.config:
+        raise InvalidConfig(f"view {spec.name!r} needs {VIEW_FILTER}: a condition, or TRUE for all messages")
+    source = image.topic(spec.config[VIEW_OF])
+    if source is None or source.is_view:
+        why = "does not exist" if source is None else "is a view itself: name its source"
+        raise InvalidConfig(f"view {spec.name!r} can't be made: topic {spec.config[VIEW_OF]!r} {why}")
+    if spec.partitions not in (USE_DEFAULT, len(source.partitions)) or spec.assignment is not None:
+        raise InvalidPartitions(
+            f"view {spec.name!r} has the {len(source.partitions)} partitions of its source: do not ask for others"
+        )
+    return {**spec.config, VIEW_OF_ID: str(source.id)}
+
+
+def check_view_settings(name: str, was: Mapping[str, str], values: Mapping[str, str]) -> None:
+    """Refuse what would make a topic a view, a view a topic, or a view one of another topic."""
+    if any(was.get(setting) != values.get(setting) for setting in (VIEW_OF, VIEW_OF_ID)):
+        raise InvalidConfig(f"topic {name!r}: what it is a view of is said once, when it is made; make another one")
+    if VIEW_OF not in values:
+        if VIEW_FILTER in values:
+            raise InvalidConfig(f"topic {name!r} is no view: it can't have {VIEW_FILTER}")
+        return
+    unfit = sorted(values.keys() - {VIEW_OF, VIEW_OF_ID, VIEW_FILTER})
+    if unfit or VIEW_FILTER not in values:
+        raise InvalidConfig(f"view {name!r} can have another {VIEW_FILTER}, and no other setting")
 
 
 def replicas_of(image: Image, spec: NewTopic, defaults: Defaults, rng: Rng) -> list[Replicas]:
@@ -116,7 +149,10 @@ def checked(image: Image, name: str, assignment: Iterable[Sequence[BrokerId]]) -
 
 def more_replicas(image: Image, spec: NewPartitions, rng: Rng) -> list[Replicas]:
     """Where additional partitions go; they have as many replicas as the topic's first partition."""
-    present = image.topic_named(spec.name).partitions
+    topic = image.topic_named(spec.name)
+    if topic.is_view:
+        raise ReadOnlyTopic(f"topic {spec.name!r} is a view: it gets more partitions when its source does")
+    present = topic.partitions
     added = spec.total - len(present)
     if added < 1:
         raise InvalidPartitions(

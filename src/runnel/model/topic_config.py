@@ -80,6 +80,10 @@ def _bool(name: str, default: bool, doc: str) -> Any:
     return _setting(name, "boolean", default, truth, "true or false", doc)
 
 
+def _text(name: str, doc: str) -> Any:
+    return _setting(name, "string", "", str, "a text", doc)
+
+
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
     """The effective settings of one topic."""
@@ -145,10 +149,18 @@ class TopicConfig:
     unclean_leader_election_enable: bool = _bool(
         "unclean.leader.election.enable", False, "let a replica lead that may lack acknowledged messages"
     )
+    view_filter: str = _text("view.filter", "a condition: which messages of the source the view shows")
+    view_of: str = _text("view.of", "makes the topic a view: it shows messages of this other topic, and has none")
+    view_of_id: str = _text("view.of.id", "the id of that other topic; Runnel sets it, nobody else can")
 
     @property
     def compacted(self) -> bool:
         return "compact" in self.cleanup_policy
+
+    @property
+    def looks_inside(self) -> bool:
+        """Whether the records of a batch may have to be taken out of it before it is appended."""
+        return self.delay_enable or self.dedup_window_ms > 0
 
     @property
     def deletes(self) -> bool:

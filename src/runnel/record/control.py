@@ -27,11 +27,15 @@ class Marker(NamedTuple):
     coordinator_epoch: int
 
 
+def control_key(kind: int) -> bytes:
+    return _KEY.pack(0, kind)
+
+
 def marker(
     producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int, timestamp_ms: int
 ) -> bytearray:  # fmt: skip
     """The batch that ends the transaction of a producer, to be appended as any other."""
-    key, value = _KEY.pack(0, COMMIT if commit else ABORT), _VALUE.pack(0, coordinator_epoch)
+    key, value = control_key(COMMIT if commit else ABORT), _VALUE.pack(0, coordinator_epoch)
     return bytearray(
         records.encode(
             [Record(0, timestamp_ms, key, value)], producer_id=producer_id, producer_epoch=epoch, base_sequence=-1,

@@ -1,0 +1,97 @@
+"""What a filter leaves of batches, for readers of the Kafka protocol.
+
+Rule 1: records are taken out as compaction would: the rest keeps its offsets, and a batch of which everything passes,
+        its bytes. Control batches go: they mean something only beside the records that they end.
+Rule 2: a batch whose records can't be read is passed on as it is: who reads the source would get it too.
+Rule 3: much work is done in turns, so that others have theirs; a batch too large for a turn, off the loop.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from runnel.client.isolation import Aborted
+from runnel.log.log import AbortedTransaction
+from runnel.model.errors import InvalidRecord
+from runnel.model.limits import KIB
+from runnel.model.seams import Disk
+from runnel.record import records
+from runnel.record.batch import BatchHeader, headers
+from runnel.record.compression import Compression
+from runnel.record.control import COMMIT, control_key
+from runnel.record.records import Record
+from runnel.route.filter import Filter
+from runnel.route.message import view_of
+
+TURN_RECORDS: Final = 1_000  # looked at in one go, about 3 ms
+LARGE_BYTES: Final = 256 * KIB  # of a compressed batch, or
+LARGE_RECORDS: Final = 5_000
+NO_TIMESTAMP: Final = -1
+
+
+class Left(NamedTuple):
+    """What is left of a batch, and the offset behind it."""
+
+    data: bytes
+    end: int
+
+
+class Thinning:
+    """Takes out what does not pass, for one partition."""
+
+    def __init__(self, chosen: Filter, topic: str, number: int, disk: Disk) -> None:
+        self._passes = chosen.passes
+        self._topic = topic
+        self._number = number
+        self._disk = disk
+
+    async def thin(self, data: bytes | memoryview, aborted: Sequence[AbortedTransaction] | None) -> list[Left]:
+        """What is left of whole batches; `aborted`: the transactions whose messages are not wanted either."""
+        judged = Aborted((one.first_offset, one.producer_id) for one in aborted or ())
+        view = memoryview(data)
+        found: list[Left] = []
+        turn = 0
+        for position, header in headers(view):
+            if (aborted is not None and judged.judge(header)) or header.control:
+                continue
+            turn += header.count
+            if turn > TURN_RECORDS:
+                turn = header.count
+                await asyncio.sleep(0)
+            look = partial(self._left, view[position : position + header.size])
+            left = await self._disk.offload(look) if _is_large(header) else look()
+            if left is not None:
+                found.append(Left(left, header.last_offset + 1))
+        return found
+
+    def _left(self, raw: memoryview) -> bytes | None:
+        """What is left of one batch; None if nothing is."""
+        passes, topic, number = self._passes, self._topic, self._number
+        try:
+            found = records.decode(raw)
+            kept = {record.offset for record in found if passes(view_of(record, topic, number))}
+            if not kept:
+                return None
+            if len(kept) == len(found):
+                return bytes(raw)
+            header, section, spans = records.spans(raw)
+        except InvalidRecord:
+            return bytes(raw)
+        return records.thinned(header, section, [span for span in spans if span.offset in kept])
+
+
+def _is_large(header: BatchHeader) -> bool:
+    packed = header.attributes & 7 != Compression.NONE
+    return header.count > LARGE_RECORDS or (packed and header.size > LARGE_BYTES)
+
+
+def passed_over(offset: int, leader_epoch: int) -> bytes:
+    """A batch at the last offset that was looked at, of which readers see nothing but where it ends.
+
+    Empty batches are allowed there; but librdkafka takes an answer with nothing else for a message that is too large
+    for its buffer, doubles that, and fails in the end. It knows control batches, as all do who know transactions. This
+    one is of no producer, so it ends no transaction.
+    """
+    record = Record(offset, NO_TIMESTAMP, control_key(COMMIT), b"\x00" * 6)
+    return records.encode([record], base_offset=offset, leader_epoch=leader_epoch, control=True)

@@ -52,11 +52,12 @@ def _answer_of(
             replication_factor=-1,
             configs=[],
         )
+    partitions = call.broker.image.shown(result).partitions
     return Response.CreatableTopicResult(
         name=name,
         topic_id=NO_TOPIC_ID if validate_only else result.id,
-        num_partitions=len(result.partitions),
-        replication_factor=len(result.partitions[0].replicas),
+        num_partitions=len(partitions),
+        replication_factor=len(partitions[0].replicas),
         configs=[
             Response.CreatableTopicConfigs(
                 name=entry.name, value=entry.value, read_only=entry.read_only, config_source=entry.source

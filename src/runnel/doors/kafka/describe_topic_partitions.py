@@ -45,7 +45,7 @@ def _described(
     """As many partitions of a topic as there is room for, and the first that did not fit."""
     try:
         call.broker.check_topic_name(name)
-        topic = call.broker.image.topic_named(name)
+        topic = call.broker.image.shown(call.broker.image.topic_named(name))
         if not 0 <= first < len(topic.partitions):
             raise InvalidRequest(f"topic {name!r} has {len(topic.partitions)} partitions, the cursor says {first}")
     except RunnelError as error:

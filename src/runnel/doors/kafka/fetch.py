@@ -1,7 +1,7 @@
 # Fetch (key 1), v4-v18.  v7 sessions (KIP-227), v9 leader epochs, v12 flexible + diverging epochs, v13 topic ids
 """Fetch: read batches, with or without a session; followers have sessions of their own kind."""
 
-from runnel.broker.fetch import Read, ReadResult
+from runnel.broker.fetch import Lens, Read, ReadResult
 from runnel.broker.followers import Asked, Follower, FollowerSession, Limits, resumed
 from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.errors import code_of
@@ -146,18 +146,18 @@ def _named(request: m.FetchRequest) -> dict[SessionPartition, Wanted]:
 
 
 def _read_of(partition: SessionPartition, want: Wanted, request: m.FetchRequest, call: Call) -> Read:
-    partitions = call.broker.partitions
+    by_id = call.version >= TOPIC_IDS_SINCE or partition.topic_id != NO_TOPIC_ID
     found: Partition | RunnelError
+    lens: Lens | None = None
     try:
-        if call.version >= TOPIC_IDS_SINCE or partition.topic_id != NO_TOPIC_ID:
-            found = partitions.find_readable_by_id(partition.topic_id, partition.number)
-        else:
-            found = partitions.find_readable(partition.topic, partition.number)
+        found, lens = call.broker.views.find_readable(
+            partition.topic_id if by_id else partition.topic, partition.number
+        )  # fmt: skip
     except RunnelError as error:
         found = error
     return Read(
         found, Offset(want.offset), want.bytes_max, Epoch(want.leader_epoch), Epoch(want.last_epoch),
-        call.version < FOLLOWERS_SINCE, request.rack_id, request.isolation_level == READ_COMMITTED,
+        call.version < FOLLOWERS_SINCE, request.rack_id, request.isolation_level == READ_COMMITTED, lens,
     )  # fmt: skip
 
 
@@ -167,15 +167,23 @@ def _has_news(session: FetchSession, partition: SessionPartition, result: ReadRe
     notable = bool(result.records) or any(
         each is not None for each in (result.error, result.divergence, result.read_from)
     )
-    told = (result.high_watermark, result.last_stable_offset, result.start_offset)
+    told = (*_ends(result), result.start_offset)
     return session.has_news(partition, told, notable)
 
 
+def _ends(result: ReadResult) -> tuple[int, int]:
+    """The high watermark and the last stable offset, as the reader is told them."""
+    if result.shown_end is not None:
+        return result.shown_end, result.shown_end
+    return result.high_watermark, result.last_stable_offset
+
+
 def _answer_of(number: int, result: ReadResult) -> m.FetchResponse.PartitionData:
+    high_watermark, last_stable_offset = _ends(result)
     answer = m.FetchResponse.PartitionData(
         partition_index=number,
-        high_watermark=result.high_watermark,
-        last_stable_offset=result.last_stable_offset,
+        high_watermark=high_watermark,
+        last_stable_offset=last_stable_offset,
         log_start_offset=result.start_offset,
         records=result.records,
     )

@@ -17,6 +17,7 @@ from runnel.wire.kafka import messages as m
 
 UNKNOWN = (-1, -1, int(NO_EPOCH))
 READ_COMMITTED = 1
+LATEST = -1
 NOT_AVAILABLE_SINCE = 5  # older clients do not know that error
 SINCE = {-3: 7, -4: 8, -5: 9, -6: 11}  # the version that gave each of these a meaning
 
@@ -40,13 +41,15 @@ async def _answer_of(
     topic: str, asked: m.ListOffsetsRequest.ListOffsetsPartition, committed_only: bool, call: Call
 ) -> m.ListOffsetsResponse.ListOffsetsPartitionResponse:
     try:
-        partition = call.broker.partitions.find(topic, asked.partition_index)
+        partition, view = call.broker.views.find(topic, asked.partition_index)
         check_epoch(partition, Epoch(asked.current_leader_epoch))
         if call.version < SINCE.get(asked.timestamp, 0):
             raise UnsupportedVersion(
                 f"timestamp {asked.timestamp} means something since v{SINCE[asked.timestamp]} only"
             )
         offset, timestamp, epoch = await _look_up(partition, asked.timestamp, committed_only)
+        if view is not None and asked.timestamp == LATEST:
+            offset = view.end(partition, committed_only=committed_only)
     except OffsetNotAvailable as error:
         told = error if call.version >= NOT_AVAILABLE_SINCE else LeaderNotAvailable(str(error))
         return Answer(partition_index=asked.partition_index, error_code=code_of(told))
@@ -59,7 +62,7 @@ async def _look_up(partition: Partition, timestamp: int, committed_only: bool) -
     """(offset, timestamp, leader epoch) of what was asked for; -1 where there is none."""
     log = partition.log
     match timestamp:
-        case -1:  # latest
+        case -1:  # LATEST
             _must_be_settled(partition)
             return partition.readable_until(committed_only=committed_only), -1, partition.leader_epoch
         case -2 | -4:  # earliest; earliest on this disk

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from runnel.cluster.image import NO_LEADER, Image, Topic
 from runnel.doors.kafka.call import OPERATIONS_UNASKED, Call
 from runnel.doors.kafka.errors import code_of
-from runnel.model.errors import InvalidRequest, InvalidTopicName, LeaderNotAvailable, RunnelError
+from runnel.model.errors import InvalidRequest, InvalidTopicName, LeaderNotAvailable, RunnelError, UnknownTopic
 from runnel.model.ids import NO_TOPIC_ID, BrokerId, TopicId
 from runnel.wire.kafka import messages as m
 
@@ -84,7 +84,12 @@ def _answer_of(asked: m.MetadataRequest.MetadataRequestTopic, call: Call) -> m.M
 
 def _described(topic: Topic, call: Call, alive: frozenset[BrokerId]) -> m.MetadataResponse.MetadataResponseTopic:
     leaderless = code_of(LeaderNotAvailable())
+    try:
+        partitions, gone = call.broker.image.shown(topic).partitions, None
+    except UnknownTopic as error:  # the source of a view
+        partitions, gone = (), error
     return m.MetadataResponse.MetadataResponseTopic(
+        error_code=code_of(gone),
         name=topic.name,
         topic_id=topic.id,
         is_internal=call.broker.is_internal(topic.name),
@@ -98,7 +103,7 @@ def _described(topic: Topic, call: Call, alive: frozenset[BrokerId]) -> m.Metada
                 isr_nodes=list(partition.isr),
                 offline_replicas=[replica for replica in partition.replicas if replica not in alive],
             )
-            for number, partition in enumerate(topic.partitions)
+            for number, partition in enumerate(partitions)
         ],
         topic_authorized_operations=OPERATIONS_UNASKED,
     )

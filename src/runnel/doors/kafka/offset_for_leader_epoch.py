@@ -26,7 +26,7 @@ def _answer_of(
     topic: str, asked: m.OffsetForLeaderEpochRequest.OffsetForLeaderPartition, call: Call
 ) -> m.OffsetForLeaderEpochResponse.EpochEndOffset:
     try:
-        partition = call.broker.partitions.find(topic, asked.partition)
+        partition, _ = call.broker.views.find(topic, asked.partition)
         check_epoch(partition, Epoch(asked.current_leader_epoch))
         epoch, end_offset = partition.epoch_end(Epoch(asked.leader_epoch))
     except RunnelError as error:

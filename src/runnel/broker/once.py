@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from runnel.broker.calls import Calls, failure_of
+from runnel.broker.elsewhere import ELSEWHERE, PAUSE_MS
 from runnel.broker.once_line import Line, check
 from runnel.broker.once_outbox import Outbox, Result
 from runnel.broker.partitions import Partitions
-from runnel.broker.routing import ELSEWHERE, PAUSE_MS
 from runnel.client.outcome import error_of_failure
 from runnel.cluster.image import Image
 from runnel.model.errors import NotLeader, RequestTimedOut, RetriableError, RunnelError, UnknownTopic
@@ -117,7 +117,7 @@ class Once:
         return await self._here(partition, messages, timeout_ms)
 
     async def _here(self, partition: Partition, messages: Sequence[OnceMessage], timeout_ms: int) -> list[Result]:
-        line = self._line(partition)
+        line = self.line(partition)
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_ms / 1000
         begun = [_begin(line, message) for message in messages]
@@ -125,7 +125,8 @@ class Once:
             await asyncio.wait(waiting, timeout=timeout_ms / 1000)
         return await _committed(line, [_result(one) for one in begun], max(end - loop.time(), 0))
 
-    def _line(self, partition: Partition) -> Line:
+    def line(self, partition: Partition) -> Line:
+        """Those who append to a partition that is led here, in its present epoch."""
         line = self._lines.get(partition.key)
         if line is None or line.partition is not partition or not line.stands:
             self._lines = {key: line for key, line in self._lines.items() if line.stands}

@@ -5,14 +5,15 @@ Rule 2: a name is claimed from when its message came until its place in the log 
         name meanwhile gets that place, or that error: so of two at the same time one is appended.
 Rule 3: a message is appended only when it is known that none of its name lies at or above its floor: by the names in
         memory, or else by a look into the log, off the loop.
-Rule 4: names that did not get into the log are forgotten; those of which nobody knows whether they are committed are
+Rule 4: whoever appends batches of a producer (broker/sifting.py) claims the names in them, and appends the rest.
+Rule 5: names that did not get into the log are forgotten; those of which nobody knows whether they are committed are
         not: they are in the log, and who asks again waits for that one.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -79,6 +80,33 @@ class Line:
     def _window_ms(self) -> int:
         return self.partition.config.dedup_window_ms or WINDOW_MS
 
+    # --- batches of others
+
+    async def claim(self, names: Mapping[int, str]) -> "Claims":
+        """Claim the names of records (by their place in a batch) that is about to be appended, and find duplicates."""
+        while not self._has_window:
+            await self._learn_window()
+        while others := {claim for name in names.values() if (claim := self._claims.get(name)) is not None}:
+            await asyncio.wait(others)
+        claims = Claims(self)
+        loop = asyncio.get_running_loop()
+        for number, name in names.items():
+            if name in self._claims or self.names.find(name, WINDOW) is not None:
+                claims.duplicates.add(number)
+            else:
+                self._claims[name] = loop.create_future()
+                claims.fresh[number] = name
+        return claims
+
+    def keep(self, name: str, place: Place) -> None:
+        """A name that was claimed lies there now."""
+        self.names.note(name, place)
+        _tell(self._claims.pop(name), Placed(*place, False))
+
+    def give_up(self, name: str) -> None:
+        """A name that was claimed did not get into the log."""
+        self._claims.pop(name).cancel()
+
     # --- one turn
 
     def _flush(self) -> None:
@@ -132,13 +160,22 @@ class Line:
                 fresh.append(waiting)
         self._append(fresh)
 
+    async def _learn_window(self) -> None:
+        look = _Look(set(), self._share())
+        start, until = await self._start_of_window(), self.names.covered
+        await self._scan(look, start, until)
+        self._learn(look, start, until, True)
+
     async def _start_of(self, unknown: Sequence[_Waiting]) -> int:
         floors = [waiting.message.floor for waiting in unknown if waiting.message.floor != WINDOW]
-        log = self.partition.log
         if any(_lowest(waiting.message) == WINDOW for waiting in unknown):
-            first = await log.offset_by_time(self._clock.wall_ms() - self._window_ms)
-            floors.append(self.names.covered if first is None else first.offset)
-        return max(min(floors), log.start_offset)
+            floors.append(await self._start_of_window())
+        return max(min(floors), self.partition.log.start_offset)
+
+    async def _start_of_window(self) -> int:
+        log = self.partition.log
+        first = await log.offset_by_time(self._clock.wall_ms() - self._window_ms)
+        return max(self.names.covered if first is None else first.offset, log.start_offset)
 
     async def _scan(self, look: "_Look", start: int, until: int) -> None:
         log = self.partition.log
@@ -203,6 +240,42 @@ class Line:
             del self._claims[waiting.message.id]
             if not waiting.future.done():
                 waiting.future.set_exception(error)
+
+
+class Claims:
+    """The names of one batch, from before it is appended until it is, or is not."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self.duplicates: set[int] = set()
+        self.fresh: dict[int, str] = {}
+
+    def follow(self, begun: "Appended | asyncio.Future[Appended] | RunnelError", times: Mapping[int, int]) -> None:
+        """Keep the names when the batch is written; `times` are those of its records."""
+        if isinstance(begun, RunnelError):
+            self.give_up()
+        elif isinstance(begun, Appended):
+            self._keep(begun, times)
+        else:
+            begun.add_done_callback(lambda done: self._written(done, times))
+
+    def give_up(self) -> None:
+        """The batch is not appended."""
+        fresh, self.fresh = self.fresh, {}
+        for name in fresh.values():
+            self._line.give_up(name)
+
+    def _written(self, done: "asyncio.Future[Appended]", times: Mapping[int, int]) -> None:
+        if done.cancelled() or done.exception() is not None:
+            self.give_up()
+        else:
+            self._keep(done.result(), times)
+
+    def _keep(self, appended: Appended, times: Mapping[int, int]) -> None:
+        fresh, self.fresh = self.fresh, {}
+        for number, name in fresh.items():
+            stamp = appended.append_time_ms if appended.append_time_ms >= 0 else times[number]
+            self._line.keep(name, Place(appended.base_offset + number, stamp))
 
 
 class _Look:

@@ -3,8 +3,9 @@
 Rule 1: every append of a request has taken its place in the log before the next request may pass, so requests keep
         their order.
 Rule 2: one bad batch costs its own partition an error, and the others nothing.
-Rule 3: before the first batch of a transaction in a partition its coordinator is asked (`admission`). No other batch
-        waits for anybody before it is appended.
+Rule 3: before the first batch of a transaction in a partition its coordinator is asked (`admission`). Of a topic that
+        delays messages or finds duplicates, records are taken out first (`sifting`). No other batch waits for anybody
+        before it is appended.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from runnel.broker.admission import Claim, Closed, Gate, admit, begins
+from runnel.broker.sifting import Sifted, Sifting
 from runnel.log.compaction import batch_has_only_keys
 from runnel.log.log import Appended
 from runnel.model.errors import (
@@ -55,9 +57,10 @@ class Produced(NamedTuple):
 class Producing:
     """The verb."""
 
-    def __init__(self, clock: Clock, gate: Gate | None = None) -> None:
+    def __init__(self, clock: Clock, gate: Gate | None = None, sifting: Sifting | None = None) -> None:
         self._clock = clock
         self._gate = gate or Closed()
+        self._sifting = sifting
 
     async def produce(
         self, appends: Sequence[Append], acks: int, timeout_ms: int, let_pass: Callable[[], None],
@@ -67,11 +70,19 @@ class Producing:
 
         `adds`: the partitions that are written to are to be added to the transaction.
         """
-        if transactional_id is None:
+        sifted: dict[int, Sifted | RunnelError] = {}
+        if self._sifting is not None and _look_inside(appends):
+            sifted = await self._sift(self._sifting, appends, timeout_ms)
+        if transactional_id is None and not sifted:
             begun = [(self._begin(append, acks), _epoch_of(append)) for append in appends]
         else:
-            guards = await self._admitted(appends, Claim(transactional_id, adds, timeout_ms))
-            begun = [(self._begin(append, acks, guards.get(n)), _epoch_of(append)) for n, append in enumerate(appends)]
+            guards: dict[int, Guard | RunnelError] = {}
+            if transactional_id is not None:
+                guards = await self._admitted(appends, Claim(transactional_id, adds, timeout_ms))
+            begun = [
+                (self._begin(append, acks, guards.get(n), sifted.get(n)), _epoch_of(append))
+                for n, append in enumerate(appends)
+            ]
         let_pass()
         results: list[Produced | RunnelError] = []
         for append, (result, epoch) in zip(appends, begun, strict=True):
@@ -93,12 +104,33 @@ class Producing:
                     first[number] = partition, header
         return await admit(self._gate, claim, first) if first else {}
 
+    async def _sift(
+        self, sifting: Sifting, appends: Sequence[Append], timeout_ms: int
+    ) -> dict[int, Sifted | RunnelError]:
+        """What is left of batches out of which records were taken, or why that could not be done."""
+        sifted: dict[int, Sifted | RunnelError] = {}
+        for number, (partition, batch) in enumerate(appends):
+            if isinstance(partition, Partition) and batch is not None and partition.config.looks_inside:
+                try:
+                    if (found := await sifting.sift(partition, batch, timeout_ms)) is not None:
+                        sifted[number] = found
+                except RunnelError as error:
+                    sifted[number] = error
+        return sifted
+
     def _begin(
-        self, append: Append, acks: int, guard: Guard | RunnelError | None = None
-    ) -> "Appended | asyncio.Future[Appended] | RunnelError":
+        self, append: Append, acks: int, guard: Guard | RunnelError | None = None,
+        sifted: Sifted | RunnelError | None = None,
+    ) -> "Appended | asyncio.Future[Appended] | RunnelError":  # fmt: skip
         partition, batch = append
         if isinstance(partition, RunnelError):
             return partition
+        if isinstance(sifted, RunnelError):
+            return sifted
+        if sifted is not None:
+            begun = self._append(partition, sifted.batch, sifted.header, acks, guard)
+            sifted.follow(begun)
+            return begun
         try:
             if batch is None:
                 raise InvalidRecord(
@@ -107,6 +139,11 @@ class Producing:
             header = check_produced(batch)
         except RunnelError as error:
             return error
+        return self._append(partition, batch, header, acks, guard)
+
+    def _append(
+        self, partition: Partition, batch: memoryview, header: BatchHeader, acks: int, guard: Guard | RunnelError | None
+    ) -> "Appended | asyncio.Future[Appended] | RunnelError":
         try:
             partition.must_lead()
             self._check(partition, batch, header, acks)
@@ -163,6 +200,13 @@ def _refused(partition: Partition, header: BatchHeader, error: RunnelError) -> R
     if isinstance(error, NotEnoughReplicas | NotLeader | StorageFailed | ConcurrentTransactions):
         partition.refusals.note(header, error)
     return error
+
+
+def _look_inside(appends: Sequence[Append]) -> bool:
+    for partition, _ in appends:  # noqa: SIM110  # a generator would cost more than the question
+        if isinstance(partition, Partition) and partition.config.looks_inside:
+            return True
+    return False
 
 
 def _epoch_of(append: Append) -> Epoch:

@@ -7,21 +7,20 @@ Rule 2: who leads may be changing just now: the next leader is asked, until the 
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
 
+from runnel.broker.elsewhere import ELSEWHERE, PAUSE_MS
 from runnel.broker.partitions import Partitions
 from runnel.broker.peers import Peers
 from runnel.broker.produce import Append, Produced, Producing
-from runnel.client.errors import BrokerUnreachable, check
+from runnel.client.errors import check
 from runnel.cluster.image import Image
-from runnel.model.errors import LeaderNotAvailable, NotLeader, RetriableError, RunnelError
+from runnel.model.errors import NotLeader, RetriableError, RunnelError
 from runnel.model.ids import BrokerId, Offset, PartitionKey
 from runnel.model.seams import Rng
 from runnel.wire.kafka import messages as m
 from runnel.wire.kafka.apis import Api
 
-PAUSE_MS: Final = 50
-ELSEWHERE: Final = (NotLeader, LeaderNotAvailable, BrokerUnreachable)  # look again who leads
+__all__ = ["ELSEWHERE", "PAUSE_MS", "Routing"]
 
 
 class Routing:

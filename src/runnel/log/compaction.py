@@ -27,7 +27,7 @@ from runnel.model.errors import InvalidRecord
 from runnel.model.seams import Buffer
 from runnel.model.topic_config import TopicConfig
 from runnel.record import records
-from runnel.record.batch import COMPRESSION_MASK, DELETE_HORIZON, BatchHeader, assemble, intact, read_header
+from runnel.record.batch import DELETE_HORIZON, BatchHeader, assemble, intact, read_header
 from runnel.record.compression import compress
 from runnel.record.records import Span, varint
 
@@ -211,7 +211,7 @@ class _Cleaning:
             return self._marker(raw, header)
         kept = self._records(raw, header) if header.base_offset < self.latest.end_offset else raw
         if kept is None and self.last.has(header):
-            kept = _emptied(header)
+            kept = records.emptied(header)
         if kept is not None and header.transactional:
             self.left.add(header.producer_id)
         return kept
@@ -296,9 +296,3 @@ def _retimed(data: bytes, span: Span, base_offset: int, base_timestamp: int) -> 
     deltas = b"\x00" + varint(span.timestamp - base_timestamp) + varint(span.offset - base_offset)
     rest = data[span.key_start : span.end]
     return b"".join((varint(len(deltas) + len(rest)), deltas, rest))
-
-
-def _emptied(header: BatchHeader) -> bytes:
-    """A batch without records: no codec, as readers would try to decompress nothing, and no time to be found by."""
-    attributes = header.attributes & ~COMPRESSION_MASK
-    return assemble(header._replace(attributes=attributes, max_timestamp=-1, count=0), b"")

@@ -17,6 +17,7 @@ from runnel.model.limits import FRAME_BYTES_MAX
 from runnel.model.seams import Buffer
 from runnel.record.batch import (
     APPEND_TIME,
+    COMPRESSION_MASK,
     CONTROL,
     HEADER_BYTES,
     MAGIC,
@@ -330,6 +331,12 @@ def thinned(header: BatchHeader, section: bytes, kept: Sequence[Span]) -> bytes:
     left = b"".join([section[span.start : span.end] for span in kept])
     header = header._replace(max_timestamp=max(span.timestamp for span in kept), count=len(kept))
     return assemble(header, compress(header.compression, left))
+
+
+def emptied(header: BatchHeader) -> bytes:
+    """A batch without records: no codec, as readers would try to decompress nothing, and no time to be found by."""
+    attributes = header.attributes & ~COMPRESSION_MASK
+    return assemble(header._replace(attributes=attributes, max_timestamp=-1, count=0), b"")
 
 
 def _encode(records: Sequence[Record], base_offset: int, base_time: int) -> list[bytes]:

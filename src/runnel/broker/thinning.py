@@ -1,7 +1,8 @@
 """What a filter leaves of batches, for readers of the Kafka protocol.
 
 Rule 1: records are taken out as compaction would: the rest keeps its offsets, and a batch of which everything passes,
-        its bytes. Control batches go: they mean something only beside the records that they end.
+        its bytes. But a batch ends with its last record that is left: that is where its readers stand then. Control
+        batches go: they mean something only beside the records that they end.
 Rule 2: a batch whose records can't be read is passed on as it is: who reads the source would get it too.
 Rule 3: much work is done in turns, so that others have theirs; a batch too large for a turn, off the loop.
 """
@@ -31,7 +32,7 @@ NO_TIMESTAMP: Final = -1
 
 
 class Left(NamedTuple):
-    """What is left of a batch, and the offset behind it."""
+    """What is left of a batch, and the offset behind its last record."""
 
     data: bytes
     end: int
@@ -46,8 +47,10 @@ class Thinning:
         self._number = number
         self._disk = disk
 
-    async def thin(self, data: bytes | memoryview, aborted: Sequence[AbortedTransaction] | None) -> list[Left]:
-        """What is left of whole batches; `aborted`: the transactions whose messages are not wanted either."""
+    async def thin(
+        self, data: bytes | memoryview, aborted: Sequence[AbortedTransaction] | None, since: int
+    ) -> list[Left]:
+        """What is left of whole batches from an offset on; `aborted`: of these transactions nothing is wanted."""
         judged = Aborted((one.first_offset, one.producer_id) for one in aborted or ())
         view = memoryview(data)
         found: list[Left] = []
@@ -59,26 +62,31 @@ class Thinning:
             if turn > TURN_RECORDS:
                 turn = header.count
                 await asyncio.sleep(0)
-            look = partial(self._left, view[position : position + header.size])
+            look = partial(self._left, view[position : position + header.size], header, since)
             left = await self._disk.offload(look) if _is_large(header) else look()
             if left is not None:
-                found.append(Left(left, header.last_offset + 1))
+                found.append(left)
         return found
 
-    def _left(self, raw: memoryview) -> bytes | None:
+    def _left(self, raw: memoryview, header: BatchHeader, since: int) -> Left | None:
         """What is left of one batch; None if nothing is."""
         passes, topic, number = self._passes, self._topic, self._number
         try:
             found = records.decode(raw)
-            kept = {record.offset for record in found if passes(view_of(record, topic, number))}
+            kept = [one.offset for one in found if passes(view_of(one, topic, number)) and one.offset >= since]
             if not kept:
                 return None
-            if len(kept) == len(found):
-                return bytes(raw)
-            header, section, spans = records.spans(raw)
+            if len(kept) < len(found) or kept[-1] < header.last_offset:
+                return _thinned(raw, frozenset(kept), kept[-1])
         except InvalidRecord:
-            return bytes(raw)
-        return records.thinned(header, section, [span for span in spans if span.offset in kept])
+            pass
+        return Left(bytes(raw), header.last_offset + 1)
+
+
+def _thinned(raw: memoryview, kept: frozenset[int], last: int) -> Left:
+    header, section, spans = records.spans(raw)
+    header = header._replace(last_offset_delta=last - header.base_offset)
+    return Left(records.thinned(header, section, [span for span in spans if span.offset in kept]), last + 1)
 
 
 def _is_large(header: BatchHeader) -> bool:

@@ -119,7 +119,7 @@ class _Scan:
         if not data:
             self._at_end = True
             return False
-        for left in await self._thinning.thin(data, aborted):
+        for left in await self._thinning.thin(data, aborted, self._place):
             if len(left.data) > self._room and (self._parts or not self._asked.first):
                 self._room = 0
                 return False

@@ -21,7 +21,7 @@ from runnel.broker.forwarding import GROUP, TRANSACTION, Forwarding
 from runnel.broker.gate import Gate
 from runnel.broker.groups import Groups
 from runnel.broker.housekeeping import Housekeeping, LeaderBalance
-from runnel.broker.inbox import Inbox
+from runnel.broker.inbox import Inbox, growth_refused
 from runnel.broker.internal import GROUPS, INTERNAL, QUEUES, SCHEDULE, TRANSACTIONS, internal_topic
 from runnel.broker.isr import InSync
 from runnel.broker.keepers import Keepers
@@ -49,6 +49,7 @@ from runnel.broker.share_groups import ShareGroups
 from runnel.broker.share_offsets import ShareOffsets
 from runnel.broker.share_places import SharePlaces
 from runnel.broker.sharing import Sharing
+from runnel.broker.sifting import Sifting
 from runnel.broker.sources import Sources
 from runnel.broker.throttle import Throttle
 from runnel.broker.transactions import Transactions
@@ -116,13 +117,14 @@ class Broker:
         )
         self._fetching = Fetching(config.fetch_bytes_max, self._near)
         self.views = Views(self.partitions, disk)
-        producing = Producing(clock, self.gate)
+        producing = Producing(clock, self.gate, Sifting(self.once, self.schedule, clock, rng))
         self.produce = producing.produce
         self.forward_produce = Routing(self.partitions, producing, self._peers, self._newest, rng).produce
         self.fetch = self._fetching.fetch
         self.sending = Sending(
             self._newest, self.is_internal, append=self.forward_produce, new_producer=self.new_producer_id,
-            make_topics=self.create_asked_for, once=self.once, calls=self.calls, clock=clock, rng=rng,
+            make_topics=self.create_asked_for, once=self.once, schedule=self.schedule, calls=self.calls,
+            clock=clock, rng=rng,
         )  # fmt: skip
         self.read = PartitionReading(
             self.partitions, self.calls, self._newest, self.fetch, Messages(READERS_BYTES_MAX), rng
@@ -267,6 +269,14 @@ class Broker:
         )
         return next((member for member in near if partition.progress.held_by(member) >= offset), None)
 
+    @property
+    def loop_lag_s(self) -> float:
+        return self._watchdog.late_ms_max / 1000
+
+    @property
+    def loop_stalls(self) -> int:
+        return self._watchdog.stalls
+
     # --- following the image
 
     def _changed(self, change: Change) -> None:
@@ -361,7 +371,7 @@ class Broker:
     ) -> list[Topic | RunnelError]:
         return await self._change_topics(
             specs,
-            lambda spec: self._internal(spec.name),
+            lambda spec: self._internal(spec.name) or growth_refused(spec.name),
             lambda some: self.metadata.create_partitions(some, validate_only=validate_only),
             None if validate_only else timeout_ms,
         )

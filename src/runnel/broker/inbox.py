@@ -24,7 +24,7 @@ from runnel.client.partitioner import partition_of_key
 from runnel.cluster.image import Change, Image, Topic
 from runnel.cluster.topic_rules import NewTopic
 from runnel.log.files import Files
-from runnel.model.errors import InvalidRequest, NotLeader, OffsetOutOfRange, RequestTimedOut
+from runnel.model.errors import InvalidPartitions, InvalidRequest, NotLeader, OffsetOutOfRange, RequestTimedOut
 from runnel.model.ids import BrokerId, PartitionKey, TopicId
 from runnel.model.inbox import INBOX_LOOK, INBOX_NEWS, Arrived, Found, Letter, Look, News
 from runnel.model.limits import MIB
@@ -57,6 +57,13 @@ class MessageId(NamedTuple):
 
     def __str__(self) -> str:
         return _ID % self
+
+
+def growth_refused(topic: str) -> InvalidPartitions | None:
+    """Why a topic may not get more partitions, if it may not: with them, users would have others (rule 1)."""
+    if topic != INBOX:
+        return None
+    return InvalidPartitions(f"topic {INBOX!r} keeps its number of partitions: it says where the messages of users are")
 
 
 def parse_id(text: str) -> MessageId:

@@ -1,0 +1,300 @@
+"""Messages between users over HTTP, on real brokers: in order, each once, whoever falls."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from datetime import datetime
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
+from tests.conftest import cluster_broker
+
+from runnel.testing.process import BrokerProcess
+from runnel.testing.zookeeper import ZooKeeper
+
+LIMIT_S = 60.0
+
+
+class User:
+    """Somebody with a connection of their own."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        self._connection = HTTPConnection(broker.http, timeout=LIMIT_S)
+
+    def ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, Any]:
+        content = None if body is None else json.dumps(body)
+        self._connection.request(method, path, content, headers or {})
+        answer = self._connection.getresponse()
+        text = answer.read()
+        return answer.status, json.loads(text) if text else None
+
+    def send(self, to: str, message: str, sender: str = "alice") -> str:
+        status, answer = self.ask("POST", "/send", {"from_user": sender, "to_user": to, "message": message})
+        assert (status, answer["status"]) == (200, "sent"), answer
+        return str(answer["message_id"])
+
+    def receive(self, user: str, after: str | None = None, **more: Any) -> list[dict[str, str]]:
+        query = {"user_id": user, **({"last_message_id": after} if after else {}), **more}
+        status, answer = self.ask("GET", "/receive?" + urlencode(query))
+        assert status == 200, answer
+        assert list(answer) == ["messages"]
+        return list(answer["messages"])
+
+    def all(self, user: str, after: str | None = None) -> list[dict[str, str]]:
+        """To the end, a few at a time."""
+        found: list[dict[str, str]] = []
+        while part := self.receive(user, after, limit=7):
+            found += part
+            after = part[-1]["message_id"]
+        return found
+
+    def __enter__(self) -> "User":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+
+@pytest.fixture
+def someone(broker: BrokerProcess) -> Iterator[User]:
+    with User(broker) as user:
+        yield user
+
+
+def texts(messages: list[dict[str, str]]) -> list[str]:
+    return [one["message"] for one in messages]
+
+
+def test_a_message_is_received_as_it_was_sent(someone: User) -> None:
+    message_id = someone.send("bob-1", "Grüße ☃\n", sender="älice")
+    [got] = someone.receive("bob-1")
+    assert datetime.fromisoformat(got.pop("timestamp")).tzinfo is not None
+    assert got == {"message_id": message_id, "from_user": "älice", "to_user": "bob-1", "message": "Grüße ☃\n"}
+
+
+def test_messages_come_in_order_from_any_id_on(someone: User) -> None:
+    ids = [someone.send("bob-2", f"m{n}") for n in range(30)]
+    assert ids == sorted(ids)
+    assert len({len(one) for one in ids}) == 1
+    assert texts(someone.all("bob-2")) == [f"m{n}" for n in range(30)]
+    for n in (0, 13, 29):
+        assert texts(someone.all("bob-2", ids[n])) == [f"m{k}" for k in range(n + 1, 30)]
+    assert texts(someone.receive("bob-2", limit=2)) == ["m0", "m1"]  # nothing was taken out
+
+
+def test_users_do_not_see_each_others_messages(someone: User) -> None:
+    for n in range(20):
+        someone.send(f"crowd-{n}", f"for {n}")
+    for n in range(20):
+        assert texts(someone.receive(f"crowd-{n}")) == [f"for {n}"]
+    assert someone.receive("crowd-nobody") == []
+
+
+def test_who_waits_gets_a_message_when_it_comes(broker: BrokerProcess, someone: User) -> None:
+    first = someone.send("bob-3", "old")
+    with User(broker) as other, User(broker) as third, ThreadPoolExecutor(2) as threads:
+        waiting = threads.submit(other.receive, "bob-3", first, wait_ms=30_000)
+        stranger = threads.submit(third.receive, "bob-3-not", None, wait_ms=2_000)
+        time.sleep(0.2)  # so that it waits, most likely: it must work either way
+        began = time.monotonic()
+        someone.send("bob-3", "new")
+        assert texts(waiting.result()) == ["new"]
+        assert time.monotonic() - began < 20
+        assert stranger.result() == []
+
+
+def test_a_wait_ends_when_its_time_is_up(someone: User) -> None:
+    began = time.monotonic()
+    assert someone.receive("bob-4", wait_ms=200) == []
+    assert time.monotonic() - began >= 0.2
+
+
+def test_a_message_of_a_kafka_client_arrives_too(broker: BrokerProcess, someone: User) -> None:
+    someone.send("kay", "over HTTP")
+    producer = Producer({"bootstrap.servers": broker.kafka, "partitioner": "murmur2_random"})
+    producer.produce("inbox", key="kay", value="through Kafka", headers={"runnel-from": b"kafka"})
+    producer.flush(LIMIT_S)
+    assert [(one["from_user"], one["message"]) for one in someone.receive("kay")] == [
+        ("alice", "over HTTP"),
+        ("kafka", "through Kafka"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "code"),
+    [
+        ("user_id=bob&last_message_id=7", 400, "invalid-request"),
+        ("user_id=bob&last_message_id=" + "0" * 28, 400, "invalid-request"),
+        ("user_id=", 422, "invalid-input"),
+        ("", 422, "invalid-input"),
+        ("user_id=bob&wait_ms=-1", 422, "invalid-input"),
+        ("user_id=bob&limit=100000", 422, "invalid-input"),
+        ("user_id=bob&last_mesage_id=7", 422, "invalid-input"),
+    ],
+)
+def test_a_wrong_question_is_refused_with_a_reason(someone: User, query: str, status: int, code: str) -> None:
+    assert [status, code] == [(answer := someone.ask("GET", f"/receive?{query}"))[0], answer[1]["code"]]
+    assert answer[1]["next"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"from_user": "a", "to_user": "b"}, 422),
+        ({"from_user": "a", "to_user": "", "message": ""}, 422),
+        ({"from_user": "a", "to_user": "b", "message": 7}, 422),
+        ({"from_user": "a", "to_user": "b", "message": "x", "mesage": "x"}, 422),
+        ({"from_user": "a", "to_user": "ü" * 600, "message": "x"}, 400),
+        ({"from_user": "a", "to_user": "b", "message": "x" * 1_100_000}, 413),
+    ],
+)
+def test_a_wrong_message_is_refused_the_same_way_by_both_paths(someone: User, body: Any, status: int) -> None:
+    hot = someone.ask("POST", "/send", body)
+    plain = someone.ask(
+        "POST", "/send", body, {"Origin": f"http://{someone._connection.host}:{someone._connection.port}"}
+    )
+    assert hot == plain
+    assert hot[0] == status
+
+
+def test_the_topic_gets_no_more_partitions(broker: BrokerProcess, someone: User) -> None:
+    someone.send("bob-5", "x")
+    admin = AdminClient({"bootstrap.servers": broker.kafka})
+    [refused] = admin.create_partitions([NewPartitions("inbox", 12)]).values()
+    with pytest.raises(KafkaException, match="keeps its number of partitions"):
+        refused.result()
+
+
+# --- whoever falls
+class Senders:
+    """Users who send until told to stop, and remember what was acknowledged."""
+
+    def __init__(self, brokers: list[BrokerProcess], receivers: list[str]) -> None:
+        self._brokers = brokers
+        self._receivers = receivers
+        self._over = threading.Event()
+        self.acked: dict[str, dict[str, str]] = {one: {} for one in receivers}  # id -> text
+        self._threads = [threading.Thread(target=self._run, args=(n,)) for n in range(4)]
+
+    def _run(self, number: int) -> None:
+        count, turn = 0, number
+        while not self._over.is_set():
+            with User(self._brokers[turn % len(self._brokers)]) as user, suppress(OSError, HTTPException):
+                while not self._over.is_set():
+                    to, text = self._receivers[count % len(self._receivers)], f"{number}-{count}"
+                    count += 1
+                    status, answer = user.ask("POST", "/send", {"from_user": "s", "to_user": to, "message": text})
+                    if status == 200:
+                        assert answer["message_id"] not in self.acked[to]
+                        self.acked[to][answer["message_id"]] = text
+            time.sleep(0.05)
+            turn += 1  # another one
+
+    def __enter__(self) -> "Senders":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.acked.values()))
+
+
+class Follower:
+    """A user who receives by long polling through whatever happens, resuming behind the last id."""
+
+    def __init__(self, brokers: list[BrokerProcess], user: str) -> None:
+        self._brokers = brokers
+        self._user = user
+        self._over = threading.Event()
+        self.got: list[dict[str, str]] = []
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        turn = 0
+        while not self._over.is_set():
+            turn += 1
+            with User(self._brokers[turn % len(self._brokers)]) as user, suppress(OSError, HTTPException):
+                while not self._over.is_set():
+                    after = {"last_message_id": self.got[-1]["message_id"]} if self.got else {}
+                    query = urlencode({"user_id": self._user, "wait_ms": 300, **after})
+                    status, answer = user.ask("GET", f"/receive?{query}")
+                    if status == 200:
+                        self.got += answer["messages"]
+                    else:
+                        time.sleep(0.05)
+            time.sleep(0.05)
+
+    def stop(self) -> list[dict[str, str]]:
+        self._over.set()
+        self.thread.join()
+        return self.got
+
+
+def until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + LIMIT_S
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def judge(acked: dict[str, str], got: list[dict[str, str]]) -> None:
+    """All that was acknowledged is there, each message once, in the order of the ids."""
+    ids = [one["message_id"] for one in got]
+    assert ids == sorted(set(ids))
+    assert acked.items() <= {(one["message_id"], one["message"]) for one in got}
+    assert len({one["message"] for one in got}) == len(got)
+
+
+def test_nothing_is_missed_or_seen_twice_when_the_broker_is_killed(tmp_path: Path) -> None:
+    receivers = [f"r{n}" for n in range(6)]
+    with BrokerProcess(tmp_path / "data") as broker:
+        followers = {one: Follower([broker], one) for one in receivers}
+        with Senders([broker], receivers) as senders:
+            for lives in range(1, 4):
+                until(lambda goal=300 * lives: senders.count > goal)  # type: ignore[misc]
+                broker.kill()
+                broker.start()
+            until(lambda goal=senders.count + 100: senders.count > goal)  # type: ignore[misc]
+        until(lambda: all(len(followers[one].got) >= len(senders.acked[one]) for one in receivers))
+        with User(broker) as reader:
+            for one in receivers:
+                judge(senders.acked[one], reader.all(one))
+                judge(senders.acked[one], followers[one].stop())
+
+
+def test_nothing_is_missed_or_seen_twice_when_a_leader_is_killed(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    receivers = [f"r{n}" for n in range(6)]
+    with ExitStack() as stack:
+        brokers = [stack.enter_context(cluster_broker(zookeeper, tmp_path, number)) for number in (1, 2, 3)]
+        with User(brokers[0]) as first:
+            first.send("r0", "the topic is made")
+        followers = {one: Follower(brokers, one) for one in receivers}
+        with Senders(brokers, receivers) as senders:
+            for victim in (1, 0, 2):
+                until(lambda goal=senders.count + 150: senders.count > goal)  # type: ignore[misc]
+                brokers[victim].kill()
+                until(lambda goal=senders.count + 150: senders.count > goal)  # type: ignore[misc]
+                brokers[victim].start()
+        until(lambda: all(len(followers[one].got) >= len(senders.acked[one]) for one in receivers))
+        readers = [stack.enter_context(User(broker)) for broker in brokers]
+        for one in receivers:
+            answers = [user.all(one) for user in readers]
+            judge(senders.acked[one], answers[0])
+            assert answers[0] == answers[1] == answers[2]
+            judge(senders.acked[one], followers[one].stop())

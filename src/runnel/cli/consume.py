@@ -10,6 +10,7 @@ from runnel.cli.options import POSITION_HELP, broker_option, complete_groups, co
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from runnel.cli.message_view import Shown
     from runnel.client.cluster import Cluster
     from runnel.client.consumer import Message
     from runnel.client.metadata import TopicPartition
@@ -110,7 +111,7 @@ def consume(
     from runnel.client.positions import START
 
     _check_usage(begin, until, partitions, group)
-    write = _writer(template, key_separator, as_json)
+    write = writer(template, key_separator, as_json)
     level = READ_COMMITTED if isolation == "committed" else READ_UNCOMMITTED
     wanted = Wanted(topics, partitions, begin or START, until, count_max, stop_at_end, group, level)
     run(broker, lambda cluster: _consume(cluster, wanted, write))
@@ -131,7 +132,8 @@ def _check_usage(
 
 
 # --- what is printed
-def _writer(template: str | None, separator: str | None, as_json: bool) -> "Callable[[Message], bytes]":
+def writer(template: str | None, separator: str | None, as_json: bool) -> "Callable[[Any], bytes]":
+    """How messages are printed, as -f, -K and --json say."""
     from runnel.cli.produce import unescape
     from runnel.cli.template import compile_template
 
@@ -148,26 +150,13 @@ def _writer(template: str | None, separator: str | None, as_json: bool) -> "Call
         raise click.BadParameter(str(problem), param_hint="'-f'") from None
 
 
-def json_line(message: "Message") -> bytes:
-    """One message as a line of JSON; bytes that are no text stand in base64 under another name."""
+def json_line(message: "Shown") -> bytes:
+    """One message as a line of JSON."""
     import json
 
-    from runnel.cli.template import iso_of
+    from runnel.cli.message_view import message_row
 
-    row: dict[str, Any] = {"topic": message.topic, "partition": message.partition, "offset": message.offset}
-    row |= {"timestamp": iso_of(message.timestamp_ms), "timestamp_ms": message.timestamp_ms}
-    row |= _text("key", message.key) | _text("value", message.value)
-    row["headers"] = [{"key": name} | _text("value", value) for name, value in message.headers]
-    return json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
-
-
-def _text(name: str, content: bytes | None) -> dict[str, str | None]:
-    from base64 import b64encode
-
-    try:
-        return {name: None if content is None else content.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": b64encode(content or b"").decode()}
+    return json.dumps(message_row(message), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
 class _Printer:

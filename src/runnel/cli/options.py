@@ -27,6 +27,12 @@ def complete_groups(context: click.Context, _: click.Parameter, begun: str) -> l
     return completions(context.params.get("broker") or DEFAULT_BROKER, "groups", begun, COMPLETION_TIMEOUT_MS)
 
 
+def complete_queues(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
+    from runnel.cli.session import completions
+
+    return completions(context.params.get("broker") or DEFAULT_BROKER, "queues", begun, COMPLETION_TIMEOUT_MS)
+
+
 def complete_transactions(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
     from runnel.cli.session import completions
 
@@ -100,6 +106,26 @@ def position(text: str) -> "Position":
 
     try:
         return parse(text)
+    except ValueError as problem:
+        raise click.BadParameter(str(problem)) from None
+
+
+def span(text: str) -> int:
+    """A span of time, in milliseconds."""
+    from runnel.cli.time_language import parse_span_ms
+
+    try:
+        return parse_span_ms(text)
+    except ValueError as problem:
+        raise click.BadParameter(str(problem)) from None
+
+
+def moment(text: str) -> int:
+    """A time, in milliseconds since 1970."""
+    from runnel.cli.offset_language import parse_time_ms
+
+    try:
+        return parse_time_ms(text.removeprefix("@"))
     except ValueError as problem:
         raise click.BadParameter(str(problem)) from None
 

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from runnel.cli.command import Command
-from runnel.cli.options import broker_option, complete_topics, compress_option, setting, size
+from runnel.cli.options import broker_option, complete_topics, compress_option, moment, setting, size, span
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from runnel.client.cluster import Cluster
     from runnel.client.producer import Delivery, Producer
@@ -47,6 +47,7 @@ runnel produce orders -m one -m two              messages as arguments
 runnel produce orders -K: < orders.txt           key and value with ':' between
 runnel produce orders -H source=test -p 0 a.log b.log
 runnel produce orders --transaction < orders.txt all of them at once, or none
+runnel produce reminders -m tea --delay 90s -v   later; prints the id under which it waits
 runnel consume old --json -e | runnel produce new --json
 """,
 )
@@ -73,6 +74,8 @@ runnel consume old --json -e | runnel produce new --json
     show_default=True,
     help="Whose acknowledgement is awaited: nobody's, the leader's, all replicas'.",
 )
+@click.option("--delay", metavar="SPAN", type=span, help="Send after so long: 30s, 5m, 2h, 7d.")
+@click.option("--deliver-at", metavar="TIME", type=moment, help="Send then: ISO 8601 or epoch ms.")
 @click.option("--transaction", is_flag=True, help="All in one transaction: readers see all of them, or none.")
 @click.option(
     "--transactional-id",
@@ -112,6 +115,8 @@ def produce(
     as_json: bool,
     compress: str,
     acks: str,
+    delay: int | None,
+    deliver_at: int | None,
     transaction: bool,
     transactional_id: str | None,
     transaction_timeout_ms: int,
@@ -126,6 +131,7 @@ def produce(
     Exits with 0 when the broker has acknowledged all of them.
     """
     from runnel.cli.output import note, plural
+    from runnel.cli.queue_send import due_at
     from runnel.cli.session import run
     from runnel.client.producer import ACKS_ALL, ProducerSettings
     from runnel.record.compression import Compression
@@ -141,6 +147,11 @@ def produce(
     )
     if (transaction or transactional_id) and acks != "all":
         raise click.UsageError("a transaction needs --acks all")
+    if delay is not None or deliver_at is not None:
+        if transaction or transactional_id or acks != "all":
+            raise click.UsageError("what is sent later needs --acks all, and can't be in a transaction")
+        _produce_later(topic, shape, due_at(delay, deliver_at), files, messages, verbose, quiet, broker)
+        return
     settings = ProducerSettings(
         acks=ACKS_ALL if acks == "all" else int(acks),
         idempotent=acks == "all",
@@ -153,6 +164,30 @@ def produce(
     count = run(broker, lambda cluster: _produce(cluster, topic, shape, settings, files, messages, verbose))
     if not quiet and not verbose:
         note(f"sent {plural(count, 'message')} to {topic}")
+
+
+def _produce_later(
+    topic: str, shape: Shape, due_ms: int | None, files: tuple[str, ...], messages: tuple[str, ...],
+    verbose: bool, quiet: bool, broker: str,
+) -> None:  # fmt: skip
+    """Park the messages with the schedule until they are due."""
+    from runnel.cli.output import note, plural
+    from runnel.cli.queue_send import send_all
+    from runnel.cli.session import run
+    from runnel.cli.template import iso_of
+    from runnel.client.calls import call
+    from runnel.model.calls import MESSAGE_SEND, SendTo, Sent
+    from runnel.model.calls import Outgoing as Message
+
+    async def work(cluster: "Cluster") -> int:
+        async def put(some: "Sequence[Message]") -> Sent:
+            return await call(cluster, MESSAGE_SEND, SendTo(topic, list(some)))
+
+        return await send_all(files, messages, shape, {"deliver_at_ms": due_ms}, put, verbose)
+
+    count = run(broker, work)
+    if not quiet and not verbose:
+        note(f"{plural(count, 'message')} for {topic} will be sent {iso_of(due_ms or 0)}")
 
 
 def _new_id() -> str:

@@ -6,9 +6,11 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from runnel.client.admin import Admin
+from runnel.client.calls import call
 from runnel.client.cluster import Cluster, ClusterSettings
 from runnel.client.group_admin import GroupAdmin
 from runnel.client.transactions_admin import TransactionsAdmin
+from runnel.model.calls import QUEUE_LIST, ListQueues
 from runnel.model.errors import RunnelError
 from runnel.model.ids import Millis
 
@@ -55,13 +57,15 @@ def run(broker: str, work: Callable[[Cluster], Awaitable[T]], *, timeout_ms: int
 
 
 def completions(broker: str, what: str, begun: str, timeout_ms: int) -> list[str]:
-    """Names of topics, groups or transactions, or numbers of brokers, that begin so; none if anything goes wrong."""
+    """What there is of a kind and begins so, names or numbers of brokers; none if anything goes wrong."""
 
     async def names(cluster: Cluster) -> list[str]:
         if what == "groups":
             return [group.name for group in await GroupAdmin(cluster).groups()]
         if what == "transactions":
             return [found.id for found in await TransactionsAdmin(cluster).transactions()]
+        if what == "queues":
+            return [each.queue for each in (await call(cluster, QUEUE_LIST, ListQueues(begun))).queues]
         view = await Admin(cluster).view()
         return [str(number) for number in sorted(view.brokers)] if what == "brokers" else sorted(view.topics)
 

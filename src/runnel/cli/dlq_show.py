@@ -1,0 +1,193 @@
+"""`runnel dlq ls` and `show`."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from runnel.cli.command import Command
+from runnel.cli.options import broker_option, complete_queues, json_option
+
+if TYPE_CHECKING:
+    from runnel.client.cluster import Cluster
+    from runnel.model.calls import DeadLetter, DeadLetters, Place
+
+
+def place(text: str) -> "Place":
+    """PARTITION/OFFSET of a dead letter."""
+    from runnel.model.calls import Place
+
+    partition, slash, offset = text.partition("/")
+    if not slash or not partition.isdecimal() or not offset.isdecimal():
+        raise click.BadParameter(f"{text!r} is not PARTITION/OFFSET, as 'runnel dlq ls' shows it")
+    return Place(int(partition), int(offset))
+
+
+# --- ls
+@click.command(
+    cls=Command,
+    examples="""
+runnel dlq ls                                 queues, and how many dead letters each has
+runnel dlq ls jobs                            the first hundred of one
+runnel dlq ls jobs -c 1000 --filter "body.customer = 'acme'"
+runnel dlq ls jobs --json | jq -r .reason | sort | uniq -c
+""",
+)
+@click.argument("name", metavar="[QUEUE]", default="", shell_complete=complete_queues)
+@click.option("-c", "--count", metavar="N", type=click.IntRange(min=1), default=100, show_default=True, help="At most.")
+@click.option("-p", "--partition", metavar="N", type=click.IntRange(min=0), help="Only this partition.")
+@click.option("-o", "--offset", metavar="N", type=click.IntRange(min=0), help="From this offset on, of a partition.")
+@click.option("--filter", "text", metavar="TEXT", default="", help="Only what passes this filter.")
+@json_option
+@broker_option
+def ls(name: str, count: int, partition: int | None, offset: int | None, text: str, as_json: bool, broker: str) -> None:
+    """List dead letters of a queue; without a queue, which queues have some."""
+    from runnel.cli.output import note, print_json
+    from runnel.cli.session import run
+
+    if not name:
+        _list_queues(as_json, broker)
+        return
+    if offset is not None and partition is None:
+        raise click.UsageError("an offset is that of a partition: name it with -p")
+    found = run(broker, lambda cluster: letters_of(cluster, name, count, partition, offset, text))
+    if as_json:
+        for letter in found.letters:
+            print_json(letter_row(letter))
+    else:
+        print_letters(found.letters, none=f"Queue {name} has no dead letters.")
+    if found.more:
+        note("There are more (-c N shows more of them).")
+
+
+async def letters_of(
+    cluster: "Cluster", name: str, count: int, partition: int | None = None, offset: int | None = None, text: str = ""
+) -> "DeadLetters":
+    from runnel.client.calls import call_until_done
+    from runnel.model.calls import DEAD_LIST, ListDead
+
+    return await call_until_done(cluster, DEAD_LIST, ListDead(name, count, partition, offset, text))
+
+
+def print_letters(letters: "list[DeadLetter]", *, none: str) -> None:
+    from runnel.cli.message_view import preview
+    from runnel.cli.output import left, print_table, right
+    from runnel.cli.template import iso_of
+
+    print_table(
+        [*left("LETTER", "DIED"), *right("ATTEMPTS"), *left("REASON", "FROM", "KEY", "VALUE")],
+        [
+            (
+                f"{x.message.partition}/{x.message.offset}",
+                iso_of(x.died_ms),
+                x.attempts,
+                x.reason,
+                f"{x.origin_topic}/{x.origin_partition}@{x.origin_offset}" if x.origin_topic else None,
+                preview(x.message.key),
+                preview(x.message.value),
+            )
+            for x in letters
+        ],
+        none=none,
+    )
+
+
+def letter_row(letter: "DeadLetter") -> dict[str, Any]:
+    from runnel.cli.message_view import message_row
+    from runnel.cli.template import iso_of
+
+    return message_row(letter.message) | {
+        "reason": letter.reason,
+        "attempts": letter.attempts,
+        "died": iso_of(letter.died_ms),
+        "died_ms": letter.died_ms,
+        "origin": {
+            "topic": letter.origin_topic,
+            "partition": letter.origin_partition,
+            "offset": letter.origin_offset,
+            "timestamp_ms": letter.origin_timestamp_ms,
+        },
+    }
+
+
+# --- which queues have some
+def _list_queues(as_json: bool, broker: str) -> None:
+    from runnel.cli.output import left, print_json, print_table, right
+    from runnel.cli.session import run
+
+    rows = run(broker, _counts)
+    if as_json:
+        for row in rows:
+            print_json(row)
+        return
+    print_table(
+        [*left("QUEUE", "DEAD LETTERS IN"), *right("MESSAGES")],
+        [(row["queue"], row["topic"], f"{row['messages']:,}") for row in rows],
+        none="No queue has dead letters.",
+    )
+
+
+async def _counts(cluster: "Cluster") -> list[dict[str, Any]]:
+    """What the topics of dead letters hold; those of queues that share one, or dropped some, are not told apart."""
+    from runnel.cli.topic_show import limits_of
+    from runnel.client.admin import Admin
+    from runnel.client.calls import call_until_done
+    from runnel.model.calls import QUEUE_LIST, ListQueues
+    from runnel.model.queue_config import config_of
+
+    queues = (await call_until_done(cluster, QUEUE_LIST, ListQueues())).queues
+    topics = (await Admin(cluster).view()).topics
+    dead = {each.queue: config_of(frozenset(each.settings.items())).dead_topic_of(each.queue) for each in queues}
+    there = {name: topic for name, topic in dead.items() if topic in topics}
+    limits = await limits_of(cluster, [topics[topic] for topic in sorted(set(there.values()))])
+    rows = []
+    for name, topic in there.items():
+        count = sum(held.end - held.start for where, held in limits.items() if where.topic == topic)
+        if count:
+            rows.append({"queue": name, "topic": topic, "messages": count})
+    return rows
+
+
+# --- show
+@click.command(
+    cls=Command,
+    examples="""
+runnel dlq show jobs 0/17
+runnel dlq show jobs 0/17 --json | jq -r .value
+""",
+)
+@click.argument("name", metavar="QUEUE", shell_complete=complete_queues)
+@click.argument("where", metavar="PARTITION/OFFSET", type=place)
+@json_option
+@broker_option
+def show(name: str, where: "Place", as_json: bool, broker: str) -> None:
+    """Show one dead letter: why it died, where it came from, its headers and its value."""
+    from runnel.cli.output import print_json
+    from runnel.cli.session import run
+
+    found = run(broker, lambda cluster: letters_of(cluster, name, 1, where.partition, where.offset)).letters
+    if not found or found[0].message.offset != where.offset:
+        raise click.ClickException(f"queue {name!r} has no dead letter {where.partition}/{where.offset} (any more)")
+    if as_json:
+        print_json(letter_row(found[0]))
+    else:
+        _print_letter(found[0])
+
+
+def _print_letter(letter: "DeadLetter") -> None:
+    import sys
+
+    from runnel.cli.output import left, plural, print_table
+    from runnel.cli.template import iso_of
+
+    origin = f"{letter.origin_topic}/{letter.origin_partition}@{letter.origin_offset}"
+    click.echo(f"Dead letter {letter.message.partition}/{letter.message.offset}  of {letter.message.topic}")
+    click.echo(f"died    {iso_of(letter.died_ms)}, after {plural(letter.attempts, 'attempt')}: {letter.reason}")
+    click.echo(f"was     {origin}, of {iso_of(letter.origin_timestamp_ms)}")
+    click.echo()
+    rows = [(header, (value or b"").decode(errors="replace")) for header, value in letter.message.headers]
+    print_table(left("HEADER", "VALUE"), rows, none="It has no headers.")
+    click.echo()
+    if letter.message.key is not None:
+        click.echo(f"key     {letter.message.key.decode(errors='replace')}")
+    sys.stdout.flush()
+    sys.stdout.buffer.write((letter.message.value or b"") + b"\n")

@@ -1,0 +1,152 @@
+"""`runnel queue receive`: messages of a queue to stdout, each settled when it was printed."""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from runnel.cli.command import Command
+from runnel.cli.options import broker_option, complete_queues, span
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from runnel.client.cluster import Cluster
+    from runnel.model.calls import Delivered
+
+WAIT_MS = 10_000  # of one call; it is asked again
+MESSAGES_MAX = 100
+LANE = "receive"  # a connection of its own: what waits there holds up nothing else
+
+
+class Wanted(NamedTuple):
+    """What to receive, what to say then, and when to stop."""
+
+    queue: str
+    count_max: int | None
+    wait_ms: int | None  # stop when nothing came for so long; None: never
+    lease_ms: int | None
+    filter: str
+    outcome: str | None
+    delay_ms: int | None
+    reason: str
+
+
+@click.command(
+    cls=Command,
+    examples=r"""
+runnel queue receive jobs                        all there is, then what comes
+runnel queue receive jobs -c 1                   one, and accept it
+runnel queue receive jobs -e                     all there is, then exit
+runnel queue receive jobs --json | jq .value
+runnel queue receive jobs -c 1 --then release --delay 5m      not now
+runnel queue receive jobs -c 1 --then reject --reason broken  to the dead letters
+runnel queue receive jobs -c 1 --then nothing --json          keep the lease; see .receipt
+""",
+)
+@click.argument("name", metavar="QUEUE", shell_complete=complete_queues)
+@click.option("-c", "--count", "count_max", metavar="N", type=click.IntRange(min=1), help="Exit after N messages.")
+@click.option("-e", "--exit", "stop_at_end", is_flag=True, help="Exit when nothing can be leased now.")
+@click.option("-w", "--wait", metavar="SPAN", type=span, help="Exit when nothing came for so long.")
+@click.option("--lease", metavar="SPAN", type=span, help="How long messages are leased.  [default: the queue's]")
+@click.option(
+    "--then",
+    "outcome",
+    type=click.Choice(["accept", "release", "reject", "nothing"]),
+    default="accept",
+    show_default=True,
+    help="What becomes of a message that was printed: done, tried again, dead, or leased until the lease ends.",
+)
+@click.option("--delay", metavar="SPAN", type=span, help="With release: try it again after so long.")
+@click.option("--reason", default="", help="With reject: why, for whoever reads the dead letters.")
+@click.option("--filter", "text", metavar="TEXT", default="", help="Only what passes this filter; the rest stays.")
+@click.option("-f", "--format", "template", metavar="FORMAT", help="As of 'runnel consume'.  [default: %s\\n]")
+@click.option("-K", "--key-separator", metavar="SEP", help="Print KEY SEP VALUE.")
+@click.option("--json", "as_json", is_flag=True, help="Print each message as a line of JSON, with receipt and attempt.")
+@broker_option
+def receive(
+    name: str,
+    count_max: int | None,
+    stop_at_end: bool,
+    wait: int | None,
+    lease: int | None,
+    outcome: str,
+    delay: int | None,
+    reason: str,
+    text: str,
+    template: str | None,
+    key_separator: str | None,
+    as_json: bool,
+    broker: str,
+) -> None:
+    """Lease messages of a queue, print them, and accept them.
+
+    Goes on until Ctrl-C, unless -c, -e or -w says when to stop. What was printed and could not be settled is delivered
+    again.
+    """
+    from runnel.cli.consume import writer
+    from runnel.cli.session import run
+
+    if (delay is not None and outcome != "release") or (reason and outcome != "reject"):
+        raise click.UsageError("--delay goes with --then release, --reason with --then reject")
+    write = _json_line if as_json and not template and not key_separator else writer(template, key_separator, as_json)
+    patience = 0 if stop_at_end else wait
+    settled = None if outcome == "nothing" else outcome
+    wanted = Wanted(name, count_max, patience, lease, text, settled, delay, reason)
+    run(broker, lambda cluster: _receive(cluster, wanted, write))
+
+
+def _json_line(message: "Delivered") -> bytes:
+    import json
+
+    from runnel.cli.message_view import message_row
+
+    row: dict[str, Any] = message_row(message) | {"attempt": message.attempt, "receipt": message.receipt}
+    row["leased_until_ms"] = message.leased_until_ms
+    return json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+async def _receive(cluster: "Cluster", wanted: Wanted, write: "Callable[[Any], bytes]") -> None:
+    import asyncio
+    import sys
+
+    from runnel.client.calls import call
+
+    loop = asyncio.get_running_loop()
+    left, heard = wanted.count_max, loop.time()
+    while left is None or left > 0:
+        silent_ms = int((loop.time() - heard) * 1000)
+        asked, verb = _question(wanted, left, silent_ms)
+        messages = (await call(cluster, verb, asked, lane=LANE)).messages
+        sys.stdout.buffer.write(b"".join([write(message) for message in messages]))
+        sys.stdout.buffer.flush()
+        await _settle(cluster, wanted, messages)
+        if messages:
+            heard = loop.time()
+            left = None if left is None else left - len(messages)
+        elif wanted.wait_ms is not None and (loop.time() - heard) * 1000 >= wanted.wait_ms:
+            return
+
+
+def _question(wanted: Wanted, left: int | None, silent_ms: int) -> Any:
+    from runnel.model.calls import QUEUE_RECEIVE, Receive
+
+    wait_ms = WAIT_MS if wanted.wait_ms is None else min(WAIT_MS, max(0, wanted.wait_ms - silent_ms))
+    count = MESSAGES_MAX if left is None else min(left, MESSAGES_MAX)
+    asked = Receive(
+        wanted.queue, count, wait_ms=wait_ms, lease_ms=wanted.lease_ms, consumer="runnel-cli", filter=wanted.filter
+    )
+    return asked, QUEUE_RECEIVE
+
+
+async def _settle(cluster: "Cluster", wanted: Wanted, messages: "Sequence[Delivered]") -> None:
+    from runnel.client.calls import call_until_done
+    from runnel.client.outcome import raise_for
+    from runnel.model.calls import QUEUE_SETTLE, Settle, Settlement
+
+    if wanted.outcome is None or not messages:
+        return
+    verdicts = [
+        Settlement(message.receipt, wanted.outcome, wanted.delay_ms, wanted.reason)  # type: ignore[arg-type]
+        for message in messages
+    ]
+    raise_for((await call_until_done(cluster, QUEUE_SETTLE, Settle(wanted.queue, verdicts))).failures)

@@ -1,0 +1,169 @@
+"""`runnel queue send`: messages from stdin, files or arguments into a queue. Also what `produce --delay` does."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from runnel.cli.command import Command
+from runnel.cli.options import broker_option, complete_queues, moment, setting, span
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+    from runnel.cli.produce import Shape
+    from runnel.client.cluster import Cluster
+    from runnel.model.calls import Outgoing, Placed, Sent
+
+CALL_MESSAGES_MAX = 500
+CALL_BYTES_MAX = 1 << 20  # what one call carries; one message may be larger
+
+
+@click.command(
+    cls=Command,
+    examples=r"""
+echo hello | runnel queue send jobs
+runnel queue send jobs -m one -m two             messages as arguments
+runnel queue send jobs -K: < jobs.txt            key and value with ':' between
+runnel queue send alerts -m fire --priority 2    the higher goes first
+runnel queue send jobs -m later --delay 15m
+runnel queue send jobs -m pay --id order-4711    at most once, however often it is sent
+""",
+)
+@click.argument("name", metavar="QUEUE", shell_complete=complete_queues)
+@click.argument("files", type=click.Path(exists=True, dir_okay=False, allow_dash=True), nargs=-1)
+@click.option("-m", "--message", "messages", multiple=True, help="This message; may be repeated. Stdin is not read.")
+@click.option("-K", "--key-separator", metavar="SEP", help="Each line is KEY SEP VALUE.")
+@click.option("-k", "--key", help="The key of all messages.")
+@click.option(
+    "-H", "--header", "headers", metavar="NAME=VALUE", type=setting, multiple=True, help="A header of all messages."
+)
+@click.option("--priority", metavar="N", type=click.IntRange(min=0), help="The lane.  [default: the lowest]")
+@click.option("--delay", metavar="SPAN", type=span, help="Deliver after so long: 30s, 5m, 2h, 7d.")
+@click.option("--deliver-at", metavar="TIME", type=moment, help="Deliver then: ISO 8601 or epoch ms.")
+@click.option("--ttl", metavar="SPAN", type=span, help="Do not deliver it later than this.")
+@click.option("--id", "message_id", help="The name of the one message: a second one of this name is not kept.")
+@click.option("-D", "--delimiter", metavar="TEXT", default="\\n", show_default=True, help="What ends a message.")
+@click.option("--json", "as_json", is_flag=True, help="Each line is JSON: value, key, headers, timestamp_ms.")
+@click.option("-v", "--verbose", is_flag=True, help="Print where each message went: TOPIC/PARTITION@OFFSET, or its id.")
+@click.option("-q", "--quiet", is_flag=True, help="No summary on stderr.")
+@broker_option
+def send(
+    name: str,
+    files: tuple[str, ...],
+    messages: tuple[str, ...],
+    key_separator: str | None,
+    key: str | None,
+    headers: tuple[tuple[str, str], ...],
+    priority: int | None,
+    delay: int | None,
+    deliver_at: int | None,
+    ttl: int | None,
+    message_id: str | None,
+    delimiter: str,
+    as_json: bool,
+    verbose: bool,
+    quiet: bool,
+    broker: str,
+) -> None:
+    """Send each line of stdin (or of FILES) to a queue as a message.
+
+    Exits with 0 when all of them are kept.
+    """
+    from runnel.cli.output import note, plural
+    from runnel.cli.produce import Shape, unescape
+    from runnel.cli.session import run
+    from runnel.client.calls import call
+    from runnel.model import headers as names
+    from runnel.model.calls import QUEUE_SEND, Send
+
+    if message_id is not None and len(messages) != 1:
+        raise click.UsageError("--id names one message: give it with one -m")
+    listed = [(header, value.encode()) for header, value in headers]
+    if ttl is not None:
+        listed.append((names.TTL_MS, str(ttl).encode()))
+    separator = unescape(key_separator) if key_separator else None
+    all_keys = key.encode() if key is not None else None
+    shape = Shape(separator, unescape(delimiter), all_keys, tuple(listed), None, False, as_json)
+    extra = {"priority": priority, "deliver_at_ms": due_at(delay, deliver_at), "message_id": message_id}
+
+    async def work(cluster: "Cluster") -> int:
+        async def put(some: "Sequence[Outgoing]") -> "Sent":
+            return await call(cluster, QUEUE_SEND, Send(name, list(some)))
+
+        return await send_all(files, messages, shape, extra, put, verbose)
+
+    count = run(broker, work)
+    if not quiet and not verbose:
+        note(f"sent {plural(count, 'message')} to {name}")
+
+
+def due_at(delay_ms: int | None, deliver_at_ms: int | None) -> int | None:
+    """When a message is due, by the clock of this machine."""
+    from runnel.cli.session import SystemClock
+
+    if delay_ms is not None and deliver_at_ms is not None:
+        raise click.UsageError("--delay and --deliver-at exclude each other: choose one")
+    return deliver_at_ms if delay_ms is None else SystemClock().wall_ms() + delay_ms
+
+
+async def send_all(
+    files: tuple[str, ...],
+    messages: tuple[str, ...],
+    shape: "Shape",
+    extra: dict[str, Any],
+    put: "Callable[[Sequence[Outgoing]], Awaitable[Sent]]",
+    verbose: bool,
+) -> int:
+    """Send what was given, or what stdin and files hold, in calls of some size; returns how many it were."""
+    from runnel.cli.source import given, lines
+
+    source = given(messages) if messages else lines(files, shape.delimiter)
+    count = 0
+    async for some in _batches(source, shape, extra):
+        sent = await put(some)
+        _check(sent, count)
+        count += len(some)
+        for placed in sent.placed if verbose else ():
+            click.echo(_place(placed))
+    return count
+
+
+async def _batches(
+    source: "AsyncIterator[bytes]", shape: "Shape", extra: dict[str, Any]
+) -> "AsyncIterator[list[Outgoing]]":
+    from runnel.cli.produce import outgoing_of
+    from runnel.model.calls import Outgoing
+
+    batch: list[Outgoing] = []
+    size = 0
+    async for line in source:
+        read = outgoing_of(line, shape)
+        batch.append(
+            Outgoing(read.value, read.key, list(read.headers), read.partition, timestamp_ms=read.timestamp_ms, **extra)
+        )
+        size += len(line)
+        if len(batch) >= CALL_MESSAGES_MAX or size >= CALL_BYTES_MAX:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _check(sent: "Sent", before: int) -> None:
+    """Raise the first error; those before it are kept."""
+    from runnel.client.outcome import error_of_failure
+
+    errors = [error_of_failure(failure) for failure in sent.failures]
+    for number, error in enumerate(errors):
+        if error is not None:
+            kept = before + sum(each is None for each in errors)
+            error.add_note(f"message {before + number + 1} was refused; {kept} were kept")
+            raise error
+
+
+def _place(placed: "Placed | None") -> str:
+    if placed is None:
+        return "?"
+    if placed.scheduled_id:
+        return placed.scheduled_id
+    return f"{placed.topic}/{placed.partition}@{placed.offset}{' (there already)' if placed.duplicate else ''}"

@@ -20,6 +20,7 @@ from tests.compat.waiting import wait_until
 
 PYTHON_AGENTS = {"confluent": "confluent", "aiokafka": "aio", "kafka-python": "kafka_python", "kcat": "kcat"}
 CLIENTS = ("confluent", "aiokafka", "kafka-python", "kcat", "kafkajs", "java-3.9", "java-4.3")
+SHARE_ADMIN = "java-4.3"  # the one client that can administer share groups
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 kinds: Any = confluent_kafka.admin  # its names are not typed as exported
@@ -73,6 +74,7 @@ class Stage:
         self._logs = logs
         self._lock = threading.Lock()
         self._shared: dict[str, Agent] = {}
+        self._share_admin: Sharer | None = None
         self._started: list[Agent] = []
         self._idle: list[Agent] = []  # starting a process costs more than most tests
         self._admin: Any = kinds.AdminClient({"bootstrap.servers": address})
@@ -125,6 +127,13 @@ class Stage:
         if client == "confluent":
             return self._start(client, [sys.executable, "-m", "tests.compat.agents.sharer"], Sharer)
         return self._start(client, [*self._command(client)[:-1], "Sharer"], Sharer)
+
+    def share_admin(self) -> Sharer:
+        """The one agent that administers share groups."""
+        with self._lock:
+            if self._share_admin is None:
+                self._share_admin = self.sharer(SHARE_ADMIN)
+            return self._share_admin
 
     def _start(self, client: str, command: Command, kind: type[A]) -> A:
         require(client)

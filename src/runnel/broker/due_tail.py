@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
+from runnel.broker.partitions import FOLDER
 from runnel.model.errors import CoordinatorLoading, OffsetOutOfRange, RunnelError
 from runnel.model.ids import Epoch, Offset
 from runnel.model.limits import KIB
@@ -36,7 +37,7 @@ class Tail:
     def __init__(self, partition: Partition, open_index: OpenDueIndex, disk: Disk) -> None:
         self.partition = partition
         self._open_index = open_index
-        self._path = f"{partition.key}/due.sqlite"
+        self._path = f"{FOLDER}/{partition.key}/due.sqlite"  # it goes with the partition
         self._disk = disk
         self._index: DueIndex | None = None
         self._turn = asyncio.Lock()
@@ -93,6 +94,7 @@ class Tail:
             except IndexDamaged as error:
                 logger.error("the index of %s is built again: %s", self.partition.name, error)
                 await self._discard()
+                await asyncio.sleep(PAUSE_S)
             except (RunnelError, OSError) as error:
                 logger.warning("the index of %s can't follow, trying again: %s", self.partition.name, error)
                 await asyncio.sleep(PAUSE_S)

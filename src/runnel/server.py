@@ -150,7 +150,8 @@ class Server:
         from runnel.doors.http.serving import HttpDoorway  # a broker without this door does not pay for its import
 
         machine = self._machine
-        doorway = HttpDoorway(self.broker, machine.clock, machine.rng, self._on_fatal)
+        doors = {"kafka": self._listener}
+        doorway = HttpDoorway(self.broker, machine.clock, machine.rng, self._on_fatal, doors)
         try:
             host, port = await doorway.bind(address.host, address.port)
         except OSError as error:

@@ -305,11 +305,11 @@ def test_connections_are_bounded() -> None:
     async def main() -> None:
         async with served(connections_max=2) as server:
             kept = [await server.client() for _ in range(2)]
-            await until(lambda: server.listener.connections == 2)
+            await until(lambda: server.listener.open_connections == 2)
             status, content = await (await server.client()).answer()
             assert (status, json.loads(content)["code"]) == (503, "too-many-connections")
             kept[0].writer.close()
-            await until(lambda: server.listener.connections == 1)
+            await until(lambda: server.listener.open_connections == 1)
             client = await server.client()
             client.send(get("/a"))
             assert await client.answer() == (200, b"GET /a 0")
@@ -360,7 +360,7 @@ def test_a_client_that_never_reads_loses_its_connection() -> None:
             client.writer.transport.pause_reading()  # type: ignore[attr-defined]
             client.send(get("/large"))
             await until(lambda: server.stage.asked)
-            await until(lambda: server.listener.connections == 0)
+            await until(lambda: server.listener.open_connections == 0)
 
     asyncio.run(main())
 

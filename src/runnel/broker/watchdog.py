@@ -7,6 +7,7 @@ Rule 2: however often the loop is held, there is a line at once, then at most on
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -16,6 +17,7 @@ from runnel.model.seams import Clock
 NAP_MS: Final = 100
 STALL_MS: Final = 200  # a third of the shortest session is far more: it is told long before it hurts
 QUIET_MS: Final = 10_000
+NAPS_KEPT: Final = 600  # a minute's
 
 logger = logging.getLogger("runnel.watchdog")
 
@@ -30,6 +32,7 @@ class Watchdog:
         self._untold: list[int] = []
         self._told_ms = clock.monotonic_ms() - QUIET_MS
         self.stalls = 0  # since the start
+        self._late: deque[int] = deque(maxlen=NAPS_KEPT)
 
     def start(self) -> None:
         self._task = stand(self._run(), self._on_fatal)
@@ -45,7 +48,13 @@ class Watchdog:
             await asyncio.sleep(NAP_MS / 1000)
             self._awoke(self._clock.monotonic_ms() - due_ms)
 
+    @property
+    def late_ms_max(self) -> int:
+        """The longest that the loop was late in the last minute."""
+        return max(self._late, default=0)
+
     def _awoke(self, late_ms: int) -> None:
+        self._late.append(late_ms)
         if late_ms > STALL_MS:
             self.stalls += 1
             self._untold.append(late_ms)

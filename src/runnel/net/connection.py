@@ -16,6 +16,7 @@ from runnel.model.errors import Fatal, InvalidRequest
 from runnel.model.seams import Buffer
 from runnel.net import eager
 from runnel.net.inbox import Frame, Inbox, Supplies
+from runnel.net.traffic import Traffic
 
 PIPELINE_MAX = 64  # requests of one connection that may be under way; clients send 5 or so
 WRITE_BUFFER_BYTES = 1024 * 1024  # answers not taken by the client before its next request has to wait
@@ -35,6 +36,8 @@ class Handler(Protocol):
 
 class Listener(Supplies, Protocol):
     """What a connection needs of the listener that accepted it."""
+
+    traffic: Traffic
 
     def opened(self, connection: "Connection") -> Handler | None: ...
 
@@ -59,6 +62,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
+        self._traffic = listener.traffic
         self._loop: asyncio.AbstractEventLoop
         self._transport: asyncio.Transport | None = None
         self._handler: Handler | None = None
@@ -87,6 +91,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._inbox.room()
 
     def buffer_updated(self, nbytes: int) -> None:
+        self._traffic.bytes_in += nbytes
         self._inbox.received(nbytes)
         self._touch()
         self._start_requests()
@@ -215,7 +220,9 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
 
     def _send(self, request: _Request) -> None:
+        self._traffic.requests += 1
         if request.parts and self._transport is not None:
+            self._traffic.bytes_out += sum(map(len, request.parts))
             self._transport.writelines(request.parts)
         self._inbox.answered(request.frame)
 

@@ -22,6 +22,7 @@ from uvicorn.server import ServerState
 
 from runnel.model.errors import Fatal
 from runnel.model.limits import KIB, MIB
+from runnel.net.traffic import Traffic
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -92,6 +93,7 @@ class Http(HttpToolsProtocol):
         super().__init__(listener.config, listener.state, {"peer": self._peer}, asyncio.get_running_loop())
         self._closed = listener.state.closed
         self._limits = listener.limits
+        self._traffic = listener.traffic
         self._in_head = False
         self._head_bytes = 0  # of a head that did not come at once
         self._fed = 0
@@ -104,6 +106,7 @@ class Http(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))
         self.active_at = self.loop.time()
+        self._traffic.connections += 1
         if self.client is not None:
             self._peer.address = f"{self.client[0]}:{self.client[1]}"
         if len(self.connections) > self._limits.connections_max:
@@ -124,6 +127,7 @@ class Http(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self.active_at = self.loop.time()
+        self._traffic.bytes_in += len(data)
         self._unset_keepalive_if_required()
         self._feed(data)
         if self._in_head and not self.transport.is_closing():
@@ -192,6 +196,10 @@ class Http(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         if not self.parser.should_upgrade():
             super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        self._traffic.requests += 1
+        super().on_response_complete()
 
     def _should_upgrade(self) -> bool:
         return self.scope["method"] == "GET" and super()._should_upgrade()
@@ -276,6 +284,7 @@ class HttpListener:
         self.limits = limits
         self._connection = connection or Http
         self.state = _State()
+        self.traffic = Traffic()
         self.config = Config(
             cast(Any, _Answering(app, on_fatal)), http=Http, ws=_WebSocket, lifespan="off", interface="asgi3",
             log_config=None, access_log=False, proxy_headers=False, server_header=False, date_header=False,
@@ -301,13 +310,8 @@ class HttpListener:
         self._sweeper = asyncio.get_running_loop().call_later(self.limits.sweep_s, self._sweep)
 
     @property
-    def connections(self) -> int:
+    def open_connections(self) -> int:
         return len(self.state.connections)
-
-    @property
-    def requests(self) -> int:
-        """How many were answered so far."""
-        return self.state.total_requests
 
     def stop_accepting(self) -> None:
         if self._server is not None:

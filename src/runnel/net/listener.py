@@ -9,6 +9,7 @@ from runnel.model.limits import FRAME_BYTES_MAX, MIB
 from runnel.net.budget import ByteBudget
 from runnel.net.buffers import BufferPool
 from runnel.net.connection import Connection, Handler
+from runnel.net.traffic import Traffic
 
 logger = logging.getLogger("runnel.net")
 
@@ -37,6 +38,7 @@ class FramedListener:
         self.budget = ByteBudget(limits.inflight_bytes_max)
         self.buffers = BufferPool()
         self.connections: dict[Connection, None] = {}  # in the order in which they came
+        self.traffic = Traffic()
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._empty: asyncio.Event | None = None
@@ -73,6 +75,10 @@ class FramedListener:
                 for connection in list(self.connections):
                     connection.abort()
 
+    @property
+    def open_connections(self) -> int:
+        return len(self.connections)
+
     # --- what a connection calls
 
     def opened(self, connection: Connection) -> Handler | None:
@@ -83,6 +89,7 @@ class FramedListener:
             )  # fmt: skip
             return None
         self.connections[connection] = None
+        self.traffic.connections += 1
         return self._door(connection)
 
     def closed(self, connection: Connection) -> None:

@@ -62,17 +62,17 @@ class HttpApp:
         except PeerGone:
             return
         except RunnelError as error:
-            await _send_problem(send, error)
+            await self._send_problem(send, error)
             return
         if isinstance(result, Stream):
             await _send_stream(send, call, result)
         elif isinstance(result, Reply):
             kind = (b"content-type", result.content_type.encode())
-            await _send(send, result.status, [kind, *result.headers], result.content)
+            await self._send(send, result.status, [kind, *result.headers], result.content)
         elif result is None:
-            await _send(send, NO_CONTENT, [], b"")
+            await self._send(send, NO_CONTENT, [], b"")
         else:
-            await _send(send, operation.status, [JSON_TYPE], ENCODER.encode(result))
+            await self._send(send, operation.status, [JSON_TYPE], ENCODER.encode(result))
 
     async def _run(self, operation: Operation, call: Call, values: list[str], receive: Receive) -> Any:
         query = call.scope["query_string"]
@@ -114,6 +114,18 @@ class HttpApp:
         if self._held > self._door.bodies_bytes_max and self._held > size:
             raise TooBusy("the requests under way hold as many bytes as they may: try again in a moment")
 
+    async def _send(self, send: Send, status: int, headers: list[tuple[bytes, bytes]], content: bytes) -> None:
+        if status != NO_CONTENT:
+            headers.append((b"content-length", b"%d" % len(content)))
+        self._door.traffic.bytes_out += len(content)
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": content})
+
+    async def _send_problem(self, send: Send, error: RunnelError) -> None:
+        problem = problem_of(error)
+        headers = [(b"content-type", PROBLEM_JSON), *headers_of(error, problem.status)]
+        await self._send(send, problem.status, headers, ENCODER.encode(problem))
+
     async def _converse(self, scope: Scope, receive: Receive, send: Send) -> None:
         socket = Socket(receive, send)
         try:
@@ -150,19 +162,6 @@ def _check_origin(call: Call) -> None:
 
 def _too_large(limit: int) -> BodyTooLarge:
     return BodyTooLarge(f"the body is above {limit} bytes, which is the most (http-body-bytes-max)")
-
-
-async def _send(send: Send, status: int, headers: list[tuple[bytes, bytes]], content: bytes) -> None:
-    if status != NO_CONTENT:
-        headers.append((b"content-length", b"%d" % len(content)))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": content})
-
-
-async def _send_problem(send: Send, error: RunnelError) -> None:
-    problem = problem_of(error)
-    headers = [(b"content-type", PROBLEM_JSON), *headers_of(error, problem.status)]
-    await _send(send, problem.status, headers, ENCODER.encode(problem))
 
 
 async def _send_stream(send: Send, call: Call, stream: Stream) -> None:

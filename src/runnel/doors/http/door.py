@@ -1,9 +1,20 @@
 """The HTTP door: what its operations share."""
 
+from typing import Protocol
+
 from runnel.broker.broker import Broker
 from runnel.client.cluster import Cluster
 from runnel.model.seams import Clock, Rng
-from runnel.net.http import HttpListener
+from runnel.net.traffic import Traffic
+
+
+class Listener(Protocol):
+    """What is counted of a door."""
+
+    traffic: Traffic
+
+    @property
+    def open_connections(self) -> int: ...
 
 
 class HttpDoor:
@@ -16,7 +27,8 @@ class HttpDoor:
         self.body_bytes_max = broker.config.http_body_bytes_max
         self.bodies_bytes_max = broker.config.inflight_bytes_max
         self.stopping = False
-        self.listener: HttpListener
+        self.traffic = Traffic()  # of this door
+        self.doors: dict[str, Listener] = {}  # all of this broker, by name
 
     def cluster(self) -> Cluster:
         """The cluster as its clients see it: what belongs to other brokers is asked of them, in Kafka's words."""

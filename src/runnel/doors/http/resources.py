@@ -3,10 +3,10 @@
 from types import ModuleType
 from typing import Final
 
-from runnel.doors.http import groups, health, inbox, messages, topics
+from runnel.doors.http import cluster, docs, groups, health, inbox, messages, metrics, topics
 from runnel.doors.http.operation import OPERATIONS, Operation
 
-RESOURCES: Final[tuple[ModuleType, ...]] = (inbox, topics, messages, groups, health)
+RESOURCES: Final[tuple[ModuleType, ...]] = (inbox, topics, messages, groups, cluster, health, metrics, docs)
 
 
 def operations() -> list[Operation]:

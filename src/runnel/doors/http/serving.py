@@ -1,10 +1,10 @@
 """The door as the server starts and stops it: its operations behind a listener."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from runnel.broker.broker import Broker
 from runnel.doors.http.app import HttpApp
-from runnel.doors.http.door import HttpDoor
+from runnel.doors.http.door import HttpDoor, Listener
 from runnel.doors.http.inbox import hot_send
 from runnel.doors.http.resources import operations
 from runnel.model.seams import Clock, Rng
@@ -15,13 +15,17 @@ from runnel.net.http import HttpLimits, HttpListener
 class HttpDoorway:
     """One listener with the door behind it."""
 
-    def __init__(self, broker: Broker, clock: Clock, rng: Rng, on_fatal: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self, broker: Broker, clock: Clock, rng: Rng,
+        on_fatal: Callable[[BaseException], None], doors: Mapping[str, Listener],
+    ) -> None:  # fmt: skip
         self.door = HttpDoor(broker, clock, rng)
         config = broker.config
         limits = HttpLimits(connections_max=config.connections_max, idle_s=config.idle_ms / 1000)
         app, hot = HttpApp(self.door, operations()), {b"/send": hot_send(broker.inbox)}
         self._listener = HttpListener(app, limits, on_fatal, lambda listener: HotHttp(listener, hot))
-        self.door.listener = self._listener
+        self.door.traffic = self._listener.traffic
+        self.door.doors = {**doors, "http": self._listener}
 
     async def bind(self, host: str, port: int) -> tuple[str, int]:
         return await self._listener.bind(host, port)

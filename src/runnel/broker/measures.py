@@ -1,0 +1,157 @@
+"""What can be measured of a broker: read from its parts when somebody asks, so that nobody pays for it otherwise.
+
+Rule 1: a broker tells of what it leads, coordinates and keeps; the sum over all brokers is the cluster.
+Rule 2: names are of topics, groups and queues, never of partitions: there are too many of those.
+Rule 3: going through all partitions is done in turns; what others have to be asked for is left out if they are silent.
+"""
+
+import asyncio
+from collections import Counter, defaultdict
+from typing import Final, Literal, NamedTuple
+
+from runnel.broker.broker import Broker
+from runnel.broker.turns import by_turns
+from runnel.client.metadata import TopicPartition
+from runnel.client.offsets import LATEST, list_offsets
+from runnel.cluster.image import NO_LEADER
+from runnel.groups.values import FetchOffsets, ListGroups
+from runnel.model.errors import RunnelError
+from runnel.model.ids import PartitionKey
+from runnel.model.schedule import SCHEDULE_COUNT_HERE, CountHere
+
+GROUPS_MAX: Final = 1_000  # whose lag is told
+ASK_S: Final = 2.0  # for the ends of partitions that others lead
+
+
+class Measure(NamedTuple):
+    """One number, or one for each label."""
+
+    name: str
+    kind: Literal["gauge", "counter"]
+    doc: str
+    rows: dict[tuple[str, ...], float]
+    labels: tuple[str, ...] = ()
+
+
+def one(name: str, kind: Literal["gauge", "counter"], doc: str, value: float) -> Measure:
+    return Measure(name, kind, doc, {(): value})
+
+
+async def measures(broker: Broker) -> list[Measure]:
+    """Everything."""
+    found = _cluster(broker)
+    for part in (_partitions, _groups, _queues, _schedule):
+        found += await part(broker)
+    found += [
+        one("loop_lag_seconds", "gauge", "the longest that the loop was late in the last minute", broker.loop_lag_s),
+        one("loop_stalls", "counter", "times that the loop was held for too long", broker.loop_stalls),
+    ]
+    return found
+
+
+def _cluster(broker: Broker) -> list[Measure]:
+    image = broker.image
+    leaderless = sum(each.leader == NO_LEADER for topic in image.topics.values() for each in topic.partitions)
+    return [
+        one("brokers", "gauge", "brokers of the cluster that are alive", len(image.brokers)),
+        one("controller", "gauge", "1 on the broker that is the controller", float(broker.forwarding.is_ours)),
+        one("topics", "gauge", "topics of the cluster", len(image.topics)),
+        one("partitions_offline", "gauge", "partitions of the cluster without a leader", leaderless),
+    ]
+
+
+async def _partitions(broker: Broker) -> list[Measure]:
+    held = led = behind = 0
+    appended: Counter[str] = Counter()
+    size: Counter[str] = Counter()
+    async for partition in by_turns(list(broker.partitions)):
+        held += 1
+        size[partition.topic] += partition.log.size_bytes
+        if partition.is_leader:
+            led += 1
+            behind += partition.image is not None and len(partition.image.isr) < len(partition.image.replicas)
+            appended[partition.topic] += partition.log.end_offset
+    return [
+        one("partitions", "gauge", "replicas on this broker", held),
+        one("partitions_led", "gauge", "partitions that this broker leads", led),
+        one("partitions_under_replicated", "gauge", "of those, with replicas that are not in sync", behind),
+        _by("topic", "topic_messages", "counter", "offsets given to messages, of what this broker leads", appended),
+        _by("topic", "topic_bytes", "gauge", "bytes on the disk of this broker", size),
+    ]
+
+
+def _by(label: str, name: str, kind: Literal["gauge", "counter"], doc: str, counts: Counter[str]) -> Measure:
+    return Measure(name, kind, doc, {(key,): value for key, value in counts.items()}, (label,))
+
+
+async def _groups(broker: Broker) -> list[Measure]:
+    names = [group.group_id for group in await broker.groups.list(ListGroups())]
+    committed: dict[str, dict[PartitionKey, int]] = {}
+    async for name in by_turns(names[:GROUPS_MAX]):
+        try:
+            fetched = await broker.groups.fetch_offsets(FetchOffsets(name))
+        except RunnelError:
+            continue  # it moved meanwhile
+        committed[name] = {each.partition: each.offset for each in fetched.offsets if each.offset >= 0}
+    ends = await _ends(broker, {key for offsets in committed.values() for key in offsets})
+    topics = broker.image.topics
+    lags: defaultdict[tuple[str, ...], float] = defaultdict(float)
+    for name, offsets in committed.items():
+        for key, offset in offsets.items():
+            if key in ends:
+                lags[name, topics[key.topic_id].name] += max(0, ends[key] - offset)
+    return [
+        one("groups", "gauge", "groups that this broker coordinates", len(names)),
+        Measure("group_lag", "gauge", "messages that a group has not committed", dict(lags), ("group", "topic")),
+    ]
+
+
+async def _ends(broker: Broker, keys: set[PartitionKey]) -> dict[PartitionKey, int]:
+    """Where partitions end; those of others are asked for, all at once."""
+    ends: dict[PartitionKey, int] = {}
+    others: dict[TopicPartition, PartitionKey] = {}
+    for key in keys:
+        partition = broker.partitions.opened(key)
+        if partition is not None and partition.is_leader:
+            ends[key] = partition.high_watermark
+        elif (topic := broker.image.topics.get(key.topic_id)) is not None:
+            others[TopicPartition(topic.name, key.number)] = key
+    if others:
+        try:
+            async with asyncio.timeout(ASK_S):
+                found = await list_offsets(broker.client.cluster(), dict.fromkeys(others, LATEST))
+            ends |= {others[where]: offset.offset for where, offset in found.items()}
+        except (RunnelError, TimeoutError):
+            return ends
+    return ends
+
+
+async def _queues(broker: Broker) -> list[Measure]:
+    counts: dict[str, Counter[str]] = {name: Counter() for name in QUEUE_MEASURES}
+    async for outlet in by_turns(list(broker.deliveries)):
+        try:
+            told = await outlet.describe()
+        except RunnelError:
+            continue
+        counts["ready"][outlet.queue] += told.ready + told.backlog
+        counts["leased"][outlet.queue] += told.leased
+        counts["waiting"][outlet.queue] += told.waiting
+        counts["dead"][outlet.queue] += told.counters.dead
+        counts["accepted"][outlet.queue] += told.counters.accepted
+        counts["released"][outlet.queue] += told.counters.released
+    return [_by("queue", f"queue_{name}", kind, doc, counts[name]) for name, (kind, doc) in QUEUE_MEASURES.items()]
+
+
+QUEUE_MEASURES: Final[dict[str, tuple[Literal["gauge", "counter"], str]]] = {
+    "ready": ("gauge", "messages that can be leased, or soon, of queues that are in use"),
+    "leased": ("gauge", "messages that are with consumers"),
+    "waiting": ("gauge", "messages that wait for another attempt"),
+    "dead": ("counter", "messages that were given up"),
+    "accepted": ("counter", "messages that were accepted"),
+    "released": ("counter", "messages that were released, or whose lease ended"),
+}
+
+
+async def _schedule(broker: Broker) -> list[Measure]:
+    count = await broker.calls.ask(broker.id, SCHEDULE_COUNT_HERE, CountHere(None))
+    return [one("schedule_pending", "gauge", "messages that wait for their time", count.messages)]

@@ -166,6 +166,21 @@ def test_a_request_may_come_in_pieces(size: int) -> None:
     asyncio.run(main())
 
 
+def test_an_answer_is_one_write() -> None:
+    """Two would be two packets, and a client that wakes twice."""
+
+    async def main() -> None:
+        async with served() as server:
+            client = await server.client()
+            for _ in range(20):
+                client.send(get("/a"))
+                assert (await asyncio.wait_for(client.reader.read(65_536), LIMIT_S)).endswith(b"GET /a 0")
+            client.send(b"HEAD /a HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await asyncio.wait_for(client.reader.read(65_536), LIMIT_S)).endswith(b"\r\n\r\n")
+
+    asyncio.run(main())
+
+
 CHUNKS = b"3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n"
 
 

@@ -29,6 +29,7 @@ Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+CONTINUE: Final = b"HTTP/1.1 100 "
 UPGRADE_HEADERS: Final = (b"upgrade", b"connection", b"http2-settings")
 NEXT: Final = {
     "malformed-request": "send a request of HTTP/1.1",
@@ -83,6 +84,36 @@ class Peer:
 
 class _HeadTooLarge(Exception):
     """Raised in the parser's callback to end it."""
+
+
+class _OneWrite:
+    """What an answer is written to: its head waits for the first part of its content, so that both go as one."""
+
+    __slots__ = ("_head", "_transport", "_waits")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._waits = True
+        self._head = b""
+
+    def write(self, data: bytes) -> None:
+        if not self._waits:
+            self._transport.write(data)
+        elif self._head:
+            self._waits = False
+            self._transport.write(self._head + data)
+        elif data.startswith(CONTINUE):
+            self._transport.write(data)
+        else:
+            self._head = data
+
+    def close(self) -> None:
+        if self._waits and self._head:
+            self.write(b"")
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
 
 
 class Http(HttpToolsProtocol):
@@ -180,10 +211,12 @@ class Http(HttpToolsProtocol):
             size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
             if size > self._limits.head_bytes_max:
                 raise _HeadTooLarge
-        if not self.parser.should_upgrade():
-            super().on_headers_complete()
-        else:
+        if self.parser.should_upgrade():
             self.scope["method"] = self.parser.get_method().decode("ascii")
+            return
+        super().on_headers_complete()
+        if self.scope["method"] != "HEAD":  # whose answer has a head alone
+            self.cycle.transport = cast(asyncio.Transport, _OneWrite(self.transport))
 
     def on_body(self, body: bytes) -> None:
         if not self.cycle.response_complete:

@@ -56,8 +56,9 @@ class HttpApp:
             if found is None or operation is None:
                 operation = _other(method, found, scope["path"])
             call = Call(self._door, scope)
-            if b"origin" in call.headers:
-                _check_origin(call)
+            for name, _ in scope["headers"]:
+                if name == b"origin":
+                    _check_origin(call)
             result = await self._run(operation, call, found.values if found else [], receive)
         except PeerGone:
             return
@@ -87,9 +88,9 @@ class HttpApp:
     async def _body(self, call: Call, receive: Receive) -> bytes:
         """The whole body; its bytes are counted as held until the caller gives them back."""
         limit = self._door.body_bytes_max
-        announced = call.headers.get(b"content-length", b"")
-        if announced.isdigit() and int(announced) > limit:
-            raise _too_large(limit)
+        for name, value in call.scope["headers"]:
+            if name == b"content-length" and len(value) > 3 and int(value) > limit:
+                raise _too_large(limit)
         parts: list[bytes] = []
         size = 0
         try:
@@ -167,6 +168,7 @@ def _too_large(limit: int) -> BodyTooLarge:
 async def _send_stream(send: Send, call: Call, stream: Stream) -> None:
     kind = (b"content-type", stream.content_type.encode())
     await send({"type": "http.response.start", "status": 200, "headers": [kind, *stream.headers]})
+    await send({"type": "http.response.body", "body": b"", "more_body": True})  # the head goes at once
     async for chunk in stream.chunks:
         if call.peer.over:
             break

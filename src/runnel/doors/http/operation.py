@@ -119,6 +119,7 @@ class Operation:
     _names: tuple[str, ...] = field(init=False)
     _path_names: tuple[str, ...] = field(init=False)
     _headers: tuple[Parameter, ...] = field(init=False)
+    _in_query: dict[str, bool] = field(init=False)  # whether it takes several values
 
     def __post_init__(self) -> None:
         self.segments = tuple(self.path.split("/")[1:])
@@ -128,6 +129,7 @@ class Operation:
         self._inputs = msgspec.defstruct("Inputs", fields, forbid_unknown_fields=True) if fields else None
         self._names = tuple(p.name for p in self.parameters)
         self._path_names = tuple(segment[1:-1] for segment in self.segments if segment.startswith("{"))
+        self._in_query = {p.name: _is_list(p.type) for p in self.parameters if p.place == "query"}
         self._headers = tuple(p for p in self.parameters if p.place == "header")
 
     @property
@@ -149,7 +151,7 @@ class Operation:
         return self.function(call, **more)
 
     def _inputs_of(self, call: Call, values: list[str], query: bytes) -> Any:
-        texts: dict[str, Any] = _query(query, self.parameters) if query else {}
+        texts: dict[str, Any] = self._query(query) if query else {}
         texts.update(zip(self._path_names, values, strict=True))
         for parameter in self._headers:
             if (value := call.header(parameter.shown)) is not None:
@@ -158,6 +160,22 @@ class Operation:
             return msgspec.convert(texts, self._inputs or _Nothing, strict=False)
         except msgspec.ValidationError as error:
             raise InvalidInput(f"the parameters are not allowed: {_plain(error)}") from None
+
+    def _query(self, query: bytes) -> dict[str, Any]:
+        """The texts of a query by name; a parameter that is a list takes each that has its name."""
+        texts: dict[str, Any] = {}
+        for name, text in _pairs(query):
+            several = self._in_query.get(name)
+            if several is None:
+                allowed = ", ".join(sorted(self._in_query)) or "none"
+                raise InvalidInput(f"query parameter {name!r} is not known; allowed: {allowed}")
+            if several:
+                texts.setdefault(name, []).append(text)
+            elif name in texts:
+                raise InvalidInput(f"query parameter {name!r} is there twice: it has one value")
+            else:
+                texts[name] = text
+        return texts
 
     def _body(self, body: bytes) -> Any:
         return body if self.decode is None else decoded(self.decode, body)
@@ -177,28 +195,15 @@ class _Nothing(msgspec.Struct, forbid_unknown_fields=True):
     """The parameters of an operation that has none."""
 
 
-def _query(query: bytes, parameters: Sequence[Parameter]) -> dict[str, Any]:
-    """The texts of a query by name; a parameter that is a list takes each that has its name."""
+def _pairs(query: bytes) -> list[tuple[str, str]]:
+    """Names and texts of a query, in order."""
     try:
-        pairs = parse_qsl(
-            query.decode("ascii"), keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX, errors="strict"
-        )
+        text = query.decode("ascii")
+        if "%" not in text and "+" not in text and text.count("&") < QUERY_FIELDS_MAX:
+            return [(name, value) for name, _, value in (part.partition("=") for part in text.split("&")) if name]
+        return parse_qsl(text, keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX, errors="strict")
     except ValueError as error:
         raise InvalidInput(f"the query of the address can't be read: {error}") from None
-    kinds = {p.name: p for p in parameters if p.place == "query"}
-    texts: dict[str, Any] = {}
-    for name, text in pairs:
-        known = kinds.get(name)
-        if known is None:
-            allowed = ", ".join(sorted(kinds)) or "none"
-            raise InvalidInput(f"query parameter {name!r} is not known; allowed: {allowed}")
-        if _is_list(known.type):
-            texts.setdefault(name, []).append(text)
-        elif name in texts:
-            raise InvalidInput(f"query parameter {name!r} is there twice: it has one value")
-        else:
-            texts[name] = text
-    return texts
 
 
 def _is_list(kind: Any) -> bool:

@@ -64,10 +64,10 @@ def ls(topic: str, count: int, begin: int | None, count_only: bool, as_json: boo
 
 
 async def _counted(cluster: "Cluster", topic: str) -> "PendingCount":
-    from runnel.client.calls import call_until_done
+    from runnel.client.calls import call
     from runnel.model.calls import SCHEDULE_COUNT, CountPending
 
-    return await call_until_done(cluster, SCHEDULE_COUNT, CountPending(topic))
+    return await call(cluster, SCHEDULE_COUNT, CountPending(topic))
 
 
 def _print_count(topic: str, counted: "PendingCount", as_json: bool) -> None:
@@ -86,7 +86,7 @@ def _print_count(topic: str, counted: "PendingCount", as_json: bool) -> None:
 
 async def _pending(cluster: "Cluster", topic: str, begin_ms: int, count: int) -> "tuple[list[Pending], bool]":
     """So many, page by page: each goes on behind the last one of the page before."""
-    from runnel.client.calls import call_until_done
+    from runnel.client.calls import call
     from runnel.model.calls import SCHEDULE_LIST, ListPending
 
     found: list[Pending] = []
@@ -94,7 +94,7 @@ async def _pending(cluster: "Cluster", topic: str, begin_ms: int, count: int) ->
     last_id = ""
     while more and len(found) < count:
         asked = ListPending(topic, begin_ms, min(PAGE, count - len(found)), last_id, True)
-        page = await call_until_done(cluster, SCHEDULE_LIST, asked)
+        page = await call(cluster, SCHEDULE_LIST, asked)
         found += page.messages
         more = page.more
         if not page.messages:

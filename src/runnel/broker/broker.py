@@ -22,7 +22,16 @@ from runnel.broker.gate import Gate
 from runnel.broker.groups import Groups
 from runnel.broker.housekeeping import Housekeeping, LeaderBalance
 from runnel.broker.inbox import Inbox, growth_refused
-from runnel.broker.internal import GROUPS, INTERNAL, QUEUES, SCHEDULE, TRANSACTIONS, internal_topic
+from runnel.broker.internal import (
+    GROUPS,
+    INTERNAL,
+    QUEUES,
+    REQUEST_PARTITIONS,
+    REQUESTS,
+    SCHEDULE,
+    TRANSACTIONS,
+    internal_topic,
+)
 from runnel.broker.isr import InSync
 from runnel.broker.keepers import Keepers
 from runnel.broker.leaving import Exits, Targets
@@ -41,6 +50,7 @@ from runnel.broker.reading import PartitionReading
 from runnel.broker.removal import Removal
 from runnel.broker.replication import Replication
 from runnel.broker.replication import Settings as ReplicationSettings
+from runnel.broker.requests import Requests
 from runnel.broker.routing import Routing
 from runnel.broker.schedule import Schedule
 from runnel.broker.seen import WAIT_MS, Seen
@@ -137,6 +147,11 @@ class Broker:
             append=self.forward_produce, new_producer=self.new_producer_id, make_topic=self.create_missing,
             disk=disk, clock=clock,
         )  # fmt: skip
+        self.requests = Requests(
+            self.partitions, self.calls, self.once, self._newest,
+            append=self.forward_produce, new_producer=self.new_producer_id,
+            make_topic=lambda: self.make_internal(REQUESTS), disk=disk, clock=clock,
+        )  # fmt: skip
         self._housekeeping = Housekeeping(
             self.partitions, self._try_again,
             every_ms=config.housekeeping_ms, producer_expiry_ms=config.producer_expiry_ms, on_fatal=on_fatal,
@@ -203,6 +218,7 @@ class Broker:
         self.groups.start(image)
         self.transactions.start(image)
         self.inbox.start(image)
+        self.requests.start(image)
         self.keepers.start(image)
         self.schedule.start(image)
         self.deliveries.start(image)
@@ -231,6 +247,7 @@ class Broker:
     async def stop(self) -> bool:
         """Close every log; returns whether all of them could be closed cleanly."""
         await self.inbox.stop()
+        await self.requests.stop()
         self.sending.close()
         await self.members.stop()
         await self.client.close()
@@ -299,6 +316,7 @@ class Broker:
             self.groups.follow(change)
             self.transactions.follow(change)
             self.inbox.follow(change)
+            self.requests.follow(change)
             self.keepers.follow(change)
             self.schedule.follow(change)
             self.deliveries.follow(change)
@@ -485,7 +503,11 @@ class Broker:
         await self._seen.until(lambda image: name in image.names)
 
     async def _make_internal_here(self, request: MakeInternal) -> Nothing:
-        partitions = {QUEUES: self.config.queue_partitions, SCHEDULE: self.config.schedule_partitions}
+        partitions = {
+            QUEUES: self.config.queue_partitions,
+            SCHEDULE: self.config.schedule_partitions,
+            REQUESTS: REQUEST_PARTITIONS,
+        }
         if request.topic not in partitions:
             raise InvalidTopicName(f"topic {request.topic!r} is none that brokers make for themselves")
         await self._create_internal(request.topic, partitions[request.topic])

@@ -15,7 +15,9 @@ from typing import Final, NamedTuple
 
 from runnel.broker.calls import Calls
 from runnel.broker.fetch import Waits
+from runnel.broker.inbox_news import NEWS_MS, PAUSE_S, RemoteNews
 from runnel.broker.key_index import KeyIndex, hash_of
+from runnel.broker.key_indexes import KeyIndexes
 from runnel.broker.mailing import Append, Mailing, NewProducer
 from runnel.broker.messages import Messages
 from runnel.broker.partitions import Partitions
@@ -23,7 +25,6 @@ from runnel.broker.routing import ELSEWHERE
 from runnel.client.partitioner import partition_of_key
 from runnel.cluster.image import Change, Image, Topic
 from runnel.cluster.topic_rules import NewTopic
-from runnel.log.files import Files
 from runnel.model.errors import InvalidPartitions, InvalidRequest, NotLeader, OffsetOutOfRange, RequestTimedOut
 from runnel.model.ids import BrokerId, PartitionKey, TopicId
 from runnel.model.inbox import INBOX_LOOK, INBOX_NEWS, Arrived, Found, Letter, Look, News
@@ -35,14 +36,10 @@ from runnel.replica.partition import Partition
 INBOX: Final = "inbox"
 PARTITIONS: Final = 4  # of the topic, unless somebody has made it already: so many brokers can share the work
 FROM: Final = "runnel-from"  # the header with the sender
-FOLDER: Final = "keys"
-FILES_MAX: Final = 256  # runs that are open
 KEPT_BYTES_MAX: Final = 16 * MIB  # messages that were decoded, for those who come next
 USER_BYTES_MAX: Final = 1024
 LOOK_MS: Final = 30_000  # a new leader may have to read a long log first
-NEWS_MS: Final = 20_000
 WAIT_MS_MAX: Final = 300_000
-PAUSE_S: Final = 0.05
 
 _ID: Final = "%08x%04x%016x"
 ID_CHARS: Final = 28
@@ -104,21 +101,16 @@ class Inbox:
         append: Append, new_producer: NewProducer, make_topic: Callable[[Sequence[NewTopic]], Awaitable[None]],
         disk: Disk, clock: Clock,
     ) -> None:  # fmt: skip
-        self._partitions = partitions
         self._calls = calls
         self._image = image
         self._append = append
         self._new_producer = new_producer
         self._make_topic = make_topic
-        self._disk = disk
         self._clock = clock
-        self._files = Files(disk, files_max=FILES_MAX)
         self._messages = Messages(KEPT_BYTES_MAX)
-        self._indexes: dict[PartitionKey, KeyIndex] = {}
+        self._indexes = KeyIndexes(INBOX, partitions, disk, self._messages)
         self._mailings: dict[PartitionKey, Mailing] = {}
-        self._news: dict[PartitionKey, _RemoteNews] = {}
-        self._topic: Topic | None = None
-        self._ending: set[asyncio.Task[None]] = set()
+        self._news: dict[PartitionKey, RemoteNews] = {}
         self._all = Waits()
         calls.serve(INBOX_LOOK, self._look)
         calls.serve(INBOX_NEWS, self._tell_news)
@@ -135,47 +127,20 @@ class Inbox:
     def close(self) -> None:
         """Answer at once who waits."""
         self._all.end()
-        for index in self._indexes.values():
-            index.wake_all()
+        self._indexes.wake_all()
         for news in self._news.values():
             news.close()
 
     async def stop(self) -> None:
         for mailing in self._mailings.values():
             mailing.close(RequestTimedOut("the broker stops: the message was not kept, send it to another one"))
-        for index in self._indexes.values():
-            await index.stop()
-        if self._ending:
-            await asyncio.wait(self._ending)
+        await self._indexes.stop()
 
     def _place(self, image: Image) -> None:
-        topic_id = image.names.get(INBOX)
-        self._topic = topic = image.topics[topic_id] if topic_id is not None else None
-        count = 0 if topic is None else len(topic.partitions)
-        keys = [PartitionKey(topic.id, number) for number in range(count)] if topic is not None else []
-        here = {key: partition for key in keys if (partition := self._partitions.opened(key)) is not None}
-        for key in [key for key, index in self._indexes.items() if here.get(key) is not index.partition]:
-            self._end(key, remove=key.topic_id not in image.topics)
-        for key, partition in here.items():
-            if key not in self._indexes:
-                index = KeyIndex(partition, f"{FOLDER}/{key}", self._disk, self._files, self._messages)
-                self._indexes[key] = index
-                index.start()
-        for gone in [key for key in self._mailings if key not in keys]:
+        self._indexes.follow(image)
+        topic = self._indexes.topic
+        for gone in [key for key in self._mailings if topic is None or key.topic_id != topic.id]:
             self._mailings.pop(gone).close(NotLeader("the topic 'inbox' was deleted: nothing of the message was kept"))
-
-    def _end(self, key: PartitionKey, *, remove: bool) -> None:
-        index = self._indexes.pop(key)
-        self._messages.forget(index.partition)
-
-        async def end() -> None:
-            await index.stop()
-            if remove:
-                await index.remove()
-
-        task = asyncio.get_running_loop().create_task(end())
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
 
     # --- sending
 
@@ -192,7 +157,7 @@ class Inbox:
     def put(self, from_user: str, to_user: str, message: str) -> "Placing | None":
         """Begin to keep a message; None if the topic is not there yet."""
         user = _user(to_user)
-        topic = self._topic
+        topic = self._indexes.topic
         if topic is None:
             return None
         number = _partition_of(user, len(topic.partitions))
@@ -209,11 +174,11 @@ class Inbox:
 
     async def _made(self) -> Topic:
         """The topic, made if it is not there."""
-        if self._topic is None:
+        if self._indexes.topic is None:
             await self._make_topic([NewTopic(INBOX, PARTITIONS)])
-        if self._topic is None:
+        if self._indexes.topic is None:
             raise RequestTimedOut("the topic 'inbox' is being made: try again")
-        return self._topic
+        return self._indexes.topic
 
     # --- receiving
 
@@ -254,7 +219,7 @@ class Inbox:
     async def _wait(self, key: PartitionKey, key_hash: int, position: int, left_s: float, waits: Waits) -> None:
         """Until there may be something for this user at or above `position`, or the time is up."""
         index = self._indexes.get(key)
-        source: KeyIndex | _RemoteNews
+        source: KeyIndex | RemoteNews
         if index is not None and index.partition.is_leader:
             source = index
         else:
@@ -274,17 +239,17 @@ class Inbox:
             for those in (waits, self._all):
                 those.done(ending)
 
-    def _remote(self, key: PartitionKey) -> "_RemoteNews":
+    def _remote(self, key: PartitionKey) -> "RemoteNews":
         news = self._news.get(key)
         if news is None or news.over:
-            news = self._news[key] = _RemoteNews(key, self._calls, lambda: self._leader(key))
+            news = self._news[key] = RemoteNews(key, self._calls, lambda: self._leader(key))
         return news
 
     # --- what a leader is asked
 
     async def _look(self, look: Look) -> Found:
         """The first messages of a user from an offset on."""
-        index = self._led(PartitionKey(TopicId(look.topic_id), look.partition))
+        index = self._indexes.led(PartitionKey(TopicId(look.topic_id), look.partition))
         partition = index.partition
         if look.offset > partition.log.end_offset and partition.settled:
             raise OffsetOutOfRange(
@@ -312,13 +277,6 @@ class Inbox:
                         f"{partition.name} is being indexed, up to {index.end} of {stable} so far: try again"
                     )
             partition.must_lead()
-
-    def _led(self, key: PartitionKey) -> KeyIndex:
-        self._partitions.find_by_id(key.topic_id, key.number)  # or why not
-        index = self._indexes.get(key)
-        if index is None:
-            raise NotLeader(f"{INBOX}-{key.number} is just being opened: try again")
-        return index
 
     async def _read(self, partition: Partition, offsets: list[int], upto: int, look: Look) -> Found:
         letters: list[Letter] = []
@@ -349,7 +307,7 @@ class Inbox:
         return Found(letters, position)
 
     async def _tell_news(self, news: News) -> Arrived:
-        index = self._led(PartitionKey(TopicId(news.topic_id), news.partition))
+        index = self._indexes.led(PartitionKey(TopicId(news.topic_id), news.partition))
         if index.end <= news.since:
             waiter = index.progress()
             await asyncio.wait([waiter], timeout=min(news.wait_ms, NEWS_MS) / 1000)
@@ -369,64 +327,6 @@ class _Ending:
     def end(self) -> None:
         if not self._future.done():
             self._future.set_result(None)
-
-
-class _RemoteNews:
-    """Who of those that wait here got something in a partition that is led elsewhere."""
-
-    def __init__(self, key: PartitionKey, calls: Calls, leader: Callable[[], BrokerId]) -> None:
-        self._key = key
-        self._calls = calls
-        self._leader = leader
-        self._waiting: dict[int, set[asyncio.Future[None]]] = {}
-        self._task: asyncio.Task[None] | None = None
-        self.end = -1  # what is above was not told of yet; at first nothing was
-        self.over = False
-
-    def waiter(self, key_hash: int) -> "asyncio.Future[None]":
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        self._waiting.setdefault(key_hash, set()).add(future)
-        if self._task is None:
-            self._task = loop.create_task(self._run())
-        return future
-
-    def forget(self, key_hash: int, future: "asyncio.Future[None]") -> None:
-        waiting = self._waiting.get(key_hash)
-        if waiting is not None:
-            waiting.discard(future)
-            if not waiting:
-                del self._waiting[key_hash]
-
-    def close(self) -> None:
-        self.over = True
-        if self._task is not None:
-            self._task.cancel()
-        self._wake(None)
-
-    async def _run(self) -> None:
-        """As long as somebody waits. Whatever goes wrong, they look again, and find out."""
-        try:
-            while self._waiting:
-                news = News(*self._key, self.end, NEWS_MS)
-                try:
-                    told = await self._calls.ask(self._leader(), INBOX_NEWS, news, timeout_ms=NEWS_MS + 5_000)
-                except (*ELSEWHERE, RequestTimedOut):
-                    await asyncio.sleep(PAUSE_S)
-                    self._wake(None)
-                    self.end = -1
-                else:
-                    self.end = told.upto
-                    self._wake(told.hashes)
-        finally:
-            self._task = None
-            self.end = -1
-
-    def _wake(self, hashes: list[int] | None) -> None:
-        for key_hash in list(self._waiting) if hashes is None else hashes:
-            for future in list(self._waiting.get(key_hash, ())):
-                if not future.done():
-                    future.set_result(None)
 
 
 @lru_cache(maxsize=65_536)

@@ -17,15 +17,21 @@ GROUPS: Final = "__consumer_offsets"
 TRANSACTIONS: Final = "__transaction_state"
 QUEUES: Final = "__queue_state"
 SCHEDULE: Final = "__schedule"
-INTERNAL: Final = frozenset((GROUPS, TRANSACTIONS, QUEUES, SCHEDULE))
+REQUESTS: Final = "__requests"
+INTERNAL: Final = frozenset((GROUPS, TRANSACTIONS, QUEUES, SCHEDULE, REQUESTS))
 
 CONFIG: Final = {
     "cleanup.policy": "compact",
     "segment.bytes": str(64 * MIB),  # small, so that compaction begins early and a start reads little
     "max.message.bytes": str(64 * MIB),  # one decision about a group of thousands is one record
 }
-# A replica that was away for longer than that may miss what is gone: a message would be sent again.
-SPECIAL: Final = {SCHEDULE: {"delete.retention.ms": str(7 * DAY_MS)}}
+SPECIAL: Final = {
+    # A replica that was away for longer than that may miss what is gone: a message would be sent again.
+    SCHEDULE: {"delete.retention.ms": str(7 * DAY_MS)},
+    # Idempotency keys are remembered for a day.
+    REQUESTS: {"cleanup.policy": "delete", "retention.ms": str(DAY_MS), "segment.ms": str(DAY_MS // 24)},
+}
+REQUEST_PARTITIONS: Final = 8
 REPLICAS_SAFE: Final = 3  # with so many, one may be missing and two still must have what was committed
 
 

@@ -339,6 +339,10 @@ class LeaseLost(ClientError):
     """The message is not leased under this receipt any more: its time was up, it was settled, or the queue moved."""
 
 
+class KeyReused(ClientError):
+    """The idempotency key belongs to another request."""
+
+
 class ShareSessionNotFound(RetriableError): ...
 
 

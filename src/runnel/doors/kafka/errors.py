@@ -89,6 +89,7 @@ CODES: dict[type[e.RunnelError], ErrorCode] = {
     e.UnknownQueue: ErrorCode.GROUP_ID_NOT_FOUND,
     e.QueueAlreadyExists: ErrorCode.DUPLICATE_RESOURCE,
     e.LeaseLost: ErrorCode.INVALID_RECORD_STATE,
+    e.KeyReused: ErrorCode.INVALID_REQUEST,
     e.ShareSessionNotFound: ErrorCode.SHARE_SESSION_NOT_FOUND,
     e.InvalidShareSessionEpoch: ErrorCode.INVALID_SHARE_SESSION_EPOCH,
     e.TooManyShareSessions: ErrorCode.SHARE_SESSION_LIMIT_REACHED,

@@ -276,7 +276,9 @@ class Outlet:
             if not batches.offers:
                 break
             messages = max(want.messages_max, batches.messages) if want.whole_batches else want.messages_max
-            leased = await self._lease(want._replace(messages_max=messages), batches.offers)
+            # Bytes are spent by whole batches, and those were bounded when they were read.
+            able = want._replace(messages_max=messages, bytes_max=max(want.bytes_max, batches.bytes))
+            leased = await self._lease(able, batches.offers)
             if leased.grants:
                 return Lot(batches.cut(leased.grants), leased.grants, leased.until_ms)
             batches = self._batches()

@@ -28,7 +28,8 @@ KAFKA_TABLE = {
     13: (0, 5), 14: (0, 5), 15: (0, 6), 16: (0, 5), 18: (0, 4), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 5),
     23: (2, 4), 24: (0, 5), 25: (0, 4), 26: (0, 5), 27: (1, 2), 28: (0, 5), 32: (1, 4), 33: (0, 2), 35: (1, 5),
     37: (0, 3), 42: (0, 2), 44: (0, 1), 47: (0, 0), 60: (0, 2), 61: (0, 0), 65: (0, 0), 66: (0, 2),
-    68: (0, 1), 69: (0, 1), 75: (0, 0),
+    68: (0, 1), 69: (0, 1), 75: (0, 0), 76: (1, 1), 77: (1, 1), 78: (1, 2), 79: (1, 2), 90: (0, 1), 91: (0, 0),
+    92: (0, 0),
 }  # fmt: skip
 
 WHO = m.ApiVersionsRequest(client_software_name="trap", client_software_version="1")
@@ -142,7 +143,10 @@ def test_the_gates_of_old_librdkafka_are_open(line: Line) -> None:
 
 def test_librdkafka_insists_on_exact_versions(line: Line) -> None:
     found = table(line)
-    exact = {Api.OFFSET_FOR_LEADER_EPOCH: 2, Api.CONSUMER_GROUP_HEARTBEAT: 1, Api.CONSUMER_GROUP_DESCRIBE: 0}
+    exact = {
+        Api.OFFSET_FOR_LEADER_EPOCH: 2, Api.CONSUMER_GROUP_HEARTBEAT: 1, Api.CONSUMER_GROUP_DESCRIBE: 0,
+        Api.SHARE_GROUP_HEARTBEAT: 1, Api.SHARE_FETCH: 1, Api.SHARE_ACKNOWLEDGE: 1,
+    }  # fmt: skip
     for api, version in exact.items():
         low, high = found[api]
         assert low <= version <= high, api.name

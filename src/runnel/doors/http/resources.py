@@ -3,10 +3,25 @@
 from types import ModuleType
 from typing import Final
 
-from runnel.doors.http import cluster, docs, groups, health, inbox, messages, metrics, topics
+from runnel.doors.http import (
+    cluster,
+    dead_letters,
+    deliveries,
+    docs,
+    groups,
+    health,
+    inbox,
+    messages,
+    metrics,
+    queues,
+    schedule,
+    topics,
+)
 from runnel.doors.http.operation import OPERATIONS, Operation
 
-RESOURCES: Final[tuple[ModuleType, ...]] = (inbox, topics, messages, groups, cluster, health, metrics, docs)
+RESOURCES: Final[tuple[ModuleType, ...]] = (
+    inbox, topics, messages, groups, queues, deliveries, dead_letters, schedule, cluster, health, metrics, docs,
+)  # fmt: skip
 
 
 def operations() -> list[Operation]:

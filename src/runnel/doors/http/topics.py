@@ -87,7 +87,7 @@ async def create_topic(call: Call, body: CreateTopic, dry_run: DryRun = False) -
 
     POST /v1/topics {"name": "orders", "partitions": 3, "settings": {"retention.ms": 86400000}}
     """
-    settings = {name: _text(value) for name, value in body.settings.items()}
+    settings = {name: setting_text(value) for name, value in body.settings.items()}
     wanted = NewTopic(body.name, body.partitions or -1, body.replicas or -1, settings)
     [made] = await Admin(call.door.cluster()).create_topics([wanted], validate_only=dry_run)
     if not dry_run:
@@ -95,7 +95,7 @@ async def create_topic(call: Call, body: CreateTopic, dry_run: DryRun = False) -
     return CreatedView(name=made.name, id=str(made.id), partitions=made.partitions, replicas=made.replicas)
 
 
-def _text(value: SettingValue) -> str:
+def setting_text(value: SettingValue) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -190,7 +190,7 @@ async def configure_topic(call: Call, topic: str, body: AlterTopic, dry_run: Dry
     """
     await Admin(call.door.cluster()).alter_config(
         topic,
-        set_={name: _text(value) for name, value in body.settings.items() if value is not None},
+        set_={name: setting_text(value) for name, value in body.settings.items() if value is not None},
         reset=[name for name, value in body.settings.items() if value is None],
         validate_only=dry_run,
     )

@@ -1,0 +1,313 @@
+"""Queues on real brokers: what is settled stays so, whatever is killed; what is not comes again, and is counted."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from tests.client.talk import talk
+from tests.conftest import cluster_broker
+
+from runnel.client.cluster import Cluster
+from runnel.client.queue import Queue, QueueMessage
+from runnel.model import headers as h
+from runnel.model.errors import LeaseLost, RetriableError
+from runnel.shell.clock import SystemClock
+from runnel.testing.clock import SeededRng
+from runnel.testing.process import BrokerProcess
+from runnel.testing.zookeeper import ZooKeeper
+
+LIMIT_S = 60.0
+LONG_S = 30.0
+
+
+async def eventually(look: Callable[[], Awaitable[bool]]) -> None:
+    loop = asyncio.get_running_loop()
+    end = loop.time() + LIMIT_S
+    while not await look():
+        assert loop.time() < end
+        await asyncio.sleep(0.02)
+
+
+async def receive(queue: Queue, count: int = 1, *, wait: float = LONG_S, lease: float = LONG_S) -> list[QueueMessage]:
+    """Receive, also while brokers come and go."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + LIMIT_S
+    while True:
+        try:
+            return await queue.receive(count, wait=wait, lease=lease)
+        except RetriableError:
+            assert loop.time() < end
+            await asyncio.sleep(0.05)
+
+
+async def settled(work: Callable[[], Awaitable[None]]) -> None:
+    """Settle, also while brokers come and go."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + LIMIT_S
+    while True:
+        try:
+            return await work()
+        except RetriableError:
+            assert loop.time() < end
+            await asyncio.sleep(0.05)
+
+
+def talk_to_all(brokers: list[BrokerProcess], work: Callable[[Cluster], Awaitable[None]]) -> None:
+    async def conversation() -> None:
+        addresses = [broker.kafka for broker in brokers]
+        async with Cluster(addresses, clock=SystemClock(), rng=SeededRng(1)) as cluster:
+            await work(cluster)
+
+    asyncio.run(conversation())
+
+
+def values(messages: list[QueueMessage]) -> list[tuple[bytes | None, int]]:
+    return [(message.value, message.attempt) for message in messages]
+
+
+# --- one broker
+
+
+def test_a_message_is_leased_released_leased_again_and_rejected(broker: BrokerProcess) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        queue = Queue(cluster, "life")
+        await queue.create(retry_backoff_ms=1, partitions=1)
+        await queue.send(b"a", key="k", headers={"colour": "red"})
+        [first] = await receive(queue)
+        assert (first.value, first.key, first.attempt) == (b"a", b"k", 1)
+        assert await queue.receive(wait=0) == []  # it is leased
+        await first.release()
+        [second] = await receive(queue)
+        assert second.attempt == 2
+        with pytest.raises(LeaseLost):
+            await first.accept()  # an old receipt
+        await second.reject("no such customer")
+        dead: list[QueueMessage] = []
+        graves = Queue(cluster, "life.graves")
+        await graves.create(topic="life.dead")
+        dead = await receive(graves)
+        assert (dead[0].value, dead[0].key) == (b"a", b"k")
+        told = {name: value for name, value in dead[0].headers.items() if value is not None}
+        assert told["colour"] == b"red"
+        assert (told[h.ORIGIN_TOPIC], told[h.ORIGIN_OFFSET], told[h.ATTEMPTS]) == (b"life", b"0", b"2")
+        assert told[h.DEAD_REASON] == b"no such customer"
+
+    talk(broker.kafka, scenario)
+
+
+def test_who_waits_is_woken_by_a_message_by_a_retry_and_by_a_lease_that_ends(broker: BrokerProcess) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        queue = Queue(cluster, "waiting")
+        await queue.create(retry_backoff_ms=200, retry_backoff_max_ms=200, partitions=3)
+        waiting = asyncio.ensure_future(receive(queue, lease=0.3))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        await queue.send(b"a")
+        assert values(await waiting) == [(b"a", 1)]
+        [again] = await receive(queue)  # when the lease has run out
+        assert again.attempt == 2
+        waiting = asyncio.ensure_future(receive(queue))
+        await again.release()
+        assert values(await waiting) == [(b"a", 3)]
+
+    talk(broker.kafka, scenario)
+
+
+def test_competing_consumers_never_have_one_message_twice(broker: BrokerProcess) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        queue = Queue(cluster, "competing")
+        await queue.create(partitions=2)
+        count = 600
+        await asyncio.gather(*(queue.send(b"%d" % number) for number in range(count)))
+        seen: Counter[bytes | None] = Counter()
+
+        async def consume(size: int) -> None:
+            while sum(seen.values()) < count:
+                for message in await receive(queue, size, wait=0.5):
+                    seen[message.value] += 1
+                    assert message.attempt == 1
+                    await message.accept()
+
+        await asyncio.gather(*(consume(1 + number % 7) for number in range(12)))
+        assert seen == {b"%d" % number: 1 for number in range(count)}
+
+    talk(broker.kafka, scenario)
+
+
+def test_a_consumer_that_gave_up_waiting_is_not_given_a_message(broker: BrokerProcess) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        queue = Queue(cluster, "gave-up")
+        await queue.create(partitions=1)
+        waiting = asyncio.ensure_future(queue.receive(wait=LONG_S, lease=LONG_S))
+        await asyncio.sleep(0.1)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        await asyncio.sleep(0.1)
+        await queue.send(b"a")
+        assert values(await receive(queue)) == [(b"a", 1)]
+
+    talk(broker.kafka, scenario)
+
+
+# --- killed
+
+
+def test_what_was_settled_is_settled_after_a_crash_and_the_rest_comes_again(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+
+        async def before(cluster: Cluster) -> tuple[list[str], int]:
+            queue = Queue(cluster, "q")
+            await queue.create(partitions=1, retry_backoff_ms=1)
+            for number in range(6):
+                await queue.send(b"%d" % number)
+            messages = await receive(queue, 6)
+            await messages[0].accept()
+            await messages[2].accept()
+            await messages[3].release()
+            await messages[4].reject()
+            return [message.receipt for message in messages], messages[0].leased_until_ms
+
+        talk(broker.kafka, before)
+        broker.kill()
+        broker.start()
+
+        async def after(cluster: Cluster) -> None:
+            queue = Queue(cluster, "q")
+            assert values(await receive(queue, 10)) == [(b"3", 2)]  # 1 and 5 are leased still
+            graves = Queue(cluster, "graves")
+            await graves.create(topic="q.dead")
+            assert [message.value for message in await receive(graves)] == [b"4"]
+            assert await graves.receive(wait=0.2) == []  # once
+
+        talk(broker.kafka, after)
+
+
+def test_receipts_outlive_the_crash_of_their_broker(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+
+        async def scenario(cluster: Cluster) -> None:
+            queue = Queue(cluster, "q")
+            await queue.create(partitions=1)
+            await queue.send(b"a")
+            await queue.send(b"b")
+            first, second = await receive(queue, 2)
+            broker.kill()
+            broker.start()
+            await settled(first.accept)
+            await settled(lambda: second.release(delay=0))
+            assert values(await receive(queue, 10)) == [(b"b", 2)]
+
+        talk(broker.kafka, scenario)
+
+
+def test_killed_again_and_again_no_message_is_lost_or_comes_after_it_was_accepted(tmp_path: Path) -> None:
+    count = 300
+    with BrokerProcess(tmp_path / "data") as broker:
+
+        async def scenario(cluster: Cluster) -> None:
+            queue = Queue(cluster, "q")
+            await queue.create(partitions=2, attempts_max=1000, retry_backoff_ms=1)
+            for start in range(0, count, 50):
+                await asyncio.gather(*(queue.send(b"%d" % number) for number in range(start, start + 50)))
+            accepted: Counter[bytes | None] = Counter()
+            attempts: dict[bytes | None, int] = {}
+            late: list[bytes | None] = []
+
+            async def consume() -> None:
+                while len(accepted) < count:
+                    for message in await receive(queue, 5, wait=0.2, lease=1.0):
+                        late.extend([message.value] if message.value in accepted else [])
+                        assert message.attempt > attempts.get(message.value, 0)
+                        attempts[message.value] = message.attempt
+                        try:
+                            await settled(message.accept)
+                            accepted[message.value] += 1
+                        except LeaseLost:
+                            continue  # it took too long: it comes again
+
+            async def kill() -> None:
+                for _ in range(4):
+                    await asyncio.sleep(0.5)
+                    broker.kill()
+                    await asyncio.to_thread(broker.start)
+
+            await asyncio.gather(kill(), *(consume() for _ in range(4)))
+            assert late == []
+
+        talk(broker.kafka, scenario)
+
+
+# --- three brokers
+
+
+@pytest.fixture
+def three(zookeeper: ZooKeeper, tmp_path: Path) -> Iterator[list[BrokerProcess]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(cluster_broker(zookeeper, tmp_path, number)) for number in (1, 2, 3)]
+
+
+def test_any_broker_serves_a_queue_whose_partitions_are_everywhere(trio: list[BrokerProcess]) -> None:
+    async def send(cluster: Cluster) -> None:
+        queue = Queue(cluster, "everywhere")
+        await queue.create(partitions=6)
+        await asyncio.gather(*(queue.send(b"%d" % number, key=str(number)) for number in range(60)))
+
+    talk(trio[0].kafka, send)
+    seen: list[bytes | None] = []
+    for broker in trio:
+
+        async def take(cluster: Cluster) -> None:
+            queue = Queue(cluster, "everywhere")
+            taken = 0
+            while taken < 20:
+                for message in await receive(queue, 5, wait=5.0):
+                    taken += 1
+                    seen.append(message.value)
+                    await message.accept()
+
+        talk(broker.kafka, take)
+    assert sorted(seen, key=lambda value: int(value or b"")) == [b"%d" % number for number in range(60)]
+
+
+def test_who_waits_at_one_broker_is_woken_by_what_comes_to_another(trio: list[BrokerProcess]) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        queue = Queue(cluster, "woken")
+        await queue.create(partitions=3)
+        loop = asyncio.get_running_loop()
+        for number in range(6):
+            waiting = asyncio.ensure_future(receive(queue))
+            await asyncio.sleep(0.2)
+            sent = loop.time()
+            await queue.send(b"%d" % number, key=str(number))
+            [message] = await waiting
+            assert message.value == b"%d" % number
+            assert loop.time() - sent < 4.0  # woken, not found by looking again
+            await message.accept()
+
+    talk(trio[1].kafka, scenario)
+
+
+def test_a_queue_goes_on_with_the_next_leader(three: list[BrokerProcess]) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        queue = Queue(cluster, "q")
+        await queue.create(partitions=1, retry_backoff_ms=1)
+        for number in range(5):
+            await queue.send(b"%d" % number)
+        messages = await receive(queue, 5)
+        await messages[0].accept()
+        await messages[1].reject("bad")
+        await messages[2].release()
+        [leader] = {state.leader for state in (await queue.describe()).partitions if state.topic == "q"}
+        three[leader - 1].kill()
+        await settled(messages[3].accept)  # its receipt is good at the next leader
+        assert values(await receive(queue, 10)) == [(b"2", 2)]
+        await settled(lambda: messages[4].release(delay=0))
+        assert values(await receive(queue, 10)) == [(b"4", 2)]
+        graves = Queue(cluster, "graves")
+        await cluster.persist(lambda: graves.create(topic="q.dead"))
+        assert [message.value for message in await receive(graves, 10)] == [b"1"]
+
+    talk_to_all(three, scenario)

@@ -55,6 +55,7 @@ from runnel.broker.routing import Routing
 from runnel.broker.schedule import Schedule
 from runnel.broker.seen import WAIT_MS, Seen
 from runnel.broker.sending import Sending
+from runnel.broker.sending_once import SendingOnce
 from runnel.broker.share_groups import ShareGroups
 from runnel.broker.share_offsets import ShareOffsets
 from runnel.broker.share_places import SharePlaces
@@ -73,10 +74,10 @@ from runnel.cluster.metadata import Metadata
 from runnel.cluster.topic_rules import NewPartitions, NewTopic
 from runnel.groups.values import GroupConfig
 from runnel.model.calls import MAKE_INTERNAL, MakeInternal, Nothing
-from runnel.model.errors import InvalidTopicName, LeaderNotAvailable, RunnelError, TopicAlreadyExists, UnknownTopic
+from runnel.model.errors import InvalidTopicName, RunnelError, TopicAlreadyExists, UnknownTopic
 from runnel.model.ids import BrokerId, Offset, PartitionKey, ProducerId, TopicId
 from runnel.model.limits import MIB, topic_name_problem
-from runnel.model.schedule import OpenDueIndex
+from runnel.model.schedule import OpenDueIndex, Parked
 from runnel.model.seams import Clock, Disk, Rng
 from runnel.queues.values import Target
 from runnel.replica.partition import Partition
@@ -152,6 +153,7 @@ class Broker:
             append=self.forward_produce, new_producer=self.new_producer_id,
             make_topic=lambda: self.make_internal(REQUESTS), disk=disk, clock=clock,
         )  # fmt: skip
+        self.sending_once = SendingOnce(self.requests, self.once, self.schedule, self.sending.topic_of, clock)
         self._housekeeping = Housekeeping(
             self.partitions, self._try_again,
             every_ms=config.housekeeping_ms, producer_expiry_ms=config.producer_expiry_ms, on_fatal=on_fatal,
@@ -205,7 +207,9 @@ class Broker:
         )  # fmt: skip
 
     async def _park(self, target: Target, due_ms: int, messages: Sequence[OnceMessage]) -> None:
-        raise LeaderNotAvailable("the schedule is not there yet: try again")
+        """Have messages appended when they are due; a second time does no harm."""
+        parked = [Parked(one.id, due_ms, one.key, one.value, one.headers, one.floor) for one in messages]
+        await self.schedule.park(target.topic_id, target.partition, parked)
 
     async def start(self) -> None:
         """Open everything that is placed here, and begin to follow the image."""

@@ -4,6 +4,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from runnel.broker.config import BrokerConfig, BrokerSetting
+from runnel.model.queue_config import ALIASES, QueueConfig
 from runnel.model.topic_config import LONG_MAX, Setting, TopicConfig, shown
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "settings.md"
@@ -32,9 +33,23 @@ stand in the `[topic]` table of the file. Changes hold at once.
 """
 
 
+QUEUE_HEAD = """
+## Of a queue
+
+By `runnel queue create NAME -c key=value`, `runnel queue alter`, or any Kafka admin client, as the configuration of the
+group of the queue's name. Changes hold at once. Kafka's names, for share groups, mean the same. In names of topics
+`{queue}` stands for the name of the queue. A share group that nobody created as a queue has `start=latest`,
+`retry.backoff.ms=0` and no retry topic as its defaults, as in Kafka.
+
+| key | Kafka's name | default | allowed | what it does |
+|---|---|---|---|---|
+"""
+
+
 def page() -> str:
     """The whole page."""
-    return HEAD + "".join(_broker_rows()) + TOPIC_HEAD + "".join(_topic_rows())
+    topics, queues = "".join(_topic_rows()), "".join(_queue_rows())
+    return HEAD + "".join(_broker_rows()) + TOPIC_HEAD + topics + QUEUE_HEAD + queues
 
 
 def _broker_rows() -> list[str]:
@@ -54,6 +69,18 @@ def _topic_rows() -> list[str]:
         assert isinstance(setting, Setting)
         allowed = setting.allowed.replace(f" to {LONG_MAX}", " on")
         rows.append(f"| `{setting.name}` | {_code(shown(field.default))} | {allowed} | {setting.doc} |\n")
+    return rows
+
+
+def _queue_rows() -> list[str]:
+    rows = []
+    names = {ours: kafkas for kafkas, ours in ALIASES.items()}
+    for field in fields(QueueConfig):
+        setting = field.metadata["setting"]
+        assert isinstance(setting, Setting)
+        kafkas = f"`{names[setting.name]}`" if setting.name in names else ""
+        allowed = setting.allowed.replace(f" to {LONG_MAX}", " on")
+        rows.append(f"| `{setting.name}` | {kafkas} | {_code(shown(field.default))} | {allowed} | {setting.doc} |\n")
     return rows
 
 

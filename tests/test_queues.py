@@ -152,6 +152,31 @@ def test_a_consumer_that_gave_up_waiting_is_not_given_a_message(broker: BrokerPr
     talk(broker.kafka, scenario)
 
 
+def test_what_waits_for_long_waits_in_the_schedule_and_comes_back_with_its_attempts(broker: BrokerProcess) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        queue = Queue(cluster, "patient")
+        await queue.create(partitions=2, window_wait_max_ms=0, attempts_max=3)
+        await queue.send(b"a", key="k", headers={"colour": "red"})
+        [message] = await receive(queue)
+        await message.release(delay=0.5)
+        [again] = await receive(queue)
+        assert (again.topic, again.value, again.key, again.attempt) == ("patient.retry", b"a", b"k", 2)
+        assert again.headers[h.ORIGIN_TOPIC] == b"patient"
+        await again.release(delay=0.2)
+        [last] = await receive(queue)
+        assert (last.topic, last.attempt) == ("patient.retry", 3)
+        await last.release()
+        graves = Queue(cluster, "patient.graves")
+        await graves.create(topic="patient.dead")
+        [letter] = await receive(graves)
+        told = letter.headers
+        assert (letter.value, told[h.ORIGIN_TOPIC], told[h.ATTEMPTS], told["colour"]) == (b"a", b"patient", b"3", b"red")
+        states = (await queue.describe()).partitions
+        assert sum(state.ready + state.leased + state.waiting for state in states) == 0
+
+    talk(broker.kafka, scenario)
+
+
 # --- killed
 
 

@@ -272,6 +272,18 @@ def test_leases_of_connections_end_with_the_leader_and_their_attempts_are_kept()
     assert rig.lease() == [(0, 2)]
 
 
+def test_a_lease_until_a_moment_can_be_bound_to_its_leader() -> None:
+    rig = Rig(end=3)
+    rig.lease("a", 2, bound=True)
+    rig.lease("b", 1)
+    assert rig.accept(1) == set()
+    rig.wake()
+    assert rig.states(0, 2) == "rdl"
+    assert rig.lease("c", bound=True) == [(0, 2)]
+    rig.pass_time(31_000)  # its moment counts, too
+    assert "l" not in rig.states(0, 2)
+
+
 # --- new leaders
 def test_a_new_leader_knows_leases_attempts_and_what_is_done() -> None:
     rig = Rig(end=10)

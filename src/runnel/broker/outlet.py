@@ -54,6 +54,7 @@ class Want(NamedTuple):
     lease_ms: int | None = None
     passes: Passes | None = None  # the receiver's own filter: what does not pass stays for others
     whole_batches: bool = False  # rather more messages than part of a batch
+    bound: bool = False  # to a connection, and to this leader, even if the lease ends at a moment
 
 
 class Taken(NamedTuple):
@@ -220,7 +221,7 @@ class Outlet:
         return Haul(())
 
     async def _lease(self, want: Want, offers: Sequence[Offered]) -> Leased:
-        request = Lease(want.owner, offers, want.messages_max, want.bytes_max, want.lease_ms)
+        request = Lease(want.owner, offers, want.messages_max, want.bytes_max, want.lease_ms, want.bound)
         result: Leased = await self.ask("lease", request)
         return result
 

@@ -140,7 +140,7 @@ class Sharing:
         for key, outlet in outlets.items():
             if messages <= 0 or (size <= 0 and shares):
                 break
-            want = Want(owner, messages, min(size, PARTITION_BYTES_MAX), whole_batches=limits.whole_batches)
+            want = Want(owner, messages, min(size, PARTITION_BYTES_MAX), whole_batches=limits.whole_batches, bound=True)
             share = await self._take(outlet, want)
             if waits.over:
                 outlet.gone(owner)  # rule 2

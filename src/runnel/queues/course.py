@@ -48,7 +48,7 @@ class Course:
 
     def give_back(self, piece: Piece, delay_ms: int | None, turn: Turn) -> None:
         """A lease ended without a word of success: to be delivered again, or dead."""
-        first, last, (_, attempts, _, _) = piece
+        first, last, (_, attempts, _, _, _) = piece
         config = turn.config
         if config.attempts_max and attempts >= config.attempts_max:
             self.put_done(first, last)
@@ -59,19 +59,27 @@ class Course:
             self.window.put(first, last, Status(READY, attempts))
             if self.keys is not None:
                 self.keys.check(first, last)
-        elif (why := self._forward(pause_ms, config)) is not None:
-            self.put_done(first, last)
-            self.leave(piece, why, "", turn.wall_ms + pause_ms, turn)
         else:
-            self.window.put(first, last, Status(WAIT, attempts, rounded_up(turn.now + pause_ms, pause_ms)))
+            self._wait(piece, pause_ms, turn)
 
-    def _forward(self, pause_ms: int, config: QueueConfig) -> Why | None:
-        """Whether a message that is to wait is copied forward instead: the window is for those who do not wait long."""
+    def _wait(self, piece: Piece, pause_ms: int, turn: Turn) -> None:
+        """Messages are to wait: in place as far as there is room, else they are copied forward."""
+        first, last, attempts = piece.first, piece.last, piece.status.attempts
+        beyond = min(last + 1, first + self._waiting_room(pause_ms, turn.config))
+        if beyond > first:
+            self.window.put(first, beyond - 1, Status(WAIT, attempts, rounded_up(turn.now + pause_ms, pause_ms)))
+        if beyond <= last:
+            self.put_done(beyond, last)
+            why = Why.WAITS if pause_ms > turn.config.window_wait_max_ms else Why.STRAGGLES
+            self.leave(Piece(beyond, last, piece.status), why, "", turn.wall_ms + pause_ms, turn)
+
+    def _waiting_room(self, pause_ms: int, config: QueueConfig) -> int:
+        """How many messages may wait so long: half of the window is for those who do not wait."""
         if config.keyed or not config.retry_topic:
-            return None
+            return NEVER
         if pause_ms > config.window_wait_max_ms:
-            return Why.WAITS
-        return Why.STRAGGLES if 2 * self.window.counts[WAIT] >= config.window_max else None
+            return 0
+        return max(0, (config.window_max + 1) // 2 - self.window.counts[WAIT])
 
     def leave(self, piece: Piece, why: Why, reason: str, due_ms: int, turn: Turn) -> None:
         """Rule 2. The messages are done already."""

@@ -212,7 +212,7 @@ class Delivery:
         until = rounded_up(turn.now + lease_ms, lease_ms) if lease_ms else 0
         room = min(request.messages_max, self._room(request.owner, turn))
         taking = Taking(
-            self._window, self._course.keys, request.owner, until, turn.wall_ms,
+            self._window, self._course.keys, request.owner, until, turn.wall_ms, bound=request.bound,
             messages_max=room, bytes_max=request.bytes_max, window_max=config.window_max,
         )  # fmt: skip
         taking.take(request.offers if room > 0 else ())
@@ -303,7 +303,7 @@ class Delivery:
         def prolong(piece: Piece, verdict: Verdict) -> None:
             first, last, status = piece
             if status.until:  # else its owner has it for as long as it lives
-                self._window.put(first, last, Status(LEASED, status.attempts, until, status.owner))
+                self._window.put(first, last, status._replace(until=until))
 
         return self._each(request.verdicts, request.owner, prolong, done=False)
 

@@ -22,6 +22,7 @@ class Status(NamedTuple):
     attempts: int = 0  # how often it was delivered
     until: int = 0  # when the wait or the lease ends; 0: with its owner
     owner: str = ""  # of a lease; not kept
+    bound: bool = False  # a lease until a moment that also ends with its owner: kept as one that ends so
 
 
 FRESH_STATUS: Final = Status(FRESH)

@@ -19,12 +19,13 @@ PASSED_OVER = Status(READY)
 class Taking:
     def __init__(
         self, window: Window, keys: Keys | None, owner: str, until: int, wall_ms: int, *,
-        messages_max: int, bytes_max: int, window_max: int,
+        messages_max: int, bytes_max: int, window_max: int, bound: bool = False,
     ) -> None:  # fmt: skip
         self._window = window
         self._keys = keys
         self._owner = owner
         self._until = until
+        self._bound = bound
         self._wall_ms = wall_ms
         self._messages_left = messages_max
         self._bytes_left = bytes_max
@@ -80,7 +81,7 @@ class Taking:
         fresh = piece.status.kind == FRESH
         if fresh and self._fresh_left <= 0:
             return False
-        if self._keys is not None and not self._keys.is_first(piece.first):
+        if self._keys is not None and not self._is_first(piece.first, self._keys):
             if fresh:
                 self._fresh_left -= piece.last - piece.first + 1
                 self._stroke(piece.first, piece.last, PASSED_OVER)
@@ -93,8 +94,14 @@ class Taking:
         self._messages_left -= count
         self.delivered += count
         attempt = (piece.status.attempts or offer.attempts) + 1
-        self._stroke(piece.first, piece.first + count - 1, Status(LEASED, attempt, self._until, self._owner))
+        leased = Status(LEASED, attempt, self._until, self._owner, self._bound)
+        self._stroke(piece.first, piece.first + count - 1, leased)
         return count == size
+
+    def _is_first(self, offset: int, keys: Keys) -> bool:
+        if self._group is not None and self._group.status.kind == DONE:
+            self._put_group()  # whoever was in its way may be done
+        return keys.is_first(offset)
 
     def _fitting(self, size: int, offer: Offered, room: int) -> int:
         """How many of so many messages may be had; the first of all is never too large."""

@@ -88,6 +88,7 @@ class Lease(Struct, frozen=True):
     messages_max: int
     bytes_max: int = BYTES_MAX
     lease_ms: int | None = None  # None: the queue's lease.ms; 0: until the owner is released, or the leader changes
+    bound: bool = False  # what ends at a moment also ends when the leader changes: its owner would be unknown there
 
 
 class Granted(NamedTuple):

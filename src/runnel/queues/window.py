@@ -248,7 +248,7 @@ class Window:
         for piece in ripe:
             chunk.put(piece.first, piece.last, Status(READY, piece.status.attempts), self.counts)
         chunk.dirty_to = dirty_to
-        still = (until for _, _, (kind, _, until, _) in ends if kind == LEASED or until > now)
+        still = (until for _, _, (kind, _, until, _, _) in ends if kind == LEASED or until > now)
         chunk.due = min(still, default=NEVER)
         if chunk.ready:
             self._ready.add(number)
@@ -326,7 +326,11 @@ class Window:
 
     def _runs(self, chunk: Chunk) -> list[Run]:
         pieces = chunk.pieces(chunk.base, chunk.end - 1)
-        return [Run(last - first + 1, *status[:3]) for first, last, status in pieces if status.kind != FRESH]
+        return [
+            Run(last - first + 1, kind, attempts, 0 if bound else until)
+            for first, last, (kind, attempts, until, _, bound) in pieces
+            if kind != FRESH
+        ]
 
     def restore(self, done: int, following: int, chunks: dict[int, list[Run]]) -> None:
         """Take over what was kept. Leases without a moment are returned as they were: they ended with their leader."""

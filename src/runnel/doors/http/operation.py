@@ -127,6 +127,7 @@ class Operation:
         fields = [(p.name, p.type) if p.required else (p.name, p.type, p.default) for p in self.parameters]
         fields.sort(key=len)  # those without a default first
         self._inputs = msgspec.defstruct("Inputs", fields, forbid_unknown_fields=True) if fields else None
+        msgspec.json.Decoder(self._inputs or _Nothing)  # says what is wrong with a type here, not in a request
         self._names = tuple(p.name for p in self.parameters)
         self._path_names = tuple(segment[1:-1] for segment in self.segments if segment.startswith("{"))
         self._in_query = {p.name: _is_list(p.type) for p in self.parameters if p.place == "query"}

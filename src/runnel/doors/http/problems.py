@@ -14,6 +14,8 @@ import msgspec
 from runnel.client import errors as c
 from runnel.cluster.store import Conflict, OutcomeUnknown, StoreDamaged, StoreUnavailable
 from runnel.model import errors as e
+from runnel.wire.kafka.codec import Unsupported
+from runnel.wire.kafka.primitives import Malformed
 
 PROBLEM_JSON: Final = b"application/problem+json"
 RETRY_AFTER_S: Final = 1
@@ -89,7 +91,9 @@ TABLE: dict[type[e.RunnelError], Row] = {
     Stopping: Row(S.SERVICE_UNAVAILABLE, "ask another broker, or this one again soon"),
     PeerGone: Row(S.SERVICE_UNAVAILABLE, _AGAIN),
     e.InvalidRequest: Row(S.BAD_REQUEST, _FIX),
-    e.UnsupportedVersion: Row(S.BAD_REQUEST, _KAFKA),
+    e.UnsupportedVersion: Row(S.BAD_REQUEST, "use brokers of one version"),
+    Unsupported: Row(S.BAD_REQUEST, "use brokers of one version"),
+    Malformed: Row(S.BAD_GATEWAY, "use brokers of one version"),
     # names and settings
     e.InvalidTopicName: Row(S.UNPROCESSABLE_ENTITY, "choose another name"),
     e.InvalidConfig: Row(S.UNPROCESSABLE_ENTITY, "choose a value that is allowed"),
@@ -138,6 +142,9 @@ TABLE: dict[type[e.RunnelError], Row] = {
     e.UnknownEpoch: Row(S.SERVICE_UNAVAILABLE, _AGAIN),
     e.FetchSessionNotFound: Row(S.CONFLICT, _KAFKA),
     e.InvalidFetchSessionEpoch: Row(S.CONFLICT, _KAFKA),
+    e.ShareSessionNotFound: Row(S.CONFLICT, _KAFKA),
+    e.InvalidShareSessionEpoch: Row(S.CONFLICT, _KAFKA),
+    e.TooManyShareSessions: Row(S.SERVICE_UNAVAILABLE, _KAFKA),
     e.OffsetNotAvailable: Row(S.SERVICE_UNAVAILABLE, _AGAIN),
     # groups
     e.CoordinatorLoading: Row(S.SERVICE_UNAVAILABLE, _AGAIN),

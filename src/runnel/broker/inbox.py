@@ -25,6 +25,7 @@ from runnel.broker.routing import ELSEWHERE
 from runnel.client.partitioner import partition_of_key
 from runnel.cluster.image import Change, Image, Topic
 from runnel.cluster.topic_rules import NewTopic
+from runnel.model.calls import Header, Outgoing
 from runnel.model.errors import InvalidPartitions, InvalidRequest, NotLeader, OffsetOutOfRange, RequestTimedOut
 from runnel.model.ids import BrokerId, PartitionKey, TopicId
 from runnel.model.inbox import INBOX_LOOK, INBOX_NEWS, Arrived, Found, Letter, Look, News
@@ -153,6 +154,18 @@ class Inbox:
         if placing is None:
             raise RequestTimedOut("the topic 'inbox' was deleted meanwhile: nothing of the message was kept")
         return placing.id_of(await placing.offset)
+
+    async def addressed(self, from_user: str, to_user: str, message: str) -> Outgoing:
+        """A message as one of the topic's, for who sends it another way."""
+        topic, user = await self._made(), _user(to_user)
+        headers: list[Header] = [(FROM, from_user.encode())]
+        return Outgoing(message.encode(), user, headers, _partition_of(user, len(topic.partitions)))
+
+    def id_of(self, partition: int, offset: int) -> MessageId:
+        topic = self._indexes.topic
+        if topic is None:
+            raise RequestTimedOut("the topic 'inbox' was deleted meanwhile")
+        return MessageId(_tag(topic), partition, offset)
 
     def put(self, from_user: str, to_user: str, message: str) -> "Placing | None":
         """Begin to keep a message; None if the topic is not there yet."""

@@ -79,6 +79,14 @@ class Queues:
         """Lease messages, waiting for them if there are none."""
         return await self._receiving.receive(request, waits)
 
+    def addressed(self, name: str, messages: Sequence[Outgoing]) -> tuple[str, list[Outgoing]]:
+        """The topic that messages to a queue go to, and in which partition, if that is not left to chance."""
+        queue = self._sources.queue(name)
+        for message in messages:
+            if error := _refusal(message, queue.config.lanes):
+                raise error
+        return queue.config.topic_of(name), [_in_lane(message, queue.config) for message in messages]
+
     async def send(self, request: Send) -> Sent:
         """Send messages to a queue's topic; of a queue with lanes, to the lane of their priority."""
         queue = self._sources.queue(request.queue)

@@ -75,7 +75,7 @@ class Sending:
         """For each message where it lies, once that is acknowledged, or why it does not."""
         if acks not in (ACKS_ALL, 0, 1):
             raise InvalidAcks(f"acks={acks} is not known: use 0, 1 or -1 (all)")
-        found = await self._topic(topic)
+        found = await self.topic_of(topic)
         lot = self._rng.below(len(found.partitions))
         results: list[Sent] = [RequestTimedOut("it was not sent: try again")] * len(messages)
         mailed: list[tuple[int, int, asyncio.Future[int]]] = []
@@ -110,7 +110,8 @@ class Sending:
         failures = [failure_of(each if isinstance(each, RunnelError) else None) for each in results]
         return SentAll([None if isinstance(each, RunnelError) else each for each in results], failures)
 
-    async def _topic(self, name: str) -> Topic:
+    async def topic_of(self, name: str) -> Topic:
+        """The topic to send to, made if it may be; raises why nothing can be sent there."""
         if self._is_internal(name):
             raise InvalidTopicName(f"topic {name!r} is internal: only the broker itself writes it")
         if name not in self._image().names:

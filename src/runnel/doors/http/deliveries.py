@@ -6,6 +6,7 @@ from msgspec import Meta
 
 from runnel.client.outcome import error_of_failure
 from runnel.doors.http.call import Call
+from runnel.doors.http.idempotency import IdempotencyKey, send_once
 from runnel.doors.http.messages import MESSAGES_MAX, MULTI_STATUS, BytesMax, Filter, Limit, SentView, Value, sent
 from runnel.doors.http.operation import Struct, View, operation
 from runnel.doors.http.payload import Form, MessageView, NewMessage, Whole, body_of
@@ -39,7 +40,10 @@ LeaseMs = Annotated[int, Meta(ge=1_000, le=LEASE_MS_MAX)]
 
 @operation("POST /v1/queues/{queue}/messages")
 async def send_to_queue(
-    call: Call, queue: str, body: NewMessage | Annotated[list[NewMessage], Meta(min_length=1, max_length=MESSAGES_MAX)]
+    call: Call,
+    queue: str,
+    body: NewMessage | Annotated[list[NewMessage], Meta(min_length=1, max_length=MESSAGES_MAX)],
+    idempotency_key: IdempotencyKey = None,
 ) -> SentView:
     """Send one message or a list of them to a queue.
 
@@ -49,6 +53,9 @@ async def send_to_queue(
     """
     messages = body if isinstance(body, list) else [body]
     outgoing = [message.outgoing(call.door.clock) for message in messages]
+    if idempotency_key is not None:
+        topic, addressed = call.broker.queues.addressed(queue, outgoing)
+        return sent(topic, await send_once(call, idempotency_key, body, topic, addressed))
     answer = await call.broker.calls.ask(call.broker.id, QUEUE_SEND, Send(queue, outgoing))
     results: list[Placed | RunnelError] = [
         placed if placed is not None else error_of_failure(failure) or RunnelError("it was not sent")

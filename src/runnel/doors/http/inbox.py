@@ -7,8 +7,9 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from runnel.broker.inbox import USER_BYTES_MAX, WAIT_MS_MAX, Inbox, Mail, MessageId
+from runnel.broker.inbox import INBOX, USER_BYTES_MAX, WAIT_MS_MAX, Inbox, Mail, MessageId
 from runnel.doors.http.call import Call
+from runnel.doors.http.idempotency import IdempotencyKey, send_once
 from runnel.doors.http.operation import Struct, View, decoded, operation
 from runnel.doors.http.problems import PROBLEM_JSON, headers_of, problem_of
 from runnel.model.errors import RunnelError
@@ -51,7 +52,7 @@ class Messages(View, omit_defaults=False):
 
 
 @operation("POST /send")
-async def send(call: Call, body: Message) -> Sent:
+async def send(call: Call, body: Message, idempotency_key: IdempotencyKey = None) -> Sent:
     """Send a message to a user.
 
     It is answered once the message is kept durably. Messages to one user are received in the order in which they were
@@ -59,7 +60,13 @@ async def send(call: Call, body: Message) -> Sent:
 
         POST /send {"from_user": "alice", "to_user": "bob", "message": "hello"}
     """
-    place = await call.broker.inbox.send(body.from_user, body.to_user, body.message)
+    inbox = call.broker.inbox
+    if idempotency_key is None:
+        place = await inbox.send(body.from_user, body.to_user, body.message)
+    else:
+        message = await inbox.addressed(body.from_user, body.to_user, body.message)
+        [placed] = await send_once(call, idempotency_key, body, INBOX, [message])
+        place = inbox.id_of(placed.partition, placed.offset)
     return Sent(status=SENT, message_id=str(place))
 
 

@@ -1,10 +1,12 @@
 """Messages of topics: sending them, and reading them by offset or by time."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
 from runnel.doors.http.call import Call
+from runnel.doors.http.idempotency import IdempotencyKey, send_once
 from runnel.doors.http.operation import View, operation
 from runnel.doors.http.payload import Form, MessageView, NewMessage, Partition, body_of, time_ms
 from runnel.doors.http.problems import InvalidInput, Problem, problem_of
@@ -47,6 +49,7 @@ async def send_messages(
     body: NewMessage | Annotated[list[NewMessage], Meta(min_length=1, max_length=MESSAGES_MAX)],
     acks: Annotated[Literal["all", "1", "0"], Meta(description="who has to have it before the answer")] = "all",
     timeout_ms: Annotated[int, Meta(ge=1, le=300_000)] = 30_000,
+    idempotency_key: IdempotencyKey = None,
 ) -> SentView:
     """Send one message or a list of them.
 
@@ -58,11 +61,13 @@ async def send_messages(
     """
     messages = body if isinstance(body, list) else [body]
     outgoing = [message.outgoing(call.door.clock) for message in messages]
+    if idempotency_key is not None:
+        return sent(topic, await send_once(call, idempotency_key, body, topic, outgoing))
     results = await call.broker.sending.send(topic, outgoing, acks=ACKS[acks], timeout_ms=timeout_ms)
     return sent(topic, results)
 
 
-def sent(topic: str, results: "list[Placed | RunnelError]") -> SentView:
+def sent(topic: str, results: "Sequence[Placed | RunnelError]") -> SentView:
     """The answer to sending; what fails for one reason fails as a whole."""
     errors = [each for each in results if isinstance(each, RunnelError)]
     if len(errors) == len(results):

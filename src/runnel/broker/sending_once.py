@@ -1,0 +1,103 @@
+"""Sending messages under an idempotency key: however often the request comes, each message is kept once.
+
+Rule 1: where each message goes follows from the request and its key alone: who comes second goes to the same places.
+Rule 2: messages get names of the key's; one that has a name of its own keeps it, and counts by it too.
+Rule 3: the request is done when all its messages are kept. If one can't be, that is told, and the same request may be
+        sent again: it goes on where it stopped.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+from crc32c import crc32c
+
+from runnel.broker.once import Once
+from runnel.broker.requests import Requests
+from runnel.broker.schedule import Schedule
+from runnel.client.partitioner import partition_of_key
+from runnel.cluster.image import Topic
+from runnel.model.calls import Outgoing, Placed
+from runnel.model.errors import InvalidPartitions
+from runnel.model.ids import PartitionKey
+from runnel.model.once import OnceMessage
+from runnel.model.schedule import Parked
+from runnel.model.seams import Clock
+
+NOT_YET: Final = -1  # the offset of a message that waits for its time
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[Placed]).decode
+
+
+class _Named(NamedTuple):
+    name: str
+    message: Outgoing
+    number: int  # in the request
+
+
+class SendingOnce:
+    """The verb."""
+
+    def __init__(
+        self, requests: Requests, once: Once, schedule: Schedule, topic_of: Callable[[str], Awaitable[Topic]],
+        clock: Clock,
+    ) -> None:  # fmt: skip
+        self._requests = requests
+        self._once = once
+        self._schedule = schedule
+        self._topic_of = topic_of
+        self._clock = clock
+
+    async def send(self, key: str, digest: bytes, topic: str, messages: Sequence[Outgoing]) -> list[Placed]:
+        """Where each message lies, once all are kept; the same for every request of this key. Raises why not."""
+        found = await self._topic_of(topic)
+        parts: dict[PartitionKey, list[_Named]] = {}
+        for number, message in enumerate(messages):
+            place = PartitionKey(found.id, _partition_of(found, message, key))
+            parts.setdefault(place, []).append(_Named(message.message_id or f"{key}/{number}", message, number))
+
+        async def act(floors: dict[PartitionKey, int]) -> bytes:
+            placed: dict[int, Placed] = {}
+            for place, named in parts.items():
+                placed |= await self._keep(found, place, named, floors[place])
+            return _encode([placed[number] for number in range(len(messages))])
+
+        return _decode(await self._requests.once(key, digest, sorted(parts), act))
+
+    async def _keep(self, topic: Topic, place: PartitionKey, named: list[_Named], floor: int) -> dict[int, Placed]:
+        now = [one for one in named if one.message.deliver_at_ms is None]
+        later = [one for one in named if one.message.deliver_at_ms is not None]
+        placed: dict[int, Placed] = {}
+        if later:
+            await self._schedule.park(topic.id, place.number, [_parked(one, floor) for one in later])
+        for one in later:
+            placed[one.number] = Placed(topic.name, place.number, NOT_YET, scheduled_id=one.name)
+        if now:
+            kept = await self._once.append(topic.id, place.number, [self._named(one, floor) for one in now])
+            for one, lies in zip(now, kept, strict=True):
+                placed[one.number] = Placed(topic.name, place.number, lies.offset, lies.timestamp_ms)
+        return placed
+
+    def _named(self, one: _Named, floor: int) -> OnceMessage:
+        message = one.message
+        time_ms = self._clock.wall_ms() if message.timestamp_ms is None else message.timestamp_ms
+        has_own = message.message_id is not None
+        return OnceMessage(
+            one.name, message.key, message.value, list(message.headers), time_ms, floor, in_window=has_own
+        )
+
+
+def _parked(one: _Named, floor: int) -> Parked:
+    message = one.message
+    assert message.deliver_at_ms is not None
+    return Parked(one.name, message.deliver_at_ms, message.key, message.value, list(message.headers), floor)
+
+
+def _partition_of(topic: Topic, message: Outgoing, key: str) -> int:
+    count = len(topic.partitions)
+    if message.partition is not None:
+        if not 0 <= message.partition < count:
+            raise InvalidPartitions(f"topic {topic.name!r} has partitions 0 to {count - 1}, not {message.partition}")
+        return message.partition
+    return crc32c(key.encode()) % count if message.key is None else partition_of_key(message.key, count)

@@ -39,6 +39,7 @@ from runnel.wire.kafka.apis import Api
 
 ME, OTHER = BrokerId(1), BrokerId(2)
 ECHO = Verb("test.echo", Purge, NamedQueue)
+QUICK = Verb("test.quick", NamedQueue, Nothing)
 WAIT = Verb("test.wait", NamedQueue, Nothing, waits=True)
 
 
@@ -184,6 +185,31 @@ def test_a_call_that_waits_holds_up_neither_its_like_nor_others() -> None:
         lanes = other.opened
         await calls.ask(OTHER, WAIT, NamedQueue("a"))
         assert other.opened == lanes  # a connection that is free is used again
+
+    run(scenario)
+
+
+def test_a_call_that_takes_long_holds_up_no_other_as_long_as_there_are_connections() -> None:
+    async def scenario(calls: Calls, other: Other) -> None:
+        gate = asyncio.Event()
+
+        async def slowly(request: Purge) -> NamedQueue:
+            await gate.wait()
+            return NamedQueue("slow")
+
+        async def at_once(request: NamedQueue) -> Nothing:
+            return Nothing()
+
+        other.calls.serve(ECHO, slowly)
+        other.calls.serve(QUICK, at_once)
+        slow = asyncio.get_running_loop().create_task(calls.ask(OTHER, ECHO, Purge("q")))
+        while not other.opened:
+            await asyncio.sleep(0)
+        for _ in range(3):
+            await calls.ask(OTHER, QUICK, NamedQueue("q"))
+        assert other.opened == 2  # and no more connections than that takes
+        gate.set()
+        assert await slow == NamedQueue("slow")
 
     run(scenario)
 

@@ -3,7 +3,8 @@
 Rule 1: a call to this broker itself is the handler's coroutine: nothing is encoded.
 Rule 2: an error comes back as the class that was raised there. What was fatal or damaged there is neither here.
 Rule 3: a broker answers each connection in order. So a call that may wait has a connection of its own as long as it
-        waits, of which there are few (LANES_MAX to each broker): who finds none waits for one.
+        waits, of which there are few (LANES_MAX to each broker): who finds none waits for one. The others go where the
+        fewest are under way: one that takes long, or is given up with its connection, costs few others.
 Rule 4: no answer in time is RequestTimedOut or BrokerUnreachable: the call may have been carried out, or not.
 Rule 5: who waits for a caller that goes away is told so (`Waits`), across brokers too: the connection on which the call
         waits at another broker is closed then.
@@ -11,8 +12,8 @@ Rule 5: who waits for a caller that goes away is told so (`Waits`), across broke
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -20,7 +21,6 @@ import msgspec
 from runnel.broker.fetch import Waits
 from runnel.broker.peers import Peers
 from runnel.client.calls import question, result
-from runnel.client.outcome import error_of_failure
 from runnel.model.calls import Failure, Verb
 from runnel.model.errors import InvalidRequest, RequestTimedOut, RunnelError, UnsupportedVersion
 from runnel.model.ids import BrokerId
@@ -28,10 +28,9 @@ from runnel.wire.kafka import messages as m
 from runnel.wire.kafka.apis import Api
 
 LANE: Final = "calls"  # beside what Kafka's own requests between brokers use
+LANES: Final = 8  # connections to each other broker for calls that don't wait
 LANES_MAX: Final = 64  # calls that wait at one other broker at once
 TIMEOUT_MS: Final = 15_000
-
-__all__ = ["Calls", "error_of_failure", "failure_of"]
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -113,10 +112,11 @@ class Calls:
 
     @asynccontextmanager
     async def _lane(self, broker: BrokerId, verb: Verb[Any, Any], timeout_ms: int) -> AsyncIterator[str]:
-        if not verb.waits:
-            yield LANE
-            return
         lanes = self._lanes[broker]
+        if not verb.waits:
+            with lanes.least_busy() as number:
+                yield f"{LANE}-{number}"
+            return
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await lanes.room.acquire()
@@ -124,19 +124,29 @@ class Calls:
             raise RequestTimedOut(f"{LANES_MAX} calls wait at broker {broker} already: try again") from None
         number = lanes.free.pop() if lanes.free else lanes.next()
         try:
-            yield f"{LANE}-{number}"
+            yield f"{LANE}-wait-{number}"
         finally:
             lanes.free.append(number)
             lanes.room.release()
 
 
 class _Lanes:
-    """The connections to one broker on which calls wait: those in use, and those left."""
+    """The connections to one broker: how many calls are under way on each, and those that are left to wait on."""
 
     def __init__(self) -> None:
+        self.busy = [0] * LANES
         self.room = asyncio.Semaphore(LANES_MAX)
         self.free: list[int] = []
         self._made = 0
+
+    @contextmanager
+    def least_busy(self) -> Iterator[int]:
+        number = self.busy.index(min(self.busy))
+        self.busy[number] += 1
+        try:
+            yield number
+        finally:
+            self.busy[number] -= 1
 
     def next(self) -> int:
         self._made += 1

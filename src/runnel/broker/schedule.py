@@ -14,13 +14,14 @@ from typing import Final
 
 from crc32c import crc32c
 
-from runnel.broker.calls import Calls, error_of_failure, failure_of
+from runnel.broker.calls import Calls, failure_of
 from runnel.broker.due_tail import Tail
 from runnel.broker.elsewhere import ELSEWHERE, PAUSE_MS
 from runnel.broker.internal import SCHEDULE
 from runnel.broker.once import Once
 from runnel.broker.partitions import Partitions
 from runnel.broker.schedule_shard import ScheduleShard
+from runnel.client.outcome import error_of_failure
 from runnel.cluster.image import NO_LEADER, Change, Image
 from runnel.model.calls import (
     SCHEDULE_CANCEL,

@@ -165,27 +165,27 @@ def _state_row(state: "RedriveState") -> dict[str, Any]:
     cls=Command,
     examples="""
 runnel dlq drop jobs                          all that are there now
-runnel dlq drop jobs --before 0/17            of partition 0, those before offset 17
+runnel dlq drop jobs --until 0/17             of partition 0, those up to offset 17
 runnel dlq drop jobs --dry-run
 """,
 )
 @click.argument("name", metavar="QUEUE", shell_complete=complete_queues)
 @click.option(
-    "--before", metavar="PARTITION/OFFSET", type=place, multiple=True,
-    help="Of this partition, those before this one; may be repeated.  [default: all]",
+    "--until", metavar="PARTITION/OFFSET", type=place, multiple=True,
+    help="Of this partition, those up to and with this one; may be repeated.  [default: all]",
 )  # fmt: skip
 @dry_run_option
 @yes_option
 @json_option
 @broker_option
-def drop(name: str, before: "tuple[Place, ...]", dry_run: bool, yes: bool, as_json: bool, broker: str) -> None:
+def drop(name: str, until: "tuple[Place, ...]", dry_run: bool, yes: bool, as_json: bool, broker: str) -> None:
     """Remove dead letters of a queue for ever, the oldest first."""
     from runnel.cli.output import confirm, plural, print_json
     from runnel.cli.session import run
     from runnel.client.calls import call
     from runnel.model.calls import DEAD_DROP, DropDead
 
-    only = list(before)
+    only = list(until)
     count = run(broker, lambda cluster: call(cluster, DEAD_DROP, DropDead(name, only, True))).messages
     if not dry_run:
         confirm(f"This removes {plural(count, 'dead letter')} of {name} for ever.", yes=yes)

@@ -17,6 +17,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic as KafkaTopic
 
+from runnel import server as server_module
 from runnel.broker.config import Address, BrokerConfig
 from runnel.client.admin import Admin, NewTopic
 from runnel.client.cluster import Cluster
@@ -27,6 +28,7 @@ from runnel.client.metadata import TopicPartition
 from runnel.client.offsets import Committed, commit, fetch_committed
 from runnel.client.producer import Producer
 from runnel.cluster.image import Partition as PartitionImage
+from runnel.cluster.nodes import broker_path
 from runnel.cluster.reassignment import Move
 from runnel.cluster.store import Store
 from runnel.model.errors import NotEnoughReplicas, RetriableError, RunnelError
@@ -611,3 +613,30 @@ def test_real_brokers_lose_nothing_when_a_leader_is_killed(zookeeper: real.ZooKe
         brokers[leader].start()
         while len(admin.list_topics("t", LIMIT_S).topics["t"].partitions[0].isrs) < 3:
             time.sleep(0.05)
+
+
+def test_a_broker_whose_session_ends_while_it_starts_begins_again(tmp_path: Path) -> None:
+    """It had its place already: nothing is wrong with its settings, and nobody has to start it again."""
+
+    async def work() -> None:
+        ensemble = Ensemble()
+        ending = server_module._Ending()
+        expired: list[int] = []
+
+        def expire_once(touched: set[str]) -> None:
+            if not expired and broker_path(BrokerId(1)) in touched:
+                expired.append(max(ensemble.sessions))
+                asyncio.get_running_loop().call_soon(ensemble.expire, expired[0])
+
+        ensemble.on_change = expire_once
+        machine = Machine(RealDisk(str(tmp_path)), SystemClock(), SystemRng(), ensemble.open)
+        lives: list[Server] = []
+
+        def ready(server: Server) -> None:
+            lives.append(server)
+            ending.stop()
+
+        code = await asyncio.wait_for(server_module._live(CONFIG, machine, ending, ready), LIMIT_S)
+        assert (code, len(lives), len(expired)) == (0, 1, 1)
+
+    asyncio.run(work())

@@ -20,7 +20,7 @@ from runnel.cluster.image import Broker as BrokerImage
 from runnel.cluster.image import Endpoint
 from runnel.cluster.membership import Identity
 from runnel.cluster.metadata import Metadata
-from runnel.cluster.store import Store
+from runnel.cluster.store import OutcomeUnknown, Store, StoreUnavailable
 from runnel.cluster.topic_rules import Defaults
 from runnel.doors.kafka.api_versions import FEATURES
 from runnel.doors.kafka.door import KafkaDoor
@@ -74,6 +74,7 @@ class Server:
         self._metadata: Metadata
         self._identity: Identity
         self._epoch: Epoch
+        self.connected = False  # whether the metadata could ever be read
         self._undo = AsyncExitStack()  # whatever has begun, the last first
 
     async def start(self) -> None:
@@ -90,6 +91,7 @@ class Server:
         defaults = Defaults(config.default_partitions, config.default_replication, config.topic)
         self._metadata = metadata = await Metadata.open(store, rng=machine.rng, defaults=defaults, features=FEATURES)
         self._undo.push_async_callback(metadata.close)
+        self.connected = True
         self.broker = Broker(
             config, metadata,
             disk=machine.disk, files_max=machine.files_max, clock=machine.clock, rng=machine.rng,
@@ -261,9 +263,9 @@ async def _serve(config: BrokerConfig, files_max: int, ready: Callable[[Server],
 
 async def _live(config: BrokerConfig, machine: Machine, ending: _Ending, ready: Callable[[Server], None]) -> int:
     """One life after another, until told to stop: a life ends with its session, the process need not."""
-    server: Server | None = Server(config, machine, ending.fail)
-    assert server is not None
-    await server.start()
+    server = await _begin(config, machine, ending)
+    if server is None:
+        return 0
     ready(server)
     again = _where_it_was(config, server)
     while server is not None:
@@ -284,6 +286,19 @@ def _where_it_was(config: BrokerConfig, server: Server) -> BrokerConfig:
     """The next life of a broker is where its clients look for it."""
     http = Address(config.http.host, server.http.port) if config.http is not None and server.http is not None else None
     return replace(config, kafka=Address(config.kafka.host, server.kafka.port), http=http)
+
+
+async def _begin(config: BrokerConfig, machine: Machine, ending: _Ending) -> Server | None:
+    """The first life. If it can't begin, somebody should hear of it at once; if its session ends, it tries again."""
+    server = Server(config, machine, ending.fail)
+    try:
+        await server.start()
+    except (StoreUnavailable, OutcomeUnknown) as error:
+        if not server.connected:
+            raise
+        logger.warning("%s", error)
+        return await _begin_again(config, machine, ending)
+    return server
 
 
 async def _begin_again(config: BrokerConfig, machine: Machine, ending: _Ending) -> Server | None:

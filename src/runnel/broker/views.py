@@ -7,13 +7,13 @@ Rule 2: one read is bounded in bytes and in time. Where it ends before the end o
 Rule 3: a stretch up to the end in which nothing passes is looked at once, however many readers wait at it. It is
         remembered within a leader epoch and for one filter.
 Rule 4: who has read all that passes is at the end, by all that it is told: there is no lag where nothing is to come. An
-        end that was told to a reader is never taken back.
+        end that anybody was told can be reached: readers are led there even if nothing passes before it.
 Rule 5: messages of aborted transactions are taken out here for who wants none.
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from runnel.broker.fetch import Look, Shown, read_committed
 from runnel.broker.partitions import Partitions
@@ -31,16 +31,17 @@ from runnel.route.filter import Filter
 
 CHUNK_BYTES: Final = 256 * KIB  # of the source, read at once
 SCAN_BYTES: Final = 16 * MIB  # of the source, looked at in one read
-TOLD_OFFSETS: Final = 10_000  # a reader whose place is so far behind what was looked at is told to go on
+BACK_OFFSETS: Final = 10_000  # looked at to find an end; readers that are further behind it are told to go on
+
+_Side: TypeAlias = tuple[int, bool]  # of a partition: the number, and whether for committed messages alone
 
 
 class Gap(NamedTuple):
-    """From `start` up to `end`, nothing passes; readers were told to go on from `told`."""
+    """From `start` up to `end`, nothing passes; `end` was the end of the source in that leader epoch."""
 
     epoch: Epoch
     start: Offset
     end: Offset
-    told: Offset
 
 
 class View:
@@ -49,106 +50,128 @@ class View:
     def __init__(self, topic: Topic, disk: Disk) -> None:
         self.text = topic.config[VIEW_FILTER]
         self._disk = disk
-        self._gaps: dict[tuple[int, bool], Gap] = {}
+        self._gaps: dict[_Side, Gap] = {}
+        self._told: dict[_Side, Offset] = {}  # the latest end that anybody was told
         self.chosen: Filter | InvalidFilter
         try:
             self.chosen = filters.compile(self.text)
         except InvalidFilter as problem:  # an older broker of the cluster may not know all that newer ones do
             self.chosen = problem
 
-    def end(self, partition: Partition, *, committed_only: bool) -> Offset:
-        """Behind the last message that passes, if that is known; else as far as the source can be read."""
-        until = partition.readable_until(committed_only=committed_only)
-        gap = self._gap(partition, committed_only)
-        return until if gap is None or not gap.start <= until <= gap.end else min(until, gap.told)
-
     async def read(self, asked: Look, until_s: float) -> Shown:
         """What passes; looks further until `until_s` (of the loop's time), one piece at least."""
+        scan = _Scan(self._thinning(asked.partition), asked, self._skipped(asked))
+        await scan.run(until_s)
+        if scan.at_end:
+            self._note_gap(asked, scan.passed, scan.place)
+        goal = self._goal(asked, scan)
+        return Shown(scan.result(goal), goal if scan.at_end else None, not scan.at_end)
+
+    async def end(self, partition: Partition, until_s: float, *, committed_only: bool) -> Offset:
+        """Behind the last message that passes, if that can be known in time; else as far as the source can be read."""
+        until = partition.readable_until(committed_only=committed_only)
+        begin = Offset(max(partition.log.start_offset, until - BACK_OFFSETS))
+        asked = Look(partition, begin, 0, committed_only, first=True)
+        scan = _Scan(self._thinning(partition), asked, self._skipped(asked), keeps=False)
+        await scan.run(until_s)
+        end, side = partition.readable_until(committed_only=committed_only), _side(asked)
+        if scan.at_end:
+            gap = self._note_gap(asked, scan.passed, scan.place)
+            end = max(gap.start, min(self._told.get(side, end), end))
+        self._told[side] = max(end, self._told.get(side, end))
+        return end
+
+    def _thinning(self, partition: Partition) -> Thinning:
         if isinstance(self.chosen, InvalidFilter):
             raise self.chosen
-        partition = asked.partition
-        scan = _Scan(self, Thinning(self.chosen, partition.topic, partition.key.number, self._disk), asked)
-        clock = asyncio.get_running_loop().time
-        while await scan.step():
-            if clock() >= until_s:
-                break
-        return scan.shown()
+        return Thinning(self.chosen, partition.topic, partition.key.number, self._disk)
 
-    def skipped(self, asked: Look) -> Offset:
+    def _goal(self, asked: Look, scan: "_Scan") -> Offset:
+        """Where the reader shall stand with this answer."""
+        if not scan.at_end:
+            return scan.place
+        told = self._told.get(_side(asked), scan.passed)
+        if scan.passed < told <= scan.place:  # somebody was told to expect messages up to there
+            return told
+        return scan.place if scan.place - scan.passed >= BACK_OFFSETS else scan.passed
+
+    def _skipped(self, asked: Look) -> Offset:
         """Where to begin to look: behind the stretch where nothing passes, if it begins in there."""
-        gap = self._gap(asked.partition, asked.committed_only)
+        gap = self._gap(asked)
         return gap.end if gap is not None and gap.start <= asked.offset <= gap.end else asked.offset
 
-    def note_gap(self, asked: Look, start: Offset, end: Offset) -> None:
-        """Nothing passes from `start` up to `end`, which was the end of the source."""
-        gap = self._gap(asked.partition, asked.committed_only)
-        told = start
+    def _note_gap(self, asked: Look, start: Offset, end: Offset) -> Gap:
+        """Nothing passes from `start` up to `end`, where the source ends."""
+        gap = self._gap(asked)
         if gap is not None and gap.start <= start <= gap.end:
-            start, told = gap.start, gap.told
-        place = asked.partition.key.number, asked.committed_only
-        self._gaps[place] = Gap(asked.partition.leader_epoch, start, end, told)
+            start = gap.start
+        gap = self._gaps[_side(asked)] = Gap(asked.partition.leader_epoch, start, end)
+        return gap
 
-    def note_told(self, asked: Look, offset: Offset) -> None:
-        """A reader was told to go on from here."""
-        gap = self._gap(asked.partition, asked.committed_only)
-        if gap is not None and gap.told < offset <= gap.end:
-            self._gaps[asked.partition.key.number, asked.committed_only] = gap._replace(told=offset)
+    def _gap(self, asked: Look) -> Gap | None:
+        gap = self._gaps.get(_side(asked))
+        return gap if gap is not None and gap.epoch == asked.partition.leader_epoch else None
 
-    def _gap(self, partition: Partition, committed_only: bool) -> Gap | None:
-        gap = self._gaps.get((partition.key.number, committed_only))
-        return gap if gap is not None and gap.epoch == partition.leader_epoch else None
+
+def _side(asked: Look) -> _Side:
+    return asked.partition.key.number, asked.committed_only
 
 
 class _Scan:
-    """One read of a view."""
+    """Looks for messages that pass, from a place on."""
 
-    def __init__(self, view: View, thinning: Thinning, asked: Look) -> None:
-        self._view = view
+    def __init__(self, thinning: Thinning, asked: Look, place: Offset, *, keeps: bool = True) -> None:
         self._thinning = thinning
         self._asked = asked
-        self._room = asked.bytes_max
+        self._keeps = keeps
+        self._room = asked.bytes_max if keeps else SCAN_BYTES
         self._parts: list[bytes] = []
-        self._passed = asked.offset  # behind the last batch of which something passed
-        self._place = view.skipped(asked)  # looked at up to here
         self._looked_bytes = 0
-        self._at_end = False
+        self.passed = asked.offset  # behind the last message that passed
+        self.place = place  # looked at up to here
+        self.at_end = False
 
-    async def step(self) -> bool:
+    async def run(self, until_s: float) -> None:
+        """Look until the end, until enough is found, or until the time is over."""
+        clock = asyncio.get_running_loop().time
+        while await self._step():
+            if clock() >= until_s:
+                return
+
+    async def _step(self) -> bool:
         """Look at the next batches; whether there is more, and room for it."""
         data, aborted = await self._read()
         if not data:
-            self._at_end = True
+            self.at_end = True
             return False
-        for left in await self._thinning.thin(data, aborted, self._place):
-            if len(left.data) > self._room and (self._parts or not self._asked.first):
-                self._room = 0
+        for left in await self._thinning.thin(data, aborted, self.place):
+            if self._keeps and not self._take(left.data):
                 return False
-            self._parts.append(left.data)
-            self._room -= len(left.data)
-            self._place = self._passed = Offset(left.end)
-        self._place = Offset(next_offset(data))
+            self.place = self.passed = Offset(left.end)
+        self.place = Offset(next_offset(data))
         self._looked_bytes += len(data)
         return self._room > 0 and self._looked_bytes < SCAN_BYTES
 
+    def _take(self, data: bytes) -> bool:
+        if len(data) > self._room and (self._parts or not self._asked.first):
+            return False
+        self._parts.append(data)
+        self._room -= len(data)
+        return True
+
     async def _read(self) -> tuple[bytes | memoryview, Sequence[AbortedTransaction] | None]:
-        partition, place = self._asked.partition, self._place
+        partition, place = self._asked.partition, self.place
         if self._asked.committed_only:
             return await read_committed(partition, place, CHUNK_BYTES)
         cached = partition.read_cached(place, CHUNK_BYTES)
         return (await partition.read(place, CHUNK_BYTES) if cached is None else cached), None
 
-    def shown(self) -> Shown:
-        """What to tell the reader."""
-        asked = self._asked
-        if self._at_end:
-            self._view.note_gap(asked, self._passed, self._place)
-        behind = self._place - self._passed
-        if behind > 0 and (not self._at_end or behind >= TOLD_OFFSETS):
-            last = Offset(self._place - 1)
-            self._parts.append(passed_over(last, asked.partition.log.epochs.epoch_of(last)))
-            self._passed = self._place
-            self._view.note_told(asked, self._place)
-        return Shown(b"".join(self._parts), self._passed if self._at_end else None, not self._at_end)
+    def result(self, goal: Offset) -> bytes:
+        """What was found, and how to get to the goal."""
+        if goal > self.passed:
+            last = Offset(goal - 1)
+            self._parts.append(passed_over(last, self._asked.partition.log.epochs.epoch_of(last)))
+        return b"".join(self._parts)
 
 
 class Views:

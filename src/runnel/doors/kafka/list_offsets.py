@@ -7,7 +7,9 @@ the end is: a reader could have seen a later one (KIP-207).
 Who reads committed transactions only is told of nothing at or above the last stable offset.
 """
 
-from runnel.broker.fetch import check_epoch
+import asyncio
+
+from runnel.broker.fetch import LOOK_S, check_epoch
 from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.errors import code_of
 from runnel.model.errors import InvalidRequest, LeaderNotAvailable, OffsetNotAvailable, RunnelError, UnsupportedVersion
@@ -26,11 +28,14 @@ Answer = m.ListOffsetsResponse.ListOffsetsPartitionResponse
 
 async def list_offsets(request: m.ListOffsetsRequest, call: Call) -> m.ListOffsetsResponse:
     committed_only = request.isolation_level == READ_COMMITTED
+    until_s = asyncio.get_running_loop().time() + LOOK_S
     return m.ListOffsetsResponse(
         topics=[
             m.ListOffsetsResponse.ListOffsetsTopicResponse(
                 name=topic.name,
-                partitions=[await _answer_of(topic.name, asked, committed_only, call) for asked in topic.partitions],
+                partitions=[
+                    await _answer_of(topic.name, asked, committed_only, until_s, call) for asked in topic.partitions
+                ],
             )
             for topic in request.topics
         ]
@@ -38,7 +43,7 @@ async def list_offsets(request: m.ListOffsetsRequest, call: Call) -> m.ListOffse
 
 
 async def _answer_of(
-    topic: str, asked: m.ListOffsetsRequest.ListOffsetsPartition, committed_only: bool, call: Call
+    topic: str, asked: m.ListOffsetsRequest.ListOffsetsPartition, committed_only: bool, until_s: float, call: Call
 ) -> m.ListOffsetsResponse.ListOffsetsPartitionResponse:
     try:
         partition, view = call.broker.views.find(topic, asked.partition_index)
@@ -49,7 +54,7 @@ async def _answer_of(
             )
         offset, timestamp, epoch = await _look_up(partition, asked.timestamp, committed_only)
         if view is not None and asked.timestamp == LATEST:
-            offset = view.end(partition, committed_only=committed_only)
+            offset = await view.end(partition, until_s, committed_only=committed_only)
     except OffsetNotAvailable as error:
         told = error if call.version >= NOT_AVAILABLE_SINCE else LeaderNotAvailable(str(error))
         return Answer(partition_index=asked.partition_index, error_code=code_of(told))

@@ -4,22 +4,29 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
+from tests.client.talk import talk
 from tests.test_replication import Brokers, cluster_of, create, eventually, run
 
+from runnel.broker import internal
 from runnel.broker.internal import QUEUES
 from runnel.broker.shard import Shard
 from runnel.broker.shards import shard_number
+from runnel.client.calls import call, call_until_done
+from runnel.client.cluster import Cluster
 from runnel.cluster.image import Partition as PartitionImage
-from runnel.model.calls import KEEPER_WRITE, KeeperOpen, KeeperWrite
-from runnel.model.errors import CoordinatorLoading, InvalidTopicName, NotLeader, RunnelError
-from runnel.model.ids import Millis
+from runnel.model.calls import KEEPER_OPEN, KEEPER_WRITE, MAKE_INTERNAL, KeeperOpen, KeeperWrite, Kept, MakeInternal
+from runnel.model.errors import CoordinatorLoading, FencedEpoch, InvalidTopicName, NotLeader, RunnelError
+from runnel.model.ids import Millis, PartitionKey, TopicId
+from runnel.model.limits import MIB
 from runnel.model.step import Reply, Step
 from runnel.queues.keeper import owner_name
 from runnel.replica.partition import Partition
 from runnel.shell.clock import SystemClock
+from runnel.testing.process import BrokerProcess
 
 
 class Sum:
@@ -188,6 +195,49 @@ def test_a_queue_that_is_forgotten_starts_from_nothing(tmp_path: Path) -> None:
             again.close()
 
     run(main())
+
+
+def test_what_is_written_over_and_over_is_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(internal.SPECIAL, QUEUES, {"segment.bytes": str(MIB)})
+
+    async def main() -> None:
+        async with cluster_of(tmp_path, count=1, queue_partitions=1, housekeeping_ms=100) as brokers:
+            await create(brokers, replicas=1)
+            rig = Rig(brokers)
+            keepers = brokers.up[1].broker.keepers
+            journal = keepers.journal("q", rig.partition())
+            await journal.read(lambda *_: None)
+            for number in range(40):
+                await journal.append([(b"mark", b"%d" % number), (b"chunk", bytes(200_000))])
+            log = brokers.replica(1, QUEUES).log
+            await eventually(lambda: log.size_bytes < 3 * MIB)
+            kept: dict[bytes, bytes | None] = {}
+            await keepers.journal("q", rig.partition()).read(kept.__setitem__)
+            assert kept == {b"mark": b"39", b"chunk": bytes(200_000)}
+
+    run(main())
+
+
+def test_a_keeper_that_is_killed_has_all_that_it_said_it_kept(tmp_path: Path) -> None:
+    owner = owner_name("q", PartitionKey(TopicId(UUID(int=1)), 0))
+
+    async def write(cluster: Cluster) -> None:
+        await call(cluster, MAKE_INTERNAL, MakeInternal(QUEUES))
+        kept = await call_until_done(cluster, KEEPER_OPEN, KeeperOpen(owner, 3))
+        await call(cluster, KEEPER_WRITE, KeeperWrite(owner, 3, kept.session, [(b"k", b"v")]))
+
+    async def read(cluster: Cluster) -> Kept:
+        kept = await call_until_done(cluster, KEEPER_OPEN, KeeperOpen(owner, 3))
+        with pytest.raises(FencedEpoch):
+            await call(cluster, KEEPER_OPEN, KeeperOpen(owner, 2))
+        return kept
+
+    with BrokerProcess(tmp_path / "data") as broker:
+        talk(broker.kafka, write)
+        broker.kill()
+        broker.start()
+        kept = talk(broker.kafka, read)
+    assert (kept.session, kept.records) == (2, [(b"k", b"v")])
 
 
 def test_the_topic_is_compacted_and_no_other_is_made_that_way(tmp_path: Path) -> None:

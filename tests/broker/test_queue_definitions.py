@@ -8,6 +8,7 @@ import pytest
 from tests.test_replication import Brokers, cluster_of, create, eventually, run
 
 from runnel.broker.internal import QUEUES
+from runnel.cluster.topic_rules import NewTopic
 from runnel.model.calls import (
     QUEUE_ALTER,
     QUEUE_CREATE,
@@ -106,6 +107,26 @@ def test_what_can_not_be_a_queue_is_refused_and_leaves_nothing_behind(
                 await ask(brokers, 1, QUEUE_CREATE, request_)
             assert "q" not in brokers.up[1].broker.image.names
             assert listed(brokers, 1, "q") == {}
+
+    run(main())
+
+
+def test_a_view_is_no_topic_of_a_queue(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path, count=1) as brokers:
+            await create(brokers, replicas=1)
+            view = NewTopic("v", config={"view.of": "t", "view.filter": "key = 'a'"})
+            [made] = await brokers.up[1].broker.create_topics([view])
+            assert not isinstance(made, RunnelError), made
+            with pytest.raises(InvalidTopicName, match="give the queue a filter"):
+                await ask(brokers, 1, QUEUE_CREATE, CreateQueue("q", {"topic": "v"}))
+            await ask(brokers, 1, QUEUE_CREATE, CreateQueue("q"))
+            with pytest.raises(InvalidTopicName, match="give the queue a filter"):
+                await ask(brokers, 1, QUEUE_ALTER, AlterQueue("q", {"topic": "v"}))
+            with pytest.raises(InvalidConfig, match="create it before"):
+                await ask(brokers, 1, QUEUE_ALTER, AlterQueue("q", {"topic": "nowhere"}))
+            await ask(brokers, 1, QUEUE_ALTER, AlterQueue("q", {"topic": "t"}))
+            assert listed(brokers, 1, "q") == {"topic": "t"}
 
     run(main())
 

@@ -25,7 +25,9 @@ CONFIG: Final = {
     "segment.bytes": str(64 * MIB),  # small, so that compaction begins early and a start reads little
     "max.message.bytes": str(64 * MIB),  # one decision about a group of thousands is one record
 }
-SPECIAL: Final = {
+SPECIAL: Final[dict[str, dict[str, str]]] = {
+    # What queues know is written over and over: the less of it lies there, the sooner a new keeper has read it.
+    QUEUES: {"segment.bytes": str(16 * MIB)},
     # A replica that was away for longer than that may miss what is gone: a message would be sent again.
     SCHEDULE: {"delete.retention.ms": str(7 * DAY_MS)},
     # Idempotency keys are remembered for a day.

@@ -21,7 +21,7 @@ from runnel.broker.seen import Seen
 from runnel.cluster.config_rules import ConfigChange, ConfigOp
 from runnel.cluster.controller import Resource
 from runnel.cluster.group_rules import GroupResource, Purpose
-from runnel.cluster.image import GROUP, Image, Topic
+from runnel.cluster.image import GROUP, VIEW_FILTER, Image, Topic
 from runnel.cluster.topic_rules import USE_DEFAULT, NewPartitions, NewTopic
 from runnel.model.calls import (
     IMAGE_FOLLOWED,
@@ -97,7 +97,7 @@ class QueueDefinitions:
         self._serve(QUEUE_CREATE, self._create)
         self._serve(QUEUE_ALTER, self._alter)
         self._serve(QUEUE_DELETE, self._delete)
-        calls.serve(QUEUE_LIST, self.list)
+        calls.serve(QUEUE_LIST, self.queues)
         calls.serve(IMAGE_FOLLOWED, self._follow)
 
     def _serve(self, verb: Verb[Q, A], do: Callable[[Q], Awaitable[A]]) -> None:
@@ -143,6 +143,7 @@ class QueueDefinitions:
         name = config.topic_of(request.queue)
         existing = self._newest().topic(name)
         if existing is not None:
+            _check_is_topic(existing)
             _check_lanes(existing, config)
             return False
         partitions = config.lanes if config.lanes > 1 else request.partitions
@@ -171,15 +172,23 @@ class QueueDefinitions:
         ]
         resource = GroupResource(request.queue, Purpose.ALTER_QUEUE)
         await self._configure(resource, changes, validate_only=True)
+        source = self._source(config.topic_of(request.queue))
         if not request.validate_only:
-            await self._widen(request.queue, config)
+            await self._widen(source, config)
             await self._configure(resource, changes)
             await self._followed()
         return Nothing()
 
-    async def _widen(self, queue: str, config: QueueConfig) -> None:
+    def _source(self, name: str) -> Topic:
+        """The topic that a queue delivers from now on."""
+        topic = self._newest().topic(name)
+        if topic is None:
+            raise InvalidConfig(f"topic {name!r} does not exist: create it before a queue delivers it")
+        _check_is_topic(topic)
+        return topic
+
+    async def _widen(self, topic: Topic, config: QueueConfig) -> None:
         """More lanes need more partitions; fewer lanes leave them as they are."""
-        topic = self._newest().topic_named(config.topic_of(queue))
         if config.lanes > 1 and len(topic.partitions) < config.lanes:
             [grown] = await self._admin.create_partitions([NewPartitions(topic.name, config.lanes)])
             if isinstance(grown, RunnelError):
@@ -201,7 +210,7 @@ class QueueDefinitions:
                 raise deleted
         return QueueDeleted(request.queue, topics)
 
-    def _its_topics(self, queue: str, config: QueueConfig) -> Sequence[str]:
+    def _its_topics(self, queue: str, config: QueueConfig) -> list[str]:
         """Those that exist, and that no other queue needs."""
         image = self._newest()
         others = (each for each in queues_of(image) if each.queue != queue)
@@ -231,7 +240,7 @@ class QueueDefinitions:
         await self._seen.until(lambda image: image.version >= request.version, FOLLOW_MS)
         return Nothing()
 
-    async def list(self, request: ListQueues) -> Queues:
+    async def queues(self, request: ListQueues) -> Queues:
         return Queues([each for each in queues_of(self._newest()) if each.queue.startswith(request.prefix)])
 
 
@@ -243,10 +252,11 @@ def queues_of(image: Image) -> list[ListedQueue]:
 
 
 def check_filters(resources: Sequence[tuple[Resource, Sequence[ConfigChange]]]) -> None:
-    """Refuse settings of groups whose filter is none: the controller's rules do not know what a filter is."""
+    """Refuse settings of groups and views whose filter is none: the controller's rules do not know what a filter is."""
     for resource, changes in resources:
-        for change in changes if isinstance(resource, GroupResource) else ():
-            if change.name == "filter" and change.value:
+        name = "filter" if isinstance(resource, GroupResource) else VIEW_FILTER
+        for change in changes:
+            if change.name == name and change.value:
                 filters.compile(change.value)
 
 
@@ -275,6 +285,13 @@ def _check_topics(queue: str, config: QueueConfig) -> None:
         raise InvalidConfig(f"dead letters of queue {queue!r} can't go to {dead!r}: the queue would deliver them again")
     if retry and retry == source:
         raise InvalidConfig(f"queue {queue!r} can't have {retry!r} as its topic and as its retry topic")
+
+
+def _check_is_topic(topic: Topic) -> None:
+    if topic.is_view:
+        raise InvalidTopicName(
+            f"topic {topic.name!r} is a view, and holds no messages: take its source, and give the queue a filter"
+        )
 
 
 def _check_lanes(topic: Topic, config: QueueConfig) -> None:

@@ -64,7 +64,7 @@ def test_who_has_read_all_has_no_lag(client: str, stage: Stage) -> None:
     member = stage.member(client, group, shown)
     member.wait_values(b"%d" % n for n in range(7, 1_000, 100))
     member.call("commit")
-    end = stage.agent("confluent").offsets(shown, 0, 0)["latest"]
+    end = stage.agent("confluent").call("offsets", topic=shown, partition=0, timestamp=0)["latest"]
     assert stage.agent("confluent").call("group_offsets", group=group)[f"{shown}/0"] == end
     member.leave()
 

@@ -51,7 +51,7 @@ class View:
         self.text = topic.config[VIEW_FILTER]
         self._disk = disk
         self._gaps: dict[_Side, Gap] = {}
-        self._told: dict[_Side, Offset] = {}  # the latest end that anybody was told
+        self._told: dict[int, Offset] = {}  # the latest end that anybody was told, whatever it reads
         self.chosen: Filter | InvalidFilter
         try:
             self.chosen = filters.compile(self.text)
@@ -74,11 +74,11 @@ class View:
         asked = Look(partition, begin, 0, committed_only, first=True)
         scan = _Scan(self._thinning(partition), asked, self._skipped(asked), keeps=False)
         await scan.run(until_s)
-        end, side = partition.readable_until(committed_only=committed_only), _side(asked)
+        end, number = partition.readable_until(committed_only=committed_only), partition.key.number
         if scan.at_end:
             gap = self._note_gap(asked, scan.passed, scan.place)
-            end = max(gap.start, min(self._told.get(side, end), end))
-        self._told[side] = max(end, self._told.get(side, end))
+            end = max(gap.start, min(self._told.get(number, gap.start), end))
+        self._told[number] = max(end, self._told.get(number, end))
         return end
 
     def _thinning(self, partition: Partition) -> Thinning:
@@ -90,7 +90,7 @@ class View:
         """Where the reader shall stand with this answer."""
         if not scan.at_end:
             return scan.place
-        told = self._told.get(_side(asked), scan.passed)
+        told = self._told.get(asked.partition.key.number, scan.passed)
         if scan.passed < told <= scan.place:  # somebody was told to expect messages up to there
             return told
         return scan.place if scan.place - scan.passed >= BACK_OFFSETS else scan.passed

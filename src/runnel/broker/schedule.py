@@ -198,8 +198,7 @@ class Schedule:
         The same ids may be parked again: what waits under an id is replaced, or (with WINDOW) stays as it is.
         """
         target = self._target(topic, partition)
-        for message in messages:
-            self._check(target, message)
+        self._check(target, messages)
         await self._make_topic()
         request = Park(target.topic_id, target.number, list(messages))
         loop = asyncio.get_running_loop()
@@ -242,24 +241,20 @@ class Schedule:
         first = min((one.next_due_ms for one in counts if one.next_due_ms >= 0), default=-1)
         return PendingCount(sum(one.messages for one in counts), first)
 
-    def _check(self, target: PartitionKey, message: Parked) -> None:
-        if not 0 < len(message.id.encode()) <= ID_BYTES_MAX:
-            raise InvalidRequest(f"an id has 1 to {ID_BYTES_MAX} bytes, this one has {len(message.id.encode())}")
-        if not 0 <= message.due_ms <= DUE_MS_MAX:
-            raise InvalidRequest(f"a message can't be due at {message.due_ms}: give milliseconds since 1970")
+    def _check(self, target: PartitionKey, messages: Sequence[Parked]) -> None:
         topic = self._image().topic_with_id(target.topic_id)
         config = self._partitions.effective(topic)
-        size = (
-            len(message.key or b"")
-            + len(message.value or b"")
-            + sum(len(n) + len(v or b"") for n, v in message.headers)
-        )
-        if size > config.max_message_bytes:
-            raise BatchTooLarge(
-                f"a message of {size} bytes for {topic.name} is above max.message.bytes, {config.max_message_bytes}"
-            )
-        if config.compacted and message.key is None:
-            raise InvalidRecord(f"{topic.name} is compacted: every message needs a key")
+        for message in messages:
+            if not 0 < len(message.id.encode()) <= ID_BYTES_MAX:
+                raise InvalidRequest(f"an id has 1 to {ID_BYTES_MAX} bytes, this one has {len(message.id.encode())}")
+            if not 0 <= message.due_ms <= DUE_MS_MAX:
+                raise InvalidRequest(f"a message can't be due at {message.due_ms}: give milliseconds since 1970")
+            if (size := _size(message)) > config.max_message_bytes:
+                raise BatchTooLarge(
+                    f"a message of {size} bytes for {topic.name} is above max.message.bytes, {config.max_message_bytes}"
+                )
+            if config.compacted and message.key is None:
+                raise InvalidRecord(f"{topic.name} is compacted: every message needs a key")
 
     def _target(self, topic: str | TopicId, number: int) -> PartitionKey:
         image = self._image()
@@ -363,6 +358,11 @@ class Schedule:
         counts = [await shard.count(_wanted(request.topic_id)) for shard in self._shards()]
         first = min((due for _, due in counts if due is not None), default=-1)
         return PendingCount(sum(count for count, _ in counts), first)
+
+
+def _size(message: Parked) -> int:
+    size = len(message.key or b"") + len(message.value or b"")
+    return size + sum(len(name) + len(value or b"") for name, value in message.headers)
 
 
 def _wanted(topic_id: object) -> Callable[[PartitionKey], bool]:

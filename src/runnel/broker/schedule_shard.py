@@ -134,7 +134,7 @@ class ScheduleShard:
         if not self._topics.has(target):
             raise UnknownTopicId(f"there is no partition {target}: ask for metadata")
         now = self._clock.wall_ms()
-        known = await self._waiting(target, [one.id for one in messages if one.floor == WINDOW])
+        known = await self._waiting(target, [one.id for one in messages if one.floor == WINDOW and not one.replaces])
         rows = [
             message_record(target, one.id, Kept(one.due_ms, now, one.floor, one.key, one.value, one.headers))
             for one in messages
@@ -143,9 +143,9 @@ class ScheduleShard:
         if rows:
             await self._book.keep(rows)
         due = [known.get(one.id, one.due_ms) for one in messages]
-        for one in due:
-            self._agenda.parked(target, one)
-        self._arm()
+        if due:
+            self._agenda.parked(target, min(due))
+            self._arm()
         return due
 
     async def _waiting(self, target: PartitionKey, ids: Sequence[str]) -> dict[str, int]:

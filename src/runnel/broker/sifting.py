@@ -109,7 +109,7 @@ class Sifting:
         parked = [
             Parked(
                 self._id(header, number, record), due, record.key, record.value,
-                list(waiting_headers(record.headers, due)), WINDOW,
+                list(waiting_headers(record.headers, due)), WINDOW, name_of(record.headers) is None,
             )
             for number, (due, record) in late.items()
         ]  # fmt: skip

@@ -17,7 +17,8 @@ DUE_MS_MAX: Final = 253_402_300_799_999  # the year 9999, the last one that ISO 
 class Parked(Value, frozen=True):
     """A message that is to wait for its time.
 
-    `floor`: as in model/once.py, of the target. With WINDOW the id is the message's own name, within the window.
+    `floor`: as in model/once.py, of the target. With WINDOW the id is the message's own name, within the window; what
+    waits under it already keeps its time, unless it is to be replaced.
     """
 
     id: str
@@ -26,6 +27,7 @@ class Parked(Value, frozen=True):
     value: bytes | None
     headers: list[Header]
     floor: int = NEWEST
+    replaces: bool = False
 
 
 class Park(Value, frozen=True):

@@ -166,7 +166,10 @@ class Agenda:
             heappush(self._wakes, (at, target))
 
     def _of(self, target: PartitionKey) -> _Target:
-        return self._targets.setdefault(target, _Target())
+        one = self._targets.get(target)
+        if one is None:
+            one = self._targets[target] = _Target()
+        return one
 
     # --- messages
 

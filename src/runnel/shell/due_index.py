@@ -10,7 +10,7 @@ Rule 3: memory is bounded by SQLite's page cache, however much waits.
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 from uuid import UUID
@@ -59,7 +59,10 @@ class SqliteDueIndex:
             self._base.executescript(f"begin; {_SCHEMA} pragma user_version = {MAKE}; commit")
         elif make != MAKE:
             raise sqlite3.DatabaseError(f"an index of make {make}, this is {MAKE}")
-        rows = run("select number, topic, partition from target")
+        self._learn_numbers()
+
+    def _learn_numbers(self) -> None:
+        rows = self._base.execute("select number, topic, partition from target")
         self._numbers = {_key(topic, partition): number for number, topic, partition in rows}
 
     def applied(self) -> Applied:
@@ -69,15 +72,28 @@ class SqliteDueIndex:
 
     def apply(self, changes: Sequence[Change], applied: Applied) -> None:
         with _told(), self._transaction():
+            last: dict[PartitionKey, dict[str, Put | Drop]] = {}
             for change in changes:
-                match change:
-                    case Put():
-                        self._put(change)
-                    case Drop(target, id):
-                        self._drop(target, id)
-                    case _:
-                        self._move(change.target, change.front)
+                if isinstance(change, Put | Drop):
+                    last.setdefault(change.target, {})[change.id] = change  # what a later one undoes is not done
+                else:
+                    self._move(change.target, change.front)
+            for target, by_id in last.items():
+                self._change(self._number(target), by_id.values())
             self._base.execute("insert or replace into mark values (0, ?, ?)", applied)
+
+    def _change(self, number: int, changes: Iterable[Put | Drop]) -> None:
+        """Change what waits for one target, each id once."""
+        puts = [(one.offset, number, one.due_ms, one.id, one.body) for one in changes if isinstance(one, Put)]
+        drops = [(one.id, number) for one in changes if isinstance(one, Drop)]
+        run = self._base.executemany
+        more = run("insert or ignore into pending values (?, ?, ?, ?, ?)", puts).rowcount if puts else 0
+        if more < len(puts):  # some waited already: they are replaced
+            run("delete from pending where id = ? and target = ?", [(put[3], number) for put in puts])
+            run("insert into pending values (?, ?, ?, ?, ?)", puts)
+        less = run("delete from pending where id = ? and target = ?", drops).rowcount if drops else 0
+        if more != less:
+            self._base.execute("update target set pending = pending + ? where number = ?", (more - less, number))
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -86,22 +102,9 @@ class SqliteDueIndex:
             yield
         except BaseException:
             self._base.execute("rollback")
-            self._numbers.clear()
+            self._learn_numbers()
             raise
         self._base.execute("commit")
-
-    def _put(self, put: Put) -> None:
-        number = self._number(put.target)
-        self._drop(put.target, put.id)
-        self._base.execute(
-            "insert into pending values (?, ?, ?, ?, ?)", (put.offset, number, put.due_ms, put.id, put.body)
-        )
-        self._base.execute("update target set pending = pending + 1 where number = ?", (number,))
-
-    def _drop(self, target: PartitionKey, id: str) -> None:
-        number = self._number(target)
-        if self._base.execute("delete from pending where id = ? and target = ?", (id, number)).rowcount:
-            self._base.execute("update target set pending = pending - 1 where number = ?", (number,))
 
     def _move(self, target: PartitionKey, front: Front | None) -> None:
         number = self._number(target)

@@ -14,6 +14,7 @@ from runnel.broker.config import BrokerConfig
 from runnel.broker.damage import Damages
 from runnel.broker.deliveries import Deliveries
 from runnel.broker.departed import Departed
+from runnel.broker.drive import Parts as DriveParts
 from runnel.broker.endings import Endings
 from runnel.broker.fetch import Fetching
 from runnel.broker.followers import Followers
@@ -47,10 +48,12 @@ from runnel.broker.produce import Producing
 from runnel.broker.queue_definitions import QueueDefinitions, check_filters
 from runnel.broker.queues import Queues
 from runnel.broker.reading import PartitionReading
+from runnel.broker.redrive import Redrives
 from runnel.broker.removal import Removal
 from runnel.broker.replication import Replication
 from runnel.broker.replication import Settings as ReplicationSettings
 from runnel.broker.requests import Requests
+from runnel.broker.resuming import Resuming
 from runnel.broker.routing import Routing
 from runnel.broker.schedule import Schedule
 from runnel.broker.seen import WAIT_MS, Seen
@@ -73,9 +76,10 @@ from runnel.cluster.image import Change, Image, Topic
 from runnel.cluster.metadata import Metadata
 from runnel.cluster.topic_rules import NewPartitions, NewTopic
 from runnel.groups.values import GroupConfig
-from runnel.model.calls import MAKE_INTERNAL, MakeInternal, Nothing
+from runnel.model.calls import Nothing
 from runnel.model.errors import InvalidTopicName, RunnelError, TopicAlreadyExists, UnknownTopic
 from runnel.model.ids import BrokerId, Offset, PartitionKey, ProducerId, TopicId
+from runnel.model.internal_calls import MAKE_INTERNAL, MakeInternal
 from runnel.model.limits import MIB, topic_name_problem
 from runnel.model.schedule import OpenDueIndex, Parked
 from runnel.model.seams import Clock, Disk, Rng
@@ -205,6 +209,9 @@ class Broker:
             self.id, self.deliveries, sources, self.sending, self.calls, messages, self._newest,
             lambda: Life(self.id, self.metadata.epoch), rng,
         )  # fmt: skip
+        drives = DriveParts(self.keepers, messages, self.once, self._newest, clock, rng)
+        self.redrives = Redrives(self.partitions, sources, self.calls, drives)
+        self._resuming = Resuming(self.id, self.keepers, self.deliveries, self.redrives)
 
     async def _park(self, target: Target, due_ms: int, messages: Sequence[OnceMessage]) -> None:
         """Have messages appended when they are due; a second time does no harm."""
@@ -227,6 +234,7 @@ class Broker:
         self.schedule.start(image)
         self.deliveries.start(image)
         self.queues.start(image)
+        self._resuming.start(image)
         self._housekeeping.start()
         self._leader_balance.start()
         self._in_sync.start()
@@ -242,6 +250,8 @@ class Broker:
         self.groups.close()
         self.transactions.close()
         self.sharing.close()
+        self._resuming.close()
+        self.redrives.close()
         self.deliveries.close()
         self.keepers.close()
         self.schedule.close()
@@ -325,6 +335,8 @@ class Broker:
             self.schedule.follow(change)
             self.deliveries.follow(change)
             self.queues.follow(change)
+            self.redrives.follow(change)
+            self._resuming.follow(change)
             self._seen.reach(change.after)
             if change.delta.deleted:
                 self._removal.look()

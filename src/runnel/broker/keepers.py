@@ -9,7 +9,7 @@ Rule 2: a write of unknown outcome is not sent again as it was. The owner is ope
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from runnel.broker.calls import Calls
@@ -19,19 +19,22 @@ from runnel.broker.partitions import Partitions
 from runnel.broker.shard import Shard
 from runnel.broker.shards import Shards
 from runnel.cluster.image import Change, Image
-from runnel.model.calls import (
+from runnel.model.calls import Nothing
+from runnel.model.errors import FencedEpoch, NotLeader, RetriableError
+from runnel.model.ids import BrokerId, TopicId
+from runnel.model.internal_calls import (
     KEEPER_FORGET,
     KEEPER_OPEN,
+    KEEPER_PENDING,
     KEEPER_WRITE,
     Forgotten,
     KeeperForget,
     KeeperOpen,
+    KeeperPending,
     KeeperWrite,
     Kept,
-    Nothing,
+    Owners,
 )
-from runnel.model.errors import FencedEpoch, NotLeader, RetriableError
-from runnel.model.ids import BrokerId, TopicId
 from runnel.model.seams import Clock, Rng
 from runnel.model.step import Record
 from runnel.queues.keeper import KeeperShard, owner_name
@@ -59,6 +62,7 @@ class Keepers:
         calls.serve(KEEPER_OPEN, self._opened_here)
         calls.serve(KEEPER_WRITE, self._written_here)
         calls.serve(KEEPER_FORGET, self._forgotten_here)
+        calls.serve(KEEPER_PENDING, self._pending_here)
 
     def start(self, image: Image) -> None:
         self._see(image)
@@ -105,11 +109,13 @@ class Keepers:
     async def open(self, request: KeeperOpen) -> Kept:
         """Take an owner over; FencedEpoch if another leads its partition by now."""
         await self._make_topic()
-        return await self.patiently(lambda: self._calls.ask(self._keeper(request), KEEPER_OPEN, request, **_LIMIT))
+        return await self.patiently(
+            lambda: self._calls.ask(self._keeper(request), KEEPER_OPEN, request, timeout_ms=CALL_MS)
+        )
 
     async def write(self, request: KeeperWrite) -> None:
         """Keep records; raises if that is not certain."""
-        await self._calls.ask(self._keeper(request), KEEPER_WRITE, request, **_LIMIT)
+        await self._calls.ask(self._keeper(request), KEEPER_WRITE, request, timeout_ms=CALL_MS)
 
     def _keeper(self, request: KeeperOpen | KeeperWrite) -> BrokerId:
         return self.shards.leader_of(request.owner).id
@@ -125,8 +131,25 @@ class Keepers:
 
     async def _forget(self, request: KeeperForget) -> int:
         leader = self._image.topic_named(QUEUES).partitions[request.shard].leader
-        answer = await self._calls.ask(leader, KEEPER_FORGET, request, **_LIMIT)
+        answer = await self._calls.ask(leader, KEEPER_FORGET, request, timeout_ms=CALL_MS)
         return answer.owners
+
+    async def pending(self, begins: Sequence[bytes]) -> list[str]:
+        """The owners that keep a record whose key begins with one of these."""
+        topic = self._image.topic(QUEUES)
+        found: list[str] = []
+        for number in range(len(topic.partitions) if topic else 0):
+            found += await self.patiently(lambda number=number: self._pending(number, begins))  # type: ignore[misc]
+        return found
+
+    async def _pending(self, number: int, begins: Sequence[bytes]) -> list[str]:
+        leader = self._image.topic_named(QUEUES).partitions[number].leader
+        asked = KeeperPending(number, list(begins))
+        return (await self._calls.ask(leader, KEEPER_PENDING, asked, timeout_ms=CALL_MS)).owners
+
+    async def _pending_here(self, request: KeeperPending) -> Owners:
+        owners: Owners = await self.shards.numbered(request.shard).ask("pending", request)
+        return owners
 
     async def patiently(self, work: Callable[[], Awaitable[R]]) -> R:
         """Do it, and again after pauses that grow, as long as it may help and there is time."""
@@ -143,9 +166,6 @@ class Keepers:
                     raise
             await asyncio.sleep((pause_ms + self._rng.below(pause_ms)) / 1000)
             pause_ms = min(2 * pause_ms, PAUSE_MS_MAX)
-
-
-_LIMIT: Final[dict[str, int]] = {"timeout_ms": CALL_MS}
 
 
 class KeeperJournal(Led):

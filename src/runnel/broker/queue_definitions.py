@@ -24,7 +24,6 @@ from runnel.cluster.group_rules import GroupResource, Purpose
 from runnel.cluster.image import GROUP, VIEW_FILTER, Image, Topic
 from runnel.cluster.topic_rules import USE_DEFAULT, NewPartitions, NewTopic
 from runnel.model.calls import (
-    IMAGE_FOLLOWED,
     QUEUE_ALTER,
     QUEUE_CREATE,
     QUEUE_DELETE,
@@ -32,7 +31,6 @@ from runnel.model.calls import (
     AlterQueue,
     CreateQueue,
     DeleteQueue,
-    ImageFollowed,
     ListedQueue,
     ListQueues,
     Nothing,
@@ -52,6 +50,7 @@ from runnel.model.errors import (
     UnknownQueue,
 )
 from runnel.model.ids import BrokerId
+from runnel.model.internal_calls import IMAGE_FOLLOWED, ImageFollowed
 from runnel.model.limits import topic_name_problem
 from runnel.model.queue_config import DEFINED, QueueConfig, canonical, config_of
 from runnel.route import filter as filters

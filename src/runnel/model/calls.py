@@ -8,7 +8,6 @@ Rule 3: user verbs are answered by every broker, which asks those that can; the 
 """
 
 from typing import Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
-from uuid import UUID
 
 from msgspec import Struct
 
@@ -331,6 +330,9 @@ class Redrive(Value, frozen=True):
     only: list[Place] = []  # these alone
     edit: str = ""  # the new value of the one message in `only`, as base64; empty: unchanged
     set_headers: dict[str, str] = {}
+    remove_headers: list[str] = []
+    merge: str = ""  # JSON that is merged into the value of each (RFC 7396)
+    task: str = ""  # its name: asked for twice under one, it is done once; a new one if empty
 
 
 class RedriveTask(Value, frozen=True):
@@ -412,48 +414,6 @@ class PendingCount(Value, frozen=True):
     next_due_ms: int = -1
 
 
-# --- what a leader keeps elsewhere (queues/keeper.py)
-class KeeperOpen(Value, frozen=True):
-    owner: str
-    epoch: int
-    session: int = 0  # in which it was open before, for one that goes on; 0: it begins, and takes what there is
-
-
-class Kept(Value, frozen=True):
-    session: int
-    records: list[tuple[bytes, bytes]]
-
-
-class KeeperWrite(Value, frozen=True):
-    owner: str
-    epoch: int
-    session: int
-    records: list[tuple[bytes, bytes | None]]  # None: take it out
-
-
-class KeeperForget(Value, frozen=True):
-    """Take out all that the owners of one queue keep in one partition of the keepers' topic."""
-
-    queue: str
-    shard: int
-    topic_id: UUID | None = None  # of one topic alone
-
-
-class Forgotten(Value, frozen=True):
-    owners: int
-
-
-class ImageFollowed(Value, frozen=True):
-    """Answered when the broker has done what the image of this version says."""
-
-    version: int
-
-
-# --- topics that brokers make for themselves
-class MakeInternal(Value, frozen=True):
-    topic: str
-
-
 # --- verbs of users: any broker answers them
 MESSAGE_SEND: Final = Verb("message.send", SendTo, Sent)
 QUEUE_CREATE: Final = Verb("queue.create", CreateQueue, QueueDefined)
@@ -477,14 +437,3 @@ SCHEDULE_LIST: Final = Verb("schedule.list", ListPending, PendingMessages)
 SCHEDULE_CANCEL: Final = Verb("schedule.cancel", Cancel, Rescheduled)
 SCHEDULE_MOVE: Final = Verb("schedule.move", Move, Rescheduled)
 SCHEDULE_COUNT: Final = Verb("schedule.count", CountPending, PendingCount)
-
-# --- verbs between brokers: for the leader of the partition in question (and those of model/once.py)
-KEEPER_OPEN: Final = Verb("keeper.open", KeeperOpen, Kept)
-KEEPER_WRITE: Final = Verb("keeper.write", KeeperWrite, Nothing)
-KEEPER_FORGET: Final = Verb("keeper.forget", KeeperForget, Forgotten)
-
-# --- verbs for every broker in turn
-IMAGE_FOLLOWED: Final = Verb("image.followed", ImageFollowed, Nothing)
-
-# --- verbs for the controller
-MAKE_INTERNAL: Final = Verb("topic.make-internal", MakeInternal, Nothing)

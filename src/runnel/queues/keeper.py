@@ -19,9 +19,10 @@ from uuid import UUID
 
 import msgspec
 
-from runnel.model.calls import Forgotten, KeeperForget, KeeperOpen, KeeperWrite, Kept, Nothing
+from runnel.model.calls import Nothing
 from runnel.model.errors import Fatal, FencedEpoch, NotCoordinator, RunnelError
 from runnel.model.ids import Millis, PartitionKey, TopicId
+from runnel.model.internal_calls import Forgotten, KeeperForget, KeeperOpen, KeeperPending, KeeperWrite, Kept, Owners
 from runnel.model.step import Record, Reply, Step
 
 S = TypeVar("S")
@@ -65,6 +66,12 @@ class _Owner:
 def owner_name(queue: str, key: PartitionKey) -> str:
     """Stable for ever: what a queue keeps of a partition is found by it."""
     return f"{queue}/{key.topic_id}/{key.number}"
+
+
+def owner_partition(owner: str) -> tuple[str, PartitionKey]:
+    """The queue and the partition of an owner."""
+    queue, topic, number = owner.rsplit("/", 2)
+    return queue, PartitionKey(TopicId(UUID(topic)), int(number))
 
 
 def owner_parts(owner: str) -> tuple[str, TopicId]:
@@ -143,6 +150,13 @@ class KeeperShard:
         owners = ((name, *owner_parts(name)) for name in self._owners)
         gone = [name for name, queue, topic in owners if queue == request.queue and topic_id in (None, topic)]
         return Step(self._drop(gone), [Reply(ticket, Forgotten(len(gone)))])
+
+    def pending(
+        self, request: KeeperPending, ticket: object, deleted: Container[TopicId], now_ms: Millis, wall_ms: Millis
+    ) -> Step:
+        begins = tuple(request.begins)
+        found = [name for name, owner in self._owners.items() if any(key.startswith(begins) for key in owner.records)]
+        return Step(replies=[Reply(ticket, Owners(found))])
 
     # --- news
 

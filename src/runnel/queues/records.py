@@ -69,6 +69,7 @@ _marks = msgspec.msgpack.Decoder(Mark)
 _chunks = msgspec.msgpack.Decoder(Chunk)
 _leavings = msgspec.msgpack.Decoder(Left)
 _MARK_KEY: Final = _encoder.encode((MARK,))
+LEAVING_BEGINS: Final = _encoder.encode((LEAVING, 0, 0))[:2]  # the keys of what is on its way out of a queue
 
 
 def mark_record(mark: Mark) -> Record:

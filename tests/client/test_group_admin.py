@@ -14,6 +14,8 @@ from runnel.client.offsets import Committed, commit, fetch_committed
 from runnel.client.positions import END, START, From, Position
 from runnel.client.producer import Producer
 from runnel.model.errors import GroupNotEmpty, GroupNotFound
+from runnel.wire.kafka import messages as m
+from runnel.wire.kafka.apis import Api
 
 
 async def fill(cluster: Cluster, name: str) -> list[TopicPartition]:
@@ -101,5 +103,43 @@ def test_deleting(on_cluster: OnCluster, name: str) -> None:
             await admin.describe(name)
         with pytest.raises(GroupNotFound):
             await admin.delete(name)
+
+    on_cluster(work)
+
+
+async def beat(cluster: Cluster, group: str, epoch: int, topics: list[str] | None = None) -> int:
+    """A heartbeat of the one member of a share group; its epoch."""
+    request = m.ShareGroupHeartbeatRequest(
+        group_id=group, member_id="m", member_epoch=epoch, subscribed_topic_names=topics
+    )
+    node = await cluster.coordinator(group)
+    answer = await node.ask(Api.SHARE_GROUP_HEARTBEAT, request, m.ShareGroupHeartbeatResponse)
+    assert answer.error_code == 0, answer.error_message
+    return answer.member_epoch
+
+
+def test_share_groups_are_looked_at_and_moved_like_others(on_cluster: OnCluster, name: str) -> None:
+    async def work(cluster: Cluster) -> None:
+        first, second = await fill(cluster, name)
+        admin = GroupAdmin(cluster)
+        assert await cluster.persist(lambda: beat(cluster, name, 0, [name])) == 1
+        described = await admin.describe(name)
+        assert (described.kind, described.state, described.assignor) == ("share", "Stable", "simple")
+        assert [each.partitions for each in described.members] == [(first, second)]
+        lags = await admin.lags(described)
+        assert [(lag.where, lag.committed, lag.lag, lag.member) for lag in lags] == [
+            (first, 10, 0, None), (second, 10, 0, None)
+        ]  # fmt: skip
+        plan = await admin.plan_seek(name, {first: Position(From.OFFSET, 4)})
+        with pytest.raises(GroupNotEmpty):
+            await admin.seek(name, plan)
+        await beat(cluster, name, -1)
+        await admin.seek(name, plan)
+        assert await admin.positions(name) == {first: 4, second: 10}
+        assert [lag.lag for lag in await admin.lags(await admin.describe(name))] == [6, 0]
+        assert [g.kind for g in await admin.groups() if g.name == name] == ["share"]
+        await admin.delete(name)
+        with pytest.raises(GroupNotFound):
+            await admin.describe(name)
 
     on_cluster(work)

@@ -229,11 +229,11 @@ def _print_plan(steps: "list[SeekStep]") -> None:
 
 async def _seek_partitions(cluster: "Cluster", name: str, targets: tuple[str, ...]) -> "list[TopicPartition]":
     from runnel.client.admin import Admin
+    from runnel.client.group_admin import GroupAdmin
     from runnel.client.metadata import TopicPartition
-    from runnel.client.offsets import fetch_committed
 
     if not targets:
-        committed = list(await fetch_committed(cluster, name))
+        committed = list(await GroupAdmin(cluster).positions(name))
         if not committed:
             raise click.ClickException(f"group {name!r} has committed nothing: name the topics to seek")
         return committed

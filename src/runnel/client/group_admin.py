@@ -12,6 +12,7 @@ from runnel.client.metadata import TopicPartition
 from runnel.client.offsets import Committed, commit, delete_committed, fetch_committed, list_offsets
 from runnel.client.positions import Bounds, Position, bounds, offset_of
 from runnel.client.positions import From as Anchor
+from runnel.client.share_groups import describe_share, move_share, share_places
 from runnel.model.errors import GroupNotEmpty, GroupNotFound
 from runnel.wire.kafka import messages as m
 from runnel.wire.kafka.apis import Api
@@ -19,6 +20,7 @@ from runnel.wire.kafka.error_codes import ErrorCode
 
 __all__ = ["GroupAdmin", "GroupDescription", "GroupListing", "Lag", "Member", "SeekStep"]
 
+SHARE = "share"  # the kind of a share group
 EMPTY_STATES = ("Empty", "Dead")
 
 
@@ -55,10 +57,13 @@ class Lag(NamedTuple):
     committed: int | None  # None: nothing yet
     limits: Bounds
     member: Member | None
+    open: int = -1  # of a share group: messages that are not done, which it knows better
 
     @property
     def lag(self) -> int:
         """Messages that are kept and not committed."""
+        if self.open >= 0:
+            return self.open
         at = self.limits.start if self.committed is None else max(self.committed, self.limits.start)
         return max(0, self.limits.end - at)
 
@@ -102,6 +107,10 @@ class GroupAdmin:
                 modern = await self._describe_modern(node, group)
                 if modern is not None:
                     return modern
+            if Api.SHARE_GROUP_DESCRIBE in connection.versions:
+                shared = await self._describe_share(node, group)
+                if shared is not None:
+                    return shared
             return await self._describe_classic(node, group)
 
         return await self.cluster.persist(attempt)
@@ -128,6 +137,23 @@ class GroupAdmin:
         )
         return GroupDescription(group, told.group_state, "consumer", told.assignor_name, str(node), members)
 
+    async def _describe_share(self, node: Node, group: str) -> GroupDescription | None:
+        """A share group (KIP-932); None if it is not one."""
+        told = await describe_share(self.cluster, node, group)
+        if told is None:
+            return None
+        members = tuple(
+            Member(
+                x.member_id,
+                None,
+                x.client_id,
+                x.client_host,
+                tuple(TopicPartition(t.topic_name, n) for t in x.assignment.topic_partitions for n in t.partitions),
+            )
+            for x in told.members
+        )
+        return GroupDescription(group, told.group_state, SHARE, told.assignor_name, str(node), members)
+
     async def _describe_classic(self, node: Node, group: str) -> GroupDescription:
         answer = await node.ask(Api.DESCRIBE_GROUPS, m.DescribeGroupsRequest(groups=[group]), m.DescribeGroupsResponse)
         told = answer.groups[0]
@@ -149,6 +175,8 @@ class GroupAdmin:
 
     async def lags(self, description: GroupDescription) -> list[Lag]:
         """How far the group is in every partition that it committed or reads."""
+        if description.kind == SHARE:
+            return await self._share_lags(description)
         stored = await fetch_committed(self.cluster, description.name)
         readers = {where: member for member in description.members for where in member.partitions}
         everything = sorted({*stored, *readers})
@@ -158,6 +186,28 @@ class GroupAdmin:
             Lag(where, stored[where].offset if where in stored else None, limits[where], readers.get(where))
             for where in existing
         ]
+
+    async def _share_lags(self, description: GroupDescription) -> list[Lag]:
+        """Several members may read a partition, so that it has no one reader."""
+        places = await share_places(self.cluster, description.name)
+        existing = [where for where in sorted(places) if await self._exists(where)]
+        limits = await bounds(self.cluster, existing) if existing else {}
+        return [Lag(where, places[where].offset, limits[where], None, places[where].lag) for where in existing]
+
+    async def positions(
+        self, group: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, int]:
+        """Where a group of any kind is, in these partitions or in all in which it has been."""
+        if await self._is_share(group):
+            return {
+                where: place.offset for where, place in (await share_places(self.cluster, group, partitions)).items()
+            }
+        stored = await fetch_committed(self.cluster, group, partitions)
+        return {where: committed.offset for where, committed in stored.items()}
+
+    async def _is_share(self, group: str) -> bool:
+        description = await self._described(group)
+        return description is not None and description.kind == SHARE
 
     async def _exists(self, where: TopicPartition) -> bool:
         """A group may remember partitions of a topic that was deleted."""
@@ -169,13 +219,13 @@ class GroupAdmin:
     # --- changing
     async def plan_seek(self, group: str, wanted: Mapping[TopicPartition, Position]) -> list[SeekStep]:
         """What moving a group to these positions would change."""
-        stored = await fetch_committed(self.cluster, group, list(wanted))
+        stored = await self.positions(group, list(wanted))
         limits = await bounds(self.cluster, list(wanted))
         times = {where: p.number for where, p in wanted.items() if p.anchor is Anchor.TIME}
         at_times = await list_offsets(self.cluster, times) if times else {}
         steps = []
         for where, position in sorted(wanted.items()):
-            before = stored[where].offset if where in stored else None
+            before = stored.get(where)
             at_time = at_times[where].offset if where in at_times else -1
             after = offset_of(position, limits[where], at_time=at_time, stored=before)
             inside = min(max(after, limits[where].start), limits[where].end)
@@ -191,7 +241,10 @@ class GroupAdmin:
                 f"group {group!r} has {count} member{'s' if count > 1 else ''} now, which would go on from where they "
                 f"are: stop them first, then seek"
             )
-        await commit(self.cluster, group, {step.where: Committed(step.after) for step in steps})
+        if description is not None and description.kind == SHARE:
+            await move_share(self.cluster, group, {step.where: step.after for step in steps})
+        else:
+            await commit(self.cluster, group, {step.where: Committed(step.after) for step in steps})
 
     async def _described(self, group: str) -> GroupDescription | None:
         try:

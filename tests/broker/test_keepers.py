@@ -18,9 +18,17 @@ from runnel.broker.shards import shard_number
 from runnel.client.calls import call, call_until_done
 from runnel.client.cluster import Cluster
 from runnel.cluster.image import Partition as PartitionImage
-from runnel.model.calls import KEEPER_OPEN, KEEPER_WRITE, MAKE_INTERNAL, KeeperOpen, KeeperWrite, Kept, MakeInternal
 from runnel.model.errors import CoordinatorLoading, FencedEpoch, InvalidTopicName, NotLeader, RunnelError
 from runnel.model.ids import Millis, PartitionKey, TopicId
+from runnel.model.internal_calls import (
+    KEEPER_OPEN,
+    KEEPER_WRITE,
+    MAKE_INTERNAL,
+    KeeperOpen,
+    KeeperWrite,
+    Kept,
+    MakeInternal,
+)
 from runnel.model.limits import MIB
 from runnel.model.step import Reply, Step
 from runnel.queues.keeper import owner_name

@@ -17,8 +17,6 @@ from runnel.model.calls import (
     AlterQueue,
     CreateQueue,
     DeleteQueue,
-    KeeperOpen,
-    KeeperWrite,
     ListedQueue,
     ListQueues,
     QueueDefined,
@@ -34,6 +32,7 @@ from runnel.model.errors import (
     UnknownQueue,
 )
 from runnel.model.ids import BrokerId, PartitionKey
+from runnel.model.internal_calls import KeeperOpen, KeeperWrite
 from runnel.queues.keeper import owner_name
 
 Q = TypeVar("Q")

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.model.calls import Forgotten, KeeperForget, KeeperOpen, KeeperWrite, Kept, Nothing
+from runnel.model.calls import Nothing
 from runnel.model.errors import Fatal, FencedEpoch, NotCoordinator
 from runnel.model.ids import Millis, PartitionKey, TopicId
+from runnel.model.internal_calls import Forgotten, KeeperForget, KeeperOpen, KeeperWrite, Kept
 from runnel.model.step import Step
 from runnel.queues.keeper import KeeperShard, owner_name, owner_parts
 

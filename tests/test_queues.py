@@ -10,10 +10,12 @@ import pytest
 from tests.client.talk import talk
 from tests.conftest import cluster_broker
 
+from runnel.client.calls import call
 from runnel.client.cluster import Cluster
 from runnel.client.queue import Queue, QueueMessage
 from runnel.model import headers as h
-from runnel.model.errors import LeaseLost, RetriableError
+from runnel.model.calls import REDRIVE_START, REDRIVE_STATUS, REDRIVE_STOP, Redrive, RedriveTask
+from runnel.model.errors import InvalidRequest, LeaseLost, RetriableError
 from runnel.shell.clock import SystemClock
 from runnel.testing.clock import SeededRng
 from runnel.testing.process import BrokerProcess
@@ -170,14 +172,136 @@ def test_what_waits_for_long_waits_in_the_schedule_and_comes_back_with_its_attem
         await graves.create(topic="patient.dead")
         [letter] = await receive(graves)
         told = letter.headers
-        assert (letter.value, told[h.ORIGIN_TOPIC], told[h.ATTEMPTS], told["colour"]) == (b"a", b"patient", b"3", b"red")
+        assert (letter.value, told[h.ORIGIN_TOPIC], told[h.ATTEMPTS], told["colour"]) == (
+            b"a",
+            b"patient",
+            b"3",
+            b"red",
+        )
         states = (await queue.describe()).partitions
         assert sum(state.ready + state.leased + state.waiting for state in states) == 0
 
     talk(broker.kafka, scenario)
 
 
+async def bury(queue: Queue, count: int) -> None:
+    """Send so many messages, and reject each."""
+    for start in range(0, count, 50):
+        await asyncio.gather(*(queue.send({"n": n}, key=str(n)) for n in range(start, min(start + 50, count))))
+    buried = 0
+    while buried < count:
+        messages = await receive(queue, 100)
+        buried += len(messages)
+        await asyncio.gather(
+            *(settled(lambda message=message: message.reject(f"reason {message.key}")) for message in messages)  # type: ignore[misc]
+        )
+
+    async def all_there() -> bool:
+        return len(await queue.dead_letters(1000)) == count
+
+    await eventually(all_there)
+
+
+async def drained(queue: Queue) -> list[QueueMessage]:
+    """All that is there, accepted."""
+    found: list[QueueMessage] = []
+    while messages := await receive(queue, 100, wait=0.3):
+        found += messages
+        await asyncio.gather(*(settled(message.accept) for message in messages))
+    return found
+
+
+def test_dead_letters_go_back_to_where_they_came_from_once(broker: BrokerProcess) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        queue = Queue(cluster, "back")
+        await queue.create(partitions=3)
+        await bury(queue, 30)
+        letters = await queue.dead_letters(5)
+        assert (letters[0].origin_topic, letters[0].attempts) == ("back", 1)
+        assert letters[0].reason == f"reason {letters[0].key!r}"
+        some = "body.n < 10"
+        assert len(await queue.dead_letters(filter=some)) == 10
+        dry = await queue.redrive(filter=some, dry_run=True)
+        assert (dry.state, dry.moved, dry.skipped) == ("done", 10, 20)
+        assert await queue.receive(wait=0.1) == []
+        state = await queue.redrive(filter=some, headers={"repaired": "yes"})
+        assert (state.state, state.moved, state.skipped) == ("done", 10, 20)
+        found = await drained(queue)
+        assert sorted(int(message.key or b"") for message in found) == list(range(10))
+        assert {message.headers["repaired"] for message in found} == {b"yes"}
+        assert {message.attempt for message in found} == {1}
+        assert len(await queue.dead_letters(100)) == 20
+        [letter] = await queue.dead_letters(1, filter="body.n = 20")
+        one = await queue.redrive(only={letter.partition: letter.offset}, value={"n": "twenty"})
+        assert (one.state, one.moved) == ("done", 1)
+        assert [message.value for message in await drained(queue)] == [b'{"n":"twenty"}']
+        rest = await queue.redrive()
+        assert (rest.moved, len(await drained(queue))) == (19, 19)
+        assert (await queue.redrive()).moved == 0
+        assert await queue.dead_letters() == []
+
+    talk(broker.kafka, scenario)
+
+
+def test_a_redrive_keeps_its_pace_and_can_be_stopped(broker: BrokerProcess) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        queue = Queue(cluster, "paced")
+        await queue.create(partitions=1)
+        await bury(queue, 40)
+        state = await call(cluster, REDRIVE_START, Redrive("paced", rate_max=20))
+        begun = asyncio.get_running_loop().time()
+        assert state.state == "running"
+        with pytest.raises(InvalidRequest, match="under way"):
+            await call(cluster, REDRIVE_START, Redrive("paced"))
+
+        async def some_went() -> bool:
+            return (await call(cluster, REDRIVE_STATUS, RedriveTask("paced"))).moved >= 10
+
+        await eventually(some_went)
+        assert asyncio.get_running_loop().time() - begun > 0.3
+        await call(cluster, REDRIVE_STOP, RedriveTask("paced", state.task))
+
+        async def is_over() -> bool:
+            return (await call(cluster, REDRIVE_STATUS, RedriveTask("paced"))).state == "stopped"
+
+        await eventually(is_over)
+        moved = (await call(cluster, REDRIVE_STATUS, RedriveTask("paced"))).moved
+        assert 10 <= moved < 40
+        assert len(await drained(queue)) == moved
+        rest = await queue.redrive()
+        assert moved + rest.moved == 40
+        assert len(await drained(queue)) == rest.moved
+
+    talk(broker.kafka, scenario)
+
+
 # --- killed
+
+
+def test_a_redrive_goes_on_after_crashes_and_doubles_nothing(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+
+        async def scenario(cluster: Cluster) -> None:
+            queue = Queue(cluster, "q")
+            await queue.create(partitions=2)
+            await bury(queue, 200)
+            await call(cluster, REDRIVE_START, Redrive("q", rate_max=100))
+            for _ in range(3):
+                await asyncio.sleep(0.4)
+                broker.kill()
+                await asyncio.to_thread(broker.start)
+
+            async def is_over() -> bool:
+                try:
+                    return (await call(cluster, REDRIVE_STATUS, RedriveTask("q"))).state == "done"
+                except RetriableError:
+                    return False
+
+            await eventually(is_over)
+            found = Counter(message.key for message in await drained(queue))
+            assert found == {b"%d" % number: 1 for number in range(200)}
+
+        talk(broker.kafka, scenario)
 
 
 def test_what_was_settled_is_settled_after_a_crash_and_the_rest_comes_again(tmp_path: Path) -> None:

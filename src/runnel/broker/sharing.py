@@ -137,9 +137,9 @@ class Sharing:
     ) -> dict[PartitionKey, Share]:
         shares: dict[PartitionKey, Share] = {}
         messages, size = min(limits.messages_max, MESSAGES_MAX), limits.bytes_max
-        for key, outlet in outlets.items():
-            if messages <= 0 or (size <= 0 and shares):
-                break
+        for key, outlet in sorted(outlets.items(), key=lambda each: not each[1].shard.loaded):
+            if messages <= 0 or (shares and (size <= 0 or not outlet.shard.loaded)):
+                break  # what is being read keeps nobody waiting who has got something
             want = Want(owner, messages, min(size, PARTITION_BYTES_MAX), whole_batches=limits.whole_batches, bound=True)
             share = await self._take(outlet, want)
             if waits.over:

@@ -79,6 +79,10 @@ class Queues:
         """Lease messages, waiting for them if there are none."""
         return await self._receiving.receive(request, waits)
 
+    def lease_ms(self, name: str) -> int:
+        """How long a lease of a queue lasts if nobody says; UnknownQueue if there is no such queue."""
+        return self._sources.queue(name).config.lease_ms
+
     def addressed(self, name: str, messages: Sequence[Outgoing]) -> tuple[str, list[Outgoing]]:
         """The topic that messages to a queue go to, and in which partition, if that is not left to chance."""
         queue = self._sources.queue(name)

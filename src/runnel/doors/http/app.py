@@ -6,6 +6,7 @@ Rule 3: a page of another site gets nothing done, though a browser would send it
 """
 
 from collections.abc import Iterable
+from contextlib import aclosing
 from typing import Any, Final
 
 import msgspec
@@ -169,8 +170,9 @@ async def _send_stream(send: Send, call: Call, stream: Stream) -> None:
     kind = (b"content-type", stream.content_type.encode())
     await send({"type": "http.response.start", "status": 200, "headers": [kind, *stream.headers]})
     await send({"type": "http.response.body", "body": b"", "more_body": True})  # the head goes at once
-    async for chunk in stream.chunks:
-        if call.peer.over:
-            break
-        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    async with aclosing(stream.chunks) as chunks:
+        async for chunk in chunks:
+            if call.peer.over:
+                break
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
     await send({"type": "http.response.body", "body": b""})

@@ -99,10 +99,10 @@ async def receive_from_queue(
     asked = Receive(queue, limit, bytes_max, wait_ms, lease_ms, consumer, filter)
     with call.waits() as waits:
         found = await call.broker.calls.ask(call.broker.id, QUEUE_RECEIVE, asked, waits=waits)
-    return ReceivedView(messages=[_delivered(each, value) for each in found.messages])
+    return ReceivedView(messages=[delivered_view(each, value) for each in found.messages])
 
 
-def _delivered(message: Delivered, form: Form) -> DeliveredView:
+def delivered_view(message: Delivered, form: Form) -> DeliveredView:
     return DeliveredView(
         receipt=message.receipt, topic=message.topic, partition=message.partition, offset=message.offset,
         timestamp_ms=message.timestamp_ms, attempt=message.attempt, leased_until_ms=message.leased_until_ms,

@@ -90,7 +90,7 @@ async def receive(
         found = await call.broker.inbox.receive(
             user_id, last_message_id, wait_ms=wait_ms, messages_max=limit, waits=waits
         )
-    return Messages(messages=[_received(mail) for mail in found])
+    return Messages(messages=[received(mail) for mail in found])
 
 
 # --- the same without task and application: see net/hot.py
@@ -119,7 +119,7 @@ def _failed(error: RunnelError) -> Failed:
     return Failed(problem.status, headers, msgspec.json.encode(problem))
 
 
-def _received(mail: Mail) -> Received:
+def received(mail: Mail) -> Received:
     return Received(
         message_id=mail.message_id, from_user=mail.from_user, to_user=mail.to_user, message=mail.message,
         timestamp=iso(mail.timestamp_ms),

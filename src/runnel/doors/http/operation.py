@@ -16,7 +16,7 @@ Rule 4: the docstring ends with an example, indented: `METHOD /path?query {"a": 
 """
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, TypeVar, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qsl, urlsplit
@@ -63,7 +63,7 @@ class Reply:
 class Stream:
     """An answer that goes on: each chunk is sent as it comes; it ends with the client (`Call.peer`)."""
 
-    chunks: AsyncIterator[bytes]
+    chunks: AsyncGenerator[bytes, None]
     content_type: str
     headers: Sequence[tuple[bytes, bytes]] = ()
 

@@ -8,6 +8,7 @@ from runnel.doors.http import (
     dead_letters,
     deliveries,
     docs,
+    events,
     groups,
     health,
     inbox,
@@ -15,12 +16,14 @@ from runnel.doors.http import (
     metrics,
     queues,
     schedule,
+    sockets,
     topics,
 )
 from runnel.doors.http.operation import OPERATIONS, Operation
 
 RESOURCES: Final[tuple[ModuleType, ...]] = (
-    inbox, topics, messages, groups, queues, deliveries, dead_letters, schedule, cluster, health, metrics, docs,
+    inbox, topics, messages, groups, queues, deliveries, dead_letters, schedule, events, sockets,
+    cluster, health, metrics, docs,
 )  # fmt: skip
 
 

@@ -1,0 +1,235 @@
+"""What is pushed: feeds of topics, groups, queues and users, each with the next few messages on demand.
+
+Rule 1: a feed gives no more than it is asked for, and waits for the first no longer than asked, nor than `waits`.
+Rule 2: with each message comes the id from which to go on behind it; a queue's messages have none: settling says that.
+Rule 3: of a queue no more messages are out than were granted. What is settled makes room, whoever settled it and
+        wherever; until then the leases are kept alive, and they end when the feed does.
+"""
+
+import asyncio
+from collections import deque
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Protocol, Self
+
+from runnel.broker.broker import Broker
+from runnel.broker.fetch import Waits
+from runnel.broker.tailing import Tail
+from runnel.client.outcome import error_of_failure
+from runnel.doors.http.deliveries import delivered_view
+from runnel.doors.http.following import shown_positions
+from runnel.doors.http.inbox import received
+from runnel.doors.http.messages import message_view
+from runnel.doors.http.payload import Form, MessageView, body_of
+from runnel.model.calls import QUEUE_EXTEND, QUEUE_RECEIVE, QUEUE_SETTLE, Extend, Read, Receive, Settle, Settlement
+from runnel.model.errors import LeaseLost, RetriableError, RunnelError
+from runnel.model.limits import MIB
+from runnel.model.members import CloseMember, CommitMember, OpenMember, PollMember
+
+PART_BYTES: Final = MIB // 4
+LOOK_S: Final = 0.2  # between two looks at what others settled, while a client has all that it may
+MEMBER_MS: Final = 60_000
+
+
+class Pushed(NamedTuple):
+    """One message as it is shown, and from where to go on behind it."""
+
+    id: str
+    view: Any
+
+
+class Feed(Protocol):
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def hello(self) -> Any:
+        """What a client is told first."""
+        ...
+
+    async def next(self, limit: int, timeout_s: float) -> list[Pushed]: ...
+
+
+class TopicFeed:
+    """The messages of a topic, from a place on."""
+
+    def __init__(self, tail: Tail, form: Form) -> None:
+        self._tail = tail
+        self._form = form
+        self._left: deque[Read] = deque()  # of one part
+        self._shown: dict[int, int] = {}
+
+    async def __aenter__(self) -> Self:
+        await self._tail.__aenter__()
+        self._shown = dict(self._tail.positions)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._tail.__aexit__(kind, error, trace)
+
+    @property
+    def position(self) -> str:
+        return shown_positions(self._shown)
+
+    def hello(self) -> Any:
+        return {"position": self.position}
+
+    async def next(self, limit: int, timeout_s: float) -> list[Pushed]:
+        if not self._left:
+            part = await self._tail.next(timeout_s)
+            self._left.extend(part.messages if part is not None else ())
+        pushed: list[Pushed] = []
+        while self._left and len(pushed) < limit:
+            message = self._left.popleft()
+            self._shown[message.partition] = message.offset + 1
+            pushed.append(Pushed(self.position, message_view(message, self._form)))
+        return pushed
+
+
+class GroupFeed:
+    """The messages of a member of a group, which lives as long as the feed. Nothing is committed but what is told."""
+
+    def __init__(self, broker: Broker, group: str, topics: list[str], form: Form) -> None:
+        self._broker = broker
+        self._group = group
+        self._topics = topics
+        self._form = form
+        self.member = ""
+
+    async def __aenter__(self) -> Self:
+        opened = await self._broker.members.open(OpenMember(self._group, self._topics, expires_ms=MEMBER_MS))
+        self.member = opened.id
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._broker.members.close_member(CloseMember(self.member, self._group))
+        except RunnelError:
+            return  # it expires by itself
+
+    def hello(self) -> Any:
+        return {"member": self.member}
+
+    async def next(self, limit: int, timeout_s: float) -> list[Pushed]:
+        asked = PollMember(self.member, self._group, limit, int(timeout_s * 1000))
+        polled = await self._broker.members.poll(asked)
+        return [Pushed(f"{one.topic}/{one.partition}/{one.offset + 1}", self._view(one)) for one in polled.messages]
+
+    def _view(self, message: Read) -> MessageView:
+        return MessageView(
+            topic=message.topic, partition=message.partition, offset=message.offset, timestamp_ms=message.timestamp_ms,
+            **body_of(message.key, message.value, message.headers, self._form),
+        )  # fmt: skip
+
+    async def commit(self, offsets: list[tuple[str, int, int]] | None) -> None:
+        """What was read is done: all of it, or up to these offsets."""
+        await self._broker.members.commit(CommitMember(self.member, self._group, tuple(offsets or ())))
+
+
+class QueueFeed:
+    """The messages of a queue. They are leased until the feed ends, or somebody settles them."""
+
+    def __init__(self, broker: Broker, queue: str, credit: int, filter: str, form: Form, waits: Waits) -> None:
+        self._broker = broker
+        self._queue = queue
+        self._filter = filter
+        self._form = form
+        self._waits = waits
+        self.credit = credit
+        self._out: dict[str, None] = {}  # receipts
+        self._lease_ms = broker.queues.lease_ms(queue)
+        self._keeping: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._keeping = asyncio.get_running_loop().create_task(self._keep())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.wait([self._keeping])
+        if self._out:
+            try:
+                await self.settle([Settlement(receipt, "release", 0) for receipt in self._out])
+            except RunnelError:
+                return  # their leases end by themselves
+
+    def hello(self) -> Any:
+        return {"queue": self._queue, "credit": self.credit}
+
+    async def next(self, limit: int, timeout_s: float) -> list[Pushed]:
+        room = min(limit, self.credit - len(self._out))
+        if room <= 0:
+            await asyncio.sleep(min(LOOK_S, timeout_s))
+            await self._look()
+            return []
+        asked = Receive(self._queue, room, PART_BYTES, int(timeout_s * 1000), None, "", self._filter)
+        found = await self._broker.calls.ask(
+            self._broker.id, QUEUE_RECEIVE, asked, timeout_ms=int(timeout_s * 1000) + 15_000, waits=self._waits
+        )
+        self._out.update((one.receipt, None) for one in found.messages)
+        return [Pushed("", delivered_view(one, self._form)) for one in found.messages]
+
+    async def settle(self, settlements: list[Settlement]) -> list[RunnelError | None]:
+        """What the client says of messages; for each, why that does not count."""
+        answer = await self._broker.calls.ask(self._broker.id, QUEUE_SETTLE, Settle(self._queue, settlements))
+        errors = [error_of_failure(failure) for failure in answer.failures]
+        for one, error in zip(settlements, errors, strict=True):
+            if error is None or isinstance(error, LeaseLost):
+                self._out.pop(one.receipt, None)
+        return errors
+
+    async def _keep(self) -> None:
+        """Rule 3: again and again before the leases end."""
+        while True:
+            await asyncio.sleep(self._lease_ms / 3000)
+            await self._look()
+
+    async def _look(self) -> None:
+        """Extend what is out; what is not leased any more was settled."""
+        receipts = list(self._out)
+        if not receipts:
+            return
+        try:
+            answer = await self._broker.calls.ask(self._broker.id, QUEUE_EXTEND, Extend(self._queue, receipts))
+        except RetriableError:
+            return
+        for receipt, failure in zip(receipts, answer.failures, strict=True):
+            if isinstance(error_of_failure(failure), LeaseLost):
+                self._out.pop(receipt, None)
+
+
+class UserFeed:
+    """The messages to a user."""
+
+    def __init__(self, broker: Broker, user: str, last_id: str | None, waits: Waits) -> None:
+        self._broker = broker
+        self._user = user
+        self._last_id = last_id
+        self._waits = waits
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return
+
+    def hello(self) -> Any:
+        return {"user": self._user}
+
+    async def next(self, limit: int, timeout_s: float) -> list[Pushed]:
+        found = await self._broker.inbox.receive(
+            self._user, self._last_id, wait_ms=int(timeout_s * 1000), messages_max=limit, waits=self._waits
+        )
+        if found:
+            self._last_id = found[-1].message_id
+        return [Pushed(mail.message_id, received(mail)) for mail in found]

@@ -1,0 +1,55 @@
+"""Where those who are sent messages begin and go on: what the streams have in common."""
+
+from collections.abc import Sequence
+from typing import Annotated, TypeAlias
+
+from msgspec import Meta
+
+from runnel.broker.fetch import Waits
+from runnel.broker.tailing import Tail
+from runnel.doors.http.call import Call
+from runnel.doors.http.payload import time_ms
+from runnel.doors.http.problems import InvalidInput
+from runnel.model.reading import END, START
+from runnel.route.filter import compile
+
+From: TypeAlias = Annotated[
+    str, Meta(description="start, end, a time as ISO 8601, or positions as they came with a message: 0-15.1-7")
+]
+Numbers: TypeAlias = Annotated[list[int] | None, Meta(description="these partitions alone")]
+
+
+def tail_of(call: Call, topic: str, begin: str, partitions: Sequence[int] | None, filter: str, waits: Waits) -> Tail:
+    """Follow a topic from a place on."""
+    if filter:
+        compile(filter)
+    found = call.broker.image.topic_named(topic)
+    count = len(call.broker.image.shown(found).partitions)
+    numbers = range(count) if partitions is None else partitions
+    for number in numbers:
+        if not 0 <= number < count:
+            raise InvalidInput(f"topic {topic!r} has partitions 0 to {count - 1}, not {number}")
+    if begin in ("start", "end"):
+        place = START if begin == "start" else END
+        return Tail(call.broker.read, found.id, dict.fromkeys(numbers, place), waits, filter=filter)
+    known = parse_positions(begin)
+    if known is None:
+        since = time_ms(begin)
+        return Tail(call.broker.read, found.id, dict.fromkeys(numbers, START), waits, filter=filter, time_ms=since)
+    begins = {number: known.get(number, START) for number in numbers}  # a partition that is new begins at its start
+    return Tail(call.broker.read, found.id, begins, waits, filter=filter)
+
+
+def shown_positions(positions: dict[int, int]) -> str:
+    return ".".join(f"{number}-{offset}" for number, offset in sorted(positions.items()))
+
+
+def parse_positions(text: str) -> dict[int, int] | None:
+    """Positions by partition; None if the text is no such thing."""
+    positions: dict[int, int] = {}
+    for part in text.split("."):
+        number, dash, offset = part.partition("-")
+        if not dash or not (number.isascii() and number.isdigit() and offset.isascii() and offset.isdigit()):
+            return None
+        positions[int(number)] = int(offset)
+    return positions

@@ -135,3 +135,14 @@ def test_rewinding_forgets_lines() -> None:
     lease(rig)
     rig.rewind(0)
     assert lease(rig) == [0, 2, 4]
+
+
+def test_purging_teaches_nobody_the_keys_of_what_is_out() -> None:
+    rig = rig_of("aab")
+    lease(rig, messages_max=1)
+    rig.wake()
+    rig.purge()
+    rig.see(end=6)
+    assert flat(rig.offer([one(3, key=b"a")])) == []  # whose key has 0?
+    assert rig.wants() == [Span(0, 2)]
+    assert lease(rig, "aabacb") == [4, 5]

@@ -120,7 +120,6 @@ class Course:
         self.window.pass_done(offset)
         if self.keys is not None and offset > first:
             self.keys.finish(first, offset - 1)
-            self.keys.known_to = max(self.keys.known_to, offset)
 
     def trim(self, turn: Turn) -> None:
         """At the maximum length the oldest go, but for those that somebody has."""

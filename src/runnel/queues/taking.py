@@ -53,9 +53,10 @@ class Taking:
                 continue
             if not offer.passes:
                 self.filtered += piece.last - piece.first + 1
-                self._stroke(piece.first, piece.last, DONE_STATUS)
+                self._finish(piece)
             elif 0 < offer.expires_ms <= self._wall_ms:
-                self._expire(piece, offer)
+                self.expired.append(Granted(piece.first, piece.last, piece.status.attempts or offer.attempts))
+                self._finish(piece)
             elif not self._lease(piece, offer):
                 return False
         return True
@@ -72,9 +73,9 @@ class Taking:
             return [Piece(offer.first, offer.last, FRESH_STATUS)]
         return list(self._window.pieces(offer.first, offer.last))
 
-    def _expire(self, piece: Piece, offer: Offered) -> None:
-        attempts = piece.status.attempts or offer.attempts
-        self.expired.append(Granted(piece.first, piece.last, attempts))
+    def _finish(self, piece: Piece) -> None:
+        if piece.status.kind == READY:
+            self._fresh_left += piece.last - piece.first + 1
         self._stroke(piece.first, piece.last, DONE_STATUS)
 
     def _lease(self, piece: Piece, offer: Offered) -> bool:

@@ -262,3 +262,67 @@ def test_nonsense_ends_a_socket_with_a_reason(broker: BrokerProcess, user: User)
         socket.send("nonsense")
         with pytest.raises(Exception, match="JSON"):
             socket.recv(LIMIT_S)
+
+
+# --- live
+@contextmanager
+def page(broker: BrokerProcess) -> Iterator[ClientConnection]:
+    with connect(f"ws://{broker.http}/v1/live", open_timeout=LIMIT_S, max_queue=1) as socket:
+        yield socket
+
+
+def test_a_page_hears_of_what_it_subscribed_to(broker: BrokerProcess, user: User) -> None:
+    with page(broker) as socket:
+        say(socket, subscribe={"id": "o", "kind": "overview"})
+        overview = heard(socket)
+        assert (overview["id"], len(overview["view"]["brokers"])) == ("o", 1)
+        say(socket, unsubscribe="o")
+        say(socket, subscribe={"id": "t", "kind": "topics", "every_ms": 250})
+        assert "live-1" not in str(heard(socket))
+        topic_of(user, "live-1")
+        while "live-1" not in str(changed := heard(socket)):
+            pass
+        assert changed["id"] == "t"
+        for kind in ("groups", "queues"):
+            say(socket, subscribe={"id": kind, "kind": kind})
+            while (answer := heard(socket))["id"] != kind:
+                pass
+            assert kind in answer["view"]
+
+
+def test_a_page_follows_a_topic_through_a_filter(broker: BrokerProcess, user: User) -> None:
+    topic = topic_of(user, "live-2")
+    send(user, topic, "a", key="x")
+    with page(broker) as socket:
+        say(socket, subscribe={"id": "m", "kind": "tail", "name": "live-2", "begin": "start", "filter": "key = 'x'"})
+        assert heard(socket)["message"]["text"] == "a"
+        send(user, topic, "b", key="y")
+        send(user, topic, "c", key="x")
+        assert heard(socket) == {
+            "id": "m",
+            "message": {"text": "c", "key": "x", "offset": 2, **heard_time(user, topic)},
+        }
+        say(socket, unsubscribe="m")
+        say(socket, subscribe={"id": "none", "kind": "tail", "name": "live-none"})
+        assert heard(socket)["view"]["error"]["code"] == "unknown-topic"
+
+
+def heard_time(user: User, topic: str) -> dict[str, Any]:
+    [message] = user.ask("GET", f"{topic}/partitions/0/messages?offset=2")[1]["messages"]
+    return {"partition": 0, "timestamp_ms": message["timestamp_ms"]}
+
+
+def test_what_a_page_is_too_slow_for_is_skipped_and_counted(broker: BrokerProcess, user: User) -> None:
+    topic = topic_of(user, "live-3")
+    with page(broker) as socket:
+        say(socket, subscribe={"id": "m", "kind": "tail", "name": "live-3", "begin": "start"})
+        for part in range(40):
+            send(user, topic, *[f"{part * 50 + n} " + "x" * 10_000 for n in range(50)])  # 20 MB
+        seen, skipped, last = 0, 0, -1
+        while last < 1999:
+            answer = heard(socket)
+            number = int(answer["message"]["text"].split()[0])
+            assert number == last + 1 + answer.get("skipped", 0)
+            seen, skipped, last = seen + 1, skipped + answer.get("skipped", 0), number
+    assert seen + skipped == 2000
+    assert skipped

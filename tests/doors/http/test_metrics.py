@@ -1,0 +1,54 @@
+"""Metrics, health, and the cluster over HTTP."""
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from runnel.testing.process import BrokerProcess
+
+from .api import Api
+
+
+def scraped(api: Api) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    answer = api.get("/metrics")
+    assert answer.status == 200
+    assert answer.headers["content-type"].startswith("text/plain")
+    families = text_string_to_metric_families(answer.content.decode())
+    return {(s.name, tuple(sorted(s.labels.items()))): s.value for family in families for s in family.samples}
+
+
+def test_metrics_tell_what_happened(api: Api) -> None:
+    api.ok("POST", "/v1/topics", {"name": "m-topic", "partitions": 2})
+    api.ok("POST", "/v1/queues", {"name": "m-queue"})
+    before = scraped(api)
+    api.ok("POST", "/v1/topics/m-topic/messages", [{"value": n} for n in range(10)])
+    api.ok("POST", "/v1/groups/m-group/seek", {"topic": "m-topic", "to": "start"})
+    api.ok("POST", "/v1/queues/m-queue/messages", [{"value": n} for n in range(3)])
+    api.ok("POST", "/v1/queues/m-queue/receive?limit=2&wait_ms=10000")
+    api.ok("POST", "/v1/topics/m-topic/messages", {"value": "later", "delay_ms": 3_600_000})
+    now = scraped(api)
+    assert now["runnel_topic_messages_total", (("topic", "m-topic"),)] == 10
+    assert now["runnel_topic_bytes", (("topic", "m-topic"),)] > 0
+    assert now["runnel_group_lag", (("group", "m-group"), ("topic", "m-topic"))] == 10
+    assert now["runnel_queue_leased", (("queue", "m-queue"),)] == 2
+    assert now["runnel_queue_ready", (("queue", "m-queue"),)] == 1
+    assert now["runnel_schedule_pending", ()] == before["runnel_schedule_pending", ()] + 1
+    for name in ("runnel_door_requests_total", "runnel_door_bytes_in_total", "runnel_door_bytes_out_total"):
+        assert now[name, (("door", "http"),)] > before[name, (("door", "http"),)]
+        assert now[name, (("door", "kafka"),)] > 0
+    assert now["runnel_partitions_led", ()] == now["runnel_partitions", ()] > 0
+    assert now["runnel_partitions_under_replicated", ()] == 0
+    assert now["runnel_controller", ()] == 1
+    assert now["runnel_loop_lag_seconds", ()] >= 0
+    assert now["process_resident_memory_bytes", ()] > 0
+
+
+def test_a_broker_says_that_it_lives_and_serves(api: Api) -> None:
+    assert api.ok("GET", "/health") == {"status": "alive", "broker": 1}
+    assert api.ok("GET", "/ready") == {"status": "ready", "broker": 1}
+
+
+def test_the_cluster_is_told(api: Api, broker: BrokerProcess) -> None:
+    told = api.ok("GET", "/v1/cluster")
+    [only] = told["brokers"]
+    assert (only["broker"], only["state"], only["kafka"], only["http"]) == (1, "serving", broker.kafka, broker.http)
+    assert (told["controller"], told["under_replicated"], told["offline"]) == (1, 0, 0)
+    assert only["leads"] == only["holds"] == only["in_sync"] == told["partitions"]

@@ -1,0 +1,52 @@
+"""Topics over HTTP."""
+
+from .api import Api
+
+
+def test_the_life_of_a_topic(api: Api) -> None:
+    made = api.post("/v1/topics", {"name": "life", "partitions": 3, "settings": {"retention.ms": 86_400_000}})
+    assert (made.status, made.json["partitions"], made.json["replicas"]) == (201, 3, 1)
+    assert api.post("/v1/topics", {"name": "life"}).code == "topic-already-exists"
+    told = api.ok("GET", "/v1/topics/life")
+    assert told["settings"] == {"retention.ms": "86400000"}
+    assert [(each["partition"], each["start_offset"], each["end_offset"]) for each in told["partitions"]] == [
+        (0, 0, 0), (1, 0, 0), (2, 0, 0),
+    ]  # fmt: skip
+    assert api.ask("POST", "/v1/topics/life/partitions", {"count": 5}).status == 204
+    assert len(api.ok("GET", "/v1/topics/life")["partitions"]) == 5
+    changed = {"settings": {"retention.ms": None, "flush.mode": "os", "preallocate": True}}
+    assert api.ask("PATCH", "/v1/topics/life", changed).status == 204
+    assert api.ok("GET", "/v1/topics/life")["settings"] == {"flush.mode": "os", "preallocate": "true"}
+    assert api.ask("DELETE", "/v1/topics/life").status == 204
+    assert api.get("/v1/topics/life").code == "unknown-topic"
+    assert api.ask("DELETE", "/v1/topics/life").status == 404
+
+
+def test_topics_are_listed_by_name_and_in_parts(api: Api) -> None:
+    for name in ("list-c", "list-a", "list-b"):
+        api.ok("POST", "/v1/topics", {"name": name})
+    first = api.ok("GET", "/v1/topics?prefix=list-&limit=2")
+    assert ([each["name"] for each in first["topics"]], first["more"]) == (["list-a", "list-b"], True)
+    rest = api.ok("GET", "/v1/topics?prefix=list-&limit=2&after=list-b")
+    assert ([each["name"] for each in rest["topics"]], rest["more"]) == (["list-c"], False)
+    assert not any(each["internal"] for each in api.ok("GET", "/v1/topics")["topics"])
+
+
+def test_a_dry_run_changes_nothing(api: Api) -> None:
+    assert api.post("/v1/topics?dry_run=true", {"name": "dry", "partitions": 2}).status == 201
+    assert api.get("/v1/topics/dry").status == 404
+
+
+def test_what_is_wrong_with_a_topic_is_said(api: Api) -> None:
+    assert api.post("/v1/topics", {"name": "a/b"}).code == "invalid-topic-name"
+    assert api.post("/v1/topics", {"name": "few", "replicas": 7}).code == "invalid-replication-factor"
+    assert api.post("/v1/topics", {"name": "set", "settings": {"nonsense": 1}}).code == "invalid-config"
+    assert api.post("/v1/topics", {"name": "none", "partitions": 0}).code == "invalid-input"
+
+
+def test_all_settings_are_told_with_what_they_mean(api: Api) -> None:
+    api.ok("POST", "/v1/topics", {"name": "settings", "settings": {"retention.ms": 5}})
+    told = {each["name"]: each for each in api.ok("GET", "/v1/topics/settings/settings")}
+    assert (told["retention.ms"]["value"], told["retention.ms"]["default"]) == ("5", False)
+    assert told["flush.mode"]["default"]
+    assert all(each["doc"] for each in told.values())

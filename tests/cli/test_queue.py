@@ -181,6 +181,21 @@ def test_a_queue_that_is_not_there_is_named(call: Call, name: str) -> None:
         assert f"{name!r} does not exist" in call("queue", *command, code=1).err
 
 
+def test_every_broker_of_a_cluster_serves_every_queue(trio: list[BrokerProcess], name: str) -> None:
+    def on(number: int, *arguments: str) -> str:
+        return process(trio[number].kafka, *arguments).stdout.decode()
+
+    on(0, "queue", "create", name, "-p", "6", "-r", "3")
+    values = [word for number in range(12) for word in ("-m", str(number), "-k", str(number))]
+    on(1, "queue", "send", name, *values)
+    assert f"backlog {12}" in on(2, "queue", "describe", name)
+    got = [line for number in range(3) for line in on(number, "queue", "receive", name, "-c", "4").split()]
+    assert sorted(map(int, got)) == list(range(12))
+    assert "backlog 0" in on(0, "queue", "describe", name)
+    on(2, "queue", "delete", name, "--topics", "-y")
+    assert name not in on(1, "queue", "ls", "-q").split()
+
+
 # --- moving
 def test_purge_and_rewind_show_their_plan_and_ask(call: Call, name: str) -> None:
     call("queue", "create", name)

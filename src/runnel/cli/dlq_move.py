@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from runnel.client.cluster import Cluster
     from runnel.model.calls import Place, Redrive, RedriveState
 
-LOOK_MS = 250  # how often a re-drive is asked how far it is
+LOOK_MS = 250  # a re-drive that takes long is asked so often how far it is
 RUNNING = "running"
 
 _only = click.option(
@@ -28,6 +28,7 @@ runnel dlq redrive jobs --dry-run                  what would be sent back
 runnel dlq redrive jobs                            all that is there now
 runnel dlq redrive jobs --filter "body.customer = 'acme'" --rate 100
 runnel dlq redrive jobs --only 0/17 --value '{"amount": 5}'     one, repaired
+runnel dlq redrive jobs --merge '{"currency": "EUR"}'           all, with a field set
 runnel dlq redrive jobs --to jobs.v2 --set-header repaired=yes
 runnel dlq redrive jobs --status                   how far it is; --stop ends it
 """,
@@ -42,6 +43,8 @@ runnel dlq redrive jobs --status                   how far it is; --stop ends it
 @click.option(
     "--set-header", "headers", metavar="NAME=VALUE", type=setting, multiple=True, help="Add or replace this header."
 )
+@click.option("--remove-header", "without", metavar="NAME", multiple=True, help="Leave this header out.")
+@click.option("--merge", metavar="JSON", default="", help="Merge this into each value, which must be JSON (RFC 7396).")
 @click.option("--detach", is_flag=True, help="Don't wait until it is done.")
 @click.option("--status", is_flag=True, help="Say how far the last re-drive of this queue is.")
 @click.option("--stop", is_flag=True, help="Stop the re-drive that runs.")
@@ -58,6 +61,8 @@ def redrive(
     limit: int | None,
     value: str | None,
     headers: tuple[tuple[str, str], ...],
+    without: tuple[str, ...],
+    merge: str,
     detach: bool,
     status: bool,
     stop: bool,
@@ -81,7 +86,9 @@ def redrive(
     if value is not None and len(only) != 1:
         raise click.UsageError("--value is that of one letter: name it with --only PARTITION/OFFSET")
     coded = b64encode(value.encode()).decode() if value is not None else ""
-    asked = Redrive(name, text, target, rate or 0, limit or 0, True, list(only), coded, dict(headers))
+    asked = Redrive(
+        name, text, target, rate or 0, limit or 0, True, list(only), coded, dict(headers), list(without), merge
+    )
     _redrive(asked, dry_run=dry_run, detach=detach, yes=yes, as_json=as_json, broker=broker)
 
 
@@ -90,24 +97,28 @@ def _redrive(asked: "Redrive", *, dry_run: bool, detach: bool, yes: bool, as_jso
 
     from runnel.cli.output import confirm, plural
     from runnel.cli.session import run
-    from runnel.client.calls import call
+
+    planned = run(broker, lambda cluster: _driven(cluster, asked))
+    if not dry_run:
+        where = f"to {asked.to}" if asked.to else "back to where they came from"
+        confirm(f"This sends {plural(planned.moved, 'dead letter')} of {asked.queue} {where}.", yes=yes)
+        planned = run(broker, lambda cluster: _driven(cluster, replace(asked, dry_run=False), detach=detach))
+    _print_state(planned, as_json=as_json, would=dry_run)
+    if planned.failure:
+        raise click.ClickException(f"the re-drive of {asked.queue} failed: {planned.failure}")
+
+
+async def _driven(cluster: "Cluster", asked: "Redrive", *, detach: bool = False) -> "RedriveState":
+    """Begin a re-drive, under a name so that it is begun once, and follow it to its end."""
+    from msgspec.structs import replace
+
+    from runnel.cli.session import SystemRng
+    from runnel.client.calls import call_until_done
     from runnel.model.calls import REDRIVE_START
 
-    planned = run(broker, lambda cluster: call(cluster, REDRIVE_START, asked))
-    if dry_run:
-        _print_state(planned, as_json=as_json, would=True)
-        return
-    where = f"to {asked.to}" if asked.to else "back to where they came from"
-    confirm(f"This sends {plural(planned.moved, 'dead letter')} of {asked.queue} {where}.", yes=yes)
-
-    async def work(cluster: "Cluster") -> "RedriveState":
-        begun = await call(cluster, REDRIVE_START, replace(asked, dry_run=False))
-        return begun if detach else await _followed(cluster, begun)
-
-    state = run(broker, work)
-    _print_state(state, as_json=as_json)
-    if state.failure:
-        raise click.ClickException(f"the re-drive of {asked.queue} failed: {state.failure}")
+    named = replace(asked, task=f"cli-{SystemRng().token(8).hex()}")
+    begun = await call_until_done(cluster, REDRIVE_START, named)
+    return begun if detach else await _followed(cluster, begun)
 
 
 async def _followed(cluster: "Cluster", begun: "RedriveState") -> "RedriveState":
@@ -121,8 +132,10 @@ async def _followed(cluster: "Cluster", begun: "RedriveState") -> "RedriveState"
     state = begun
     with progress() as display:
         task = display.add_task("redrive", total=max(begun.total, 1), rate="")
+        pause_ms = 10
         while state.state == RUNNING:
-            await asyncio.sleep(LOOK_MS / 1000)
+            await asyncio.sleep(pause_ms / 1000)
+            pause_ms = min(2 * pause_ms, LOOK_MS)
             state = await call_until_done(cluster, REDRIVE_STATUS, RedriveTask(begun.queue, begun.task))
             display.update(task, completed=state.looked_at, total=max(state.total, 1), rate=f"{state.moved:,} sent")
     return state

@@ -1,0 +1,91 @@
+"""`runnel dlq`, on a real broker."""
+
+import json
+
+import pytest
+from tests.cli.calls import Call
+
+
+@pytest.fixture
+def dead(call: Call, name: str) -> str:
+    """A queue with three dead letters, {"n":0} to {"n":2}."""
+    call("queue", "create", name)
+    values = [word for n in range(3) for word in ("-m", f'{{"n":{n}}}')]
+    call("queue", "send", name, *values, "-k", "k", "-H", "a=b")
+    call("queue", "receive", name, "-c", "3", "--then", "reject", "--reason", "broken")
+    while call("dlq", "ls", name, "--json").out.count("\n") < 3:
+        pass
+    return name
+
+
+def test_letters_are_listed_with_reason_and_origin(call: Call, dead: str) -> None:
+    assert [dead, f"{dead}.dead", "3"] in call("dlq", "ls").rows
+    assert ["1", "broken", f"{dead}/0@2", "k", '{"n":2}'] == call("dlq", "ls", dead).rows[3][2:]
+    rows = [json.loads(line) for line in call("dlq", "ls", dead, "--json").out.splitlines()]
+    assert [(row["reason"], row["attempts"], row["origin"]["offset"], row["value"]) for row in rows] == [
+        ("broken", 1, n, f'{{"n":{n}}}') for n in range(3)
+    ]
+    few = call("dlq", "ls", dead, "-c", "1")
+    assert len(few.rows) == 2
+    assert "There are more" in few.err
+    assert len(call("dlq", "ls", dead, "--filter", "body.n > 0").rows) == 3
+    assert len(call("dlq", "ls", dead, "-p", "0", "-o", "2").rows) == 2
+
+
+def test_one_letter_is_shown_whole(call: Call, dead: str) -> None:
+    out = call("dlq", "show", dead, "0/1").out
+    assert f"Dead letter 0/1  of {dead}.dead" in out
+    assert "after 1 attempt: broken" in out
+    assert f"was     {dead}/0@1" in out
+    assert out.endswith('key     k\n{"n":1}\n')
+    assert call("dlq", "show", dead, "0/1", "--json").json["value"] == '{"n":1}'
+    assert "no dead letter 0/99" in call("dlq", "show", dead, "0/99", code=1).err
+    assert "PARTITION/OFFSET" in call("dlq", "show", dead, "1", code=2).err
+
+
+def test_letters_go_back_once(call: Call, dead: str) -> None:
+    assert "it would be 3 dead letters of 3" in call("dlq", "redrive", dead, "--dry-run").out
+    assert "This sends 3 dead letters" in call("dlq", "redrive", dead, code=2).err
+    assert call("queue", "receive", dead, "-e").out == ""
+    assert "is done: 3 dead letters sent back" in call("dlq", "redrive", dead, "-y").out
+    assert sorted(call("queue", "receive", dead, "-e").out.splitlines()) == ['{"n":0}', '{"n":1}', '{"n":2}']
+    assert "no dead letters" in call("dlq", "ls", dead).err
+    assert "it would be 0 dead letters" in call("dlq", "redrive", dead, "-n").out
+    assert "is done" in call("dlq", "redrive", dead, "--status").out
+
+
+def test_letters_are_chosen_and_repaired(call: Call, dead: str) -> None:
+    one = call("dlq", "redrive", dead, "--only", "0/1", "--value", '{"n":11}', "-y", "--json").json
+    assert (one["state"], one["moved"], one["dry_run"]) == ("done", 1, False)
+    call(
+        "dlq", "redrive", dead, "--filter", "body.n = 2", "--merge", '{"x":1}', "--set-header", "fixed=yes",
+        "--remove-header", "a", "-y",
+    )  # fmt: skip
+    got = [json.loads(line) for line in call("queue", "receive", dead, "-e", "--json").out.splitlines()]
+    assert [json.loads(row["value"]) for row in got] == [{"n": 11}, {"n": 2, "x": 1}]
+    headers = [{each["key"]: each.get("value") for each in row["headers"]} for row in got]
+    assert (headers[0]["a"], "fixed" in headers[0]) == ("b", False)
+    assert (headers[1]["fixed"], "a" in headers[1]) == ("yes", False)
+    assert [row[0] for row in call("dlq", "ls", dead).rows[1:]] == ["0/0"]
+
+
+def test_letters_go_to_another_topic(call: Call, dead: str) -> None:
+    call("topic", "create", f"{dead}.v2")
+    call("dlq", "redrive", dead, "--to", f"{dead}.v2", "--limit", "2", "-y")
+    assert call("consume", f"{dead}.v2", "-e").out == '{"n":0}\n{"n":1}\n'
+
+
+def test_letters_are_dropped_for_ever(call: Call, dead: str) -> None:
+    assert call("dlq", "drop", dead, "--until", "0/1", "-n").out == f"would remove 2 dead letters of {dead}\n"
+    assert "for ever" in call("dlq", "drop", dead, code=2).err
+    dropped = call("dlq", "drop", dead, "--until", "0/1", "-y", "--json").json
+    assert dropped == {"queue": dead, "dropped": True, "messages": 2}
+    assert [row[0] for row in call("dlq", "ls", dead).rows[1:]] == ["0/2"]
+
+
+def test_what_is_wrong_is_said(call: Call, name: str) -> None:
+    call("queue", "create", name)
+    assert "no dead letters" in call("dlq", "ls", name).err
+    assert "--only" in call("dlq", "redrive", name, "--value", "x", code=2).err
+    assert "name it with -p" in call("dlq", "ls", name, "-o", "1", code=2).err
+    assert "does not exist" in call("dlq", "ls", f"{name}.x", code=1).err

@@ -12,7 +12,7 @@ HEAD = f"""# The Kafka protocol
 
 This page is written by `tools/protocol_reference.py`.
 
-The requests that a broker answers, in the versions of which ApiVersions tells clients; they are those of Kafka 4.3. What
+The requests that a broker answers, in the versions of which ApiVersions tells clients: those of Kafka 4.3. What
 is not served is in Kafka's schema, and left out. The module (in `runnel/doors/kafka`) says what each version brought.
 Produce is told from version 0 on, because old clients compress only then, and answered from version
 {PRODUCE_SERVED_SINCE} on. RunnelCall is no request of Kafka: Runnel's brokers and its own clients use it

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError, Producer
 from tests.client.talk import talk
 from tests.conftest import cluster_broker
 
@@ -15,7 +16,7 @@ from runnel.client.cluster import Cluster
 from runnel.client.queue import Queue, QueueMessage
 from runnel.model import headers as h
 from runnel.model.calls import REDRIVE_START, REDRIVE_STATUS, REDRIVE_STOP, Redrive, RedriveTask
-from runnel.model.errors import InvalidRequest, LeaseLost, RetriableError
+from runnel.model.errors import InvalidRequest, LeaseLost, PolicyViolation, RetriableError
 from runnel.shell.clock import SystemClock
 from runnel.testing.clock import SeededRng
 from runnel.testing.process import BrokerProcess
@@ -180,6 +181,49 @@ def test_what_waits_for_long_waits_in_the_schedule_and_comes_back_with_its_attem
         )
         states = (await queue.describe()).partitions
         assert sum(state.ready + state.leased + state.waiting for state in states) == 0
+
+    talk(broker.kafka, scenario)
+
+
+def test_filters_of_a_queue_and_of_a_receiver(broker: BrokerProcess) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        queue, reds = Queue(cluster, "colours"), Queue(cluster, "reds")
+        await queue.create(partitions=1)
+        await reds.create(topic="colours", filter="headers.colour = 'red'")
+        for number in range(300):
+            await queue.send(b"%d" % number, headers={"colour": "red" if number % 100 == 99 else "blue"})
+        assert [message.value for message in await receive(reds, 10)] == [b"99", b"199", b"299"]
+        chosen = await queue.receive(2, filter="headers.colour = 'red'", wait=LONG_S)
+        assert [message.value for message in chosen] == [b"99", b"199"]
+        assert [message.value for message in await receive(queue, 3)] == [b"0", b"1", b"2"]
+        assert [message.attempt for message in await receive(queue, 200)] == [1] * 200
+        for message in chosen:
+            await message.accept()
+
+    talk(broker.kafka, scenario)
+
+
+def test_a_full_queue_refuses_messages_at_every_door(broker: BrokerProcess) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        queue = Queue(cluster, "full")
+        await queue.create(partitions=1, max_length=3, overflow="refuse")
+        for number in range(3):
+            await queue.send(b"%d" % number)
+        with pytest.raises(PolicyViolation, match=r"max\.length is 3"):
+            await queue.send(b"3")
+        with pytest.raises(PolicyViolation):
+            await queue.send(b"3", message_id="named")
+        failed: list[KafkaError] = []
+        producer = Producer({"bootstrap.servers": broker.kafka})
+        producer.produce("full", b"kafka", on_delivery=lambda error, _: failed.append(error))
+        await asyncio.to_thread(producer.flush, LIMIT_S)
+        assert [error.code() for error in failed] == [KafkaError.POLICY_VIOLATION]
+        [first] = await receive(queue)
+        await first.accept()
+        await queue.send(b"3")
+        await queue.alter(overflow=None)
+        await queue.send(b"4")  # the oldest goes
+        assert [message.value for message in await receive(queue, 10)] == [b"2", b"3", b"4"]
 
     talk(broker.kafka, scenario)
 

@@ -36,6 +36,7 @@ from runnel.broker.internal import (
 from runnel.broker.isr import InSync
 from runnel.broker.keepers import Keepers
 from runnel.broker.leaving import Exits, Targets
+from runnel.broker.lengths import Lengths
 from runnel.broker.markers import MarkerSender
 from runnel.broker.members import Members
 from runnel.broker.messages import Messages
@@ -211,6 +212,7 @@ class Broker:
         )  # fmt: skip
         drives = DriveParts(self.keepers, messages, self.once, self._newest, clock, rng)
         self.redrives = Redrives(self.partitions, sources, self.calls, drives)
+        self._lengths = Lengths(self.partitions, self.deliveries, sources)
         self._resuming = Resuming(self.id, self.keepers, self.deliveries, self.redrives)
 
     async def _park(self, target: Target, due_ms: int, messages: Sequence[OnceMessage]) -> None:
@@ -234,6 +236,7 @@ class Broker:
         self.schedule.start(image)
         self.deliveries.start(image)
         self.queues.start(image)
+        self._lengths.start(image)
         self._resuming.start(image)
         self._housekeeping.start()
         self._leader_balance.start()
@@ -336,6 +339,7 @@ class Broker:
             self.deliveries.follow(change)
             self.queues.follow(change)
             self.redrives.follow(change)
+            self._lengths.follow(change)
             self._resuming.follow(change)
             self._seen.reach(change.after)
             if change.delta.deleted:

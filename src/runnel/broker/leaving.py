@@ -255,7 +255,7 @@ class Leaver:
             )  # fmt: skip
         else:
             copy = retry_copy(record, origin, name, attempts=leaving.attempts)
-        return OnceMessage(name, copy.key, copy.value, copy.headers, leaving.left_ms, leaving.target.floor)
+        return OnceMessage(name, copy.key, copy.value, copy.headers, leaving.left_ms, leaving.target.floor, True)
 
 
 def _groups(todo: Iterable[Leaving]) -> list[list[Leaving]]:

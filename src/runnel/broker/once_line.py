@@ -304,6 +304,8 @@ def check(message: OnceMessage, partition: Partition) -> None:
     """Raise unless the topic takes such a message; what it accepted once is not checked again."""
     if not 0 < len(message.id.encode()) <= ID_BYTES_MAX:
         raise InvalidRequest(f"a message id has 1 to {ID_BYTES_MAX} bytes, this one has {len(message.id.encode())}")
+    if partition.quota is not None:
+        partition.quota(1)
     if message.accepted:
         return
     size = HEADER_BYTES + _size(message)

@@ -42,7 +42,10 @@ from runnel.record.records import Record
 from runnel.replica.partition import Partition
 
 JITTER: Final = 1 << 20  # steps of chance
-LOOKS_MAX: Final = 64  # at what does not pass, before others have their turn
+HELD_MAX: Final = 8  # stretches that are read for one lease
+LOOKS_MAX: Final = 64
+LOOK_S: Final = 1.0  # at what does not pass, before others have their turn
+LOOKED_AT_MAX: Final = 2_000  # messages, to find those that pass the receiver's own filter
 
 
 class Want(NamedTuple):
@@ -55,6 +58,10 @@ class Want(NamedTuple):
     passes: Passes | None = None  # the receiver's own filter: what does not pass stays for others
     whole_batches: bool = False  # rather more messages than part of a batch
     bound: bool = False  # to a connection, and to this leader, even if the lease ends at a moment
+
+    @property
+    def looked_at(self) -> int:
+        return self.messages_max if self.passes is None else max(self.messages_max, LOOKED_AT_MAX)
 
 
 class Taken(NamedTuple):
@@ -154,10 +161,14 @@ class Outlet:
 
     async def ask(self, verb: str, request: Any) -> Any:
         """Put a request to the state machine, once it has been read."""
-        self.used_ms = self._parts.clock.monotonic_ms()
+        self.used()
         if not self.shard.loaded:
             await self.shard.opened()
         return await self.shard.ask(verb, request)
+
+    def used(self) -> None:
+        """Somebody needs it: it is not closed for a while."""
+        self.used_ms = self._parts.clock.monotonic_ms()
 
     def tell(self, verb: str, news: Any) -> None:
         self.shard.tell(verb, news)
@@ -201,23 +212,27 @@ class Outlet:
     # --- leasing
 
     async def lease(self, want: Want) -> Haul:
-        """Lease what there is now, message by message."""
+        """Lease what there is now, message by message. Who waits is woken to go on, where not all was looked at."""
         held: list[Stretch] = []
-        for _ in range(LOOKS_MAX):
+        loop = asyncio.get_running_loop()
+        end = loop.time() + LOOK_S
+        while loop.time() < end:
             if not self.shard.loaded:
                 await self.shard.opened()
-            spans = self._wants(want.owner, want.messages_max)
+            spans = self._wants(want.owner, want.looked_at)
             found, missing = self._gather(spans, want, held)
-            if missing is not None and not found:
-                held = [await self._read(missing)]
-                if held[0].end <= missing:
-                    break
-                continue
+            if missing is not None and len(held) < HELD_MAX:
+                stretch = await self._read(missing)
+                if stretch.end > missing:
+                    held.append(stretch)
+                    continue
             if not found:
-                break
+                return Haul(())
             leased = await self._lease(want, [offer for offer, _ in found])
             if leased.grants:
                 return _haul(leased, [record for _, record in found if record is not None])
+            held.clear()  # none passed: look further
+        self._ring()
         return Haul(())
 
     async def _lease(self, want: Want, offers: Sequence[Offered]) -> Leased:

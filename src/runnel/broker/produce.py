@@ -169,6 +169,8 @@ class Producing:
         few = acks == ACKS_ALL and len(partition.progress.isr) < config.min_insync_replicas
         if few and not partition.has(header):  # what is in the log already can't be refused any more
             partition.must_have_enough()
+        if partition.quota is not None and not partition.has(header):
+            partition.quota(header.count)
         if acks not in (ACKS_ALL, 0, 1):
             raise InvalidAcks(f"acks={acks} is not known: use 0, 1 or -1 (all)")
         if header.attributes & TRANSACTIONAL and header.producer_id < 0:

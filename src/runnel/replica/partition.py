@@ -72,6 +72,7 @@ class Partition(Readable):
         self.leaders_high_watermark = NO_OFFSET  # what a follower last heard; its own may be lower
         self.progress: Progress  # of a leader
         self.refusals = Refusals()
+        self.quota: Callable[[int], None] | None = None  # raises where so many messages more are too many
         self._me = me
         self._clock = clock
         self._commits = Commits(self.name)

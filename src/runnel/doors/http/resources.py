@@ -12,6 +12,7 @@ from runnel.doors.http import (
     groups,
     health,
     inbox,
+    live,
     messages,
     metrics,
     queues,
@@ -22,7 +23,7 @@ from runnel.doors.http import (
 from runnel.doors.http.operation import OPERATIONS, Operation
 
 RESOURCES: Final[tuple[ModuleType, ...]] = (
-    inbox, topics, messages, groups, queues, deliveries, dead_letters, schedule, events, sockets,
+    inbox, topics, messages, groups, queues, deliveries, dead_letters, schedule, events, sockets, live,
     cluster, health, metrics, docs,
 )  # fmt: skip
 

@@ -159,7 +159,7 @@ async def topic_socket(
 
     Each message comes with an id that says where to go on. Grant more with {"credit": n}.
 
-        SOCKET /v1/topics/orders/socket?begin=start&credit=10
+        GET /v1/topics/orders/socket?begin=start&credit=10
     """
     waits = call.waits()
     await _converse(socket, waits, TopicFeed(tail_of(call, topic, begin, partition, filter, waits), value), credit)
@@ -178,7 +178,7 @@ async def group_socket(
 
     Commit with {"commit": true}, or up to offsets with {"commit": [["orders", 0, 17]]}; grant more with {"credit": n}.
 
-        SOCKET /v1/groups/billing/socket?topic=orders&credit=10
+        GET /v1/groups/billing/socket?topic=orders&credit=10
     """
     await _converse(socket, call.waits(), GroupFeed(call.broker, group, topic, value), credit)
 
@@ -192,7 +192,7 @@ async def queue_socket(
     No more than `credit` are out unsettled. Say {"ack": [receipt]}, {"nack": [receipt], "delay_ms": 1000} or
     {"reject": [receipt], "reason": "..."}. Leases last as long as the line; what is unsettled then is delivered again.
 
-        SOCKET /v1/queues/emails/socket?credit=10
+        GET /v1/queues/emails/socket?credit=10
     """
     waits = call.waits()
     await _converse(socket, waits, QueueFeed(call.broker, queue, credit, filter, value, waits), None)

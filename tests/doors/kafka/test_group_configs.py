@@ -55,6 +55,30 @@ def test_settings_of_a_group_are_set_by_kafkas_names_and_read_by_both(broker: Br
     assert describe(broker, name)["attempts.max"] == ("5", 5)
 
 
+def test_groups_that_have_settings_are_listed(broker: BrokerProcess) -> None:
+    name = str(uuid4())
+    alter(broker, name, {"attempts.max": "7"})
+
+    def names(*kinds: int, version: int = 1) -> list[tuple[int, str]]:
+        async def work(cluster: Cluster) -> m.ListConfigResourcesResponse:
+            await cluster.view()
+            request, reply = m.ListConfigResourcesRequest(resource_types=list(kinds)), m.ListConfigResourcesResponse
+            node = await cluster.any_node()
+            return await node.ask(Api.LIST_CONFIG_RESOURCES, request, reply, version_max=version)
+
+        answer = talk(broker.kafka, work)
+        assert answer.error_code == (ErrorCode.UNSUPPORTED_VERSION if 99 in kinds else 0)
+        return [(each.resource_type, each.resource_name) for each in answer.config_resources]
+
+    assert (GROUP, name) in names(GROUP)
+    assert {kind for kind, _ in names(GROUP)} == {GROUP}
+    assert (GROUP, name) in names()
+    assert (4, "1") in names(4)
+    assert names(16) == names(version=0) == names(99) == []
+    alter(broker, name, {"attempts.max": None})
+    assert (GROUP, name) not in names(GROUP)
+
+
 @pytest.mark.parametrize(
     ("settings", "code"),
     [

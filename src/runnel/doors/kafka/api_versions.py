@@ -58,6 +58,7 @@ SERVED: dict[Api, tuple[int, int]] = {
     Api.DESCRIBE_SHARE_GROUP_OFFSETS: (0, 1),
     Api.ALTER_SHARE_GROUP_OFFSETS: (0, 0),
     Api.DELETE_SHARE_GROUP_OFFSETS: (0, 0),
+    Api.LIST_CONFIG_RESOURCES: (0, 1),
     Api.RUNNEL_CALL: (0, 0),
 }
 

@@ -38,6 +38,7 @@ from runnel.doors.kafka.heartbeat import heartbeat
 from runnel.doors.kafka.init_producer_id import init_producer_id
 from runnel.doors.kafka.join_group import join_group
 from runnel.doors.kafka.leave_group import leave_group
+from runnel.doors.kafka.list_config_resources import list_config_resources
 from runnel.doors.kafka.list_groups import list_groups
 from runnel.doors.kafka.list_offsets import list_offsets
 from runnel.doors.kafka.list_partition_reassignments import list_partition_reassignments
@@ -126,6 +127,7 @@ ANSWERS: dict[Api, Answer] = {
     Api.DESCRIBE_SHARE_GROUP_OFFSETS: describe_share_group_offsets,
     Api.ALTER_SHARE_GROUP_OFFSETS: alter_share_group_offsets,
     Api.DELETE_SHARE_GROUP_OFFSETS: delete_share_group_offsets,
+    Api.LIST_CONFIG_RESOURCES: list_config_resources,
     Api.RUNNEL_CALL: runnel_call,
 }
 HANDLERS: dict[int, Handler] = {

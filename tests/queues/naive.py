@@ -47,14 +47,7 @@ class Naive:
 
     # --- leasing
     def lease(
-        self,
-        offers: list[int],
-        messages: list[Message],
-        owner: str,
-        until: int,
-        messages_max: int,
-        now: int,
-        wall_ms: int,
+        self, offers: list[int], messages: list[Message], owner: str, until: int, messages_max: int, wall_ms: int
     ) -> list[tuple[int, int]]:
         granted: list[tuple[int, int]] = []
         room = min(messages_max, self.config.leases_max - len(self.open("leased")))

@@ -602,3 +602,16 @@ def test_nobody_is_woken_for_nothing() -> None:
     rig.accept(0, 1)
     rig.tell("release_owner", OwnerGone("a"))
     assert rig.available == 0
+
+
+def test_what_a_member_gives_back_untouched_was_no_attempt() -> None:
+    rig = Rig(end=3, attempts_max=1)
+    rig.lease("a", 1, bound=True)
+    rig.lease("a", 1)
+    rig.lease("b", 1, bound=True)
+    rig.tell("release_owner", OwnerGone("a", untouched=True))
+    assert rig.states(0, 2) == "rdl"  # who has a receipt has had it
+    assert [leaving.first for leaving in rig.leaving] == [1]
+    assert rig.lease("c", 1) == [(0, 1)]
+    rig.gone("b")
+    assert [leaving.first for leaving in rig.leaving] == [1, 2]

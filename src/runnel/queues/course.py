@@ -56,11 +56,18 @@ class Course:
             return
         pause_ms = backoff_ms(config, attempts, turn.view.jitter) if delay_ms is None else delay_ms
         if pause_ms <= 0:
-            self.window.put(first, last, Status(READY, attempts))
-            if self.keys is not None:
-                self.keys.check(first, last)
+            self._put_ready(first, last, attempts)
         else:
             self._wait(piece, pause_ms, turn)
+
+    def put_back(self, piece: Piece) -> None:
+        """A lease never was: nobody did anything with it."""
+        self._put_ready(piece.first, piece.last, piece.status.attempts - 1)
+
+    def _put_ready(self, first: int, last: int, attempts: int) -> None:
+        self.window.put(first, last, Status(READY, attempts))
+        if self.keys is not None:
+            self.keys.check(first, last)
 
     def _wait(self, piece: Piece, pause_ms: int, turn: Turn) -> None:
         """Messages are to wait: in place as far as there is room, else they are copied forward."""

@@ -5,7 +5,8 @@ Rule 1: a verb never waits. It returns a Step at once: records to keep, and what
 Rule 2: a receipt is an offset, an attempt and a generation. Whoever settles compares and sets: a receipt that is not
         that of the present lease changes nothing. Accepting what is done already is no error. A verdict counts for all
         of its messages, or for none.
-Rule 3: attempts never go back, but with a rewind. It begins a new generation, which voids all receipts that are out.
+Rule 3: attempts never go back, but with a rewind: it begins a new generation, which voids all receipts that are out.
+        And where there are no receipts (bound leases), if their owner says in good order that it did not begin.
 Rule 4: leases that end at a moment outlive the leader; those of connections end with it.
 Rule 5: time is what the wall clock said when this leader began, and goes on with the clock that never goes back.
 Rule 6: messages that leave (dead, or copied forward) are done here, and wait in the outbox: see `outbox`.
@@ -364,7 +365,10 @@ class Delivery:
                 size = piece.last - piece.first + 1
                 self._course.counters.released += size
                 self._breaker.forgotten(size)
-                self._course.give_back(piece, 0, turn)
+                if news.untouched and piece.status.bound:
+                    self._course.put_back(piece)
+                else:
+                    self._course.give_back(piece, 0, turn)
         if self._holder.gone(news.owner):
             self._window.touch()
         return self._finish(turn)

@@ -254,6 +254,11 @@ class Available(Struct, frozen=True):
 
 
 class OwnerGone(Struct, frozen=True):
-    """Told: a connection ended, or a member left. Its leases end with it."""
+    """Told: a connection ended, or a member left. Its leases end with it.
+
+    `untouched`: it says that it never began with what it still has. Those of its leases that nobody has a receipt of
+    (bound ones) do not count as attempts then.
+    """
 
     owner: str
+    untouched: bool = False

@@ -1,0 +1,53 @@
+"""The settings of queues."""
+
+import pytest
+
+from runnel.model.errors import InvalidConfig
+from runnel.model.queue_config import ALIASES, DEFAULTS, SETTINGS, Consumers, Expired, Order, Overflow, parse_setting
+from runnel.model.topic_config import shown
+
+
+def test_every_default_is_allowed_and_reads_as_it_is_shown() -> None:
+    for setting in SETTINGS.values():
+        value = getattr(DEFAULTS, setting.name.replace(".", "_"))
+        assert parse_setting(setting.name, shown(value)) == value
+
+
+def test_settings_are_read() -> None:
+    config = DEFAULTS.with_overrides(
+        {"order": "key", "expired": "dead", "consumers": "single", "overflow": "refuse", "lease.ms": "5"}
+    )
+    assert (config.order, config.expired, config.consumers) == (Order.KEY, Expired.DEAD, Consumers.SINGLE)
+    assert (config.overflow, config.lease_ms) == (Overflow.REFUSE, 5)
+
+
+def test_kafkas_names_mean_the_same() -> None:
+    config = DEFAULTS.with_overrides({"share.record.lock.duration.ms": "15000", "share.delivery.count.limit": "3"})
+    assert (config.lease_ms, config.attempts_max) == (15_000, 3)
+    assert set(ALIASES.values()) <= set(SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("lease.ms", "0"), ("lease.ms", "soon"), ("attempts.max", "-1"), ("order", "random"), ("lanes", "0"),
+        ("breaker.percent", "101"), ("retry.backoff.multiplier", "0.5"), ("topic", ""), ("topic", "a/b"),
+        ("dead.letter.topic", "no spaces"), ("filter", "x" * 5_000),
+    ],
+)  # fmt: skip
+def test_what_is_not_allowed_is_refused_with_what_is(name: str, text: str) -> None:
+    with pytest.raises(InvalidConfig, match=f"queue setting {name} can't be .*: allowed is"):
+        DEFAULTS.with_overrides({name: text})
+
+
+def test_an_unknown_setting_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match="unknown queue setting 'lease'"):
+        DEFAULTS.with_overrides({"lease": "1"})
+
+
+def test_topics_are_named_after_the_queue() -> None:
+    assert DEFAULTS.topic_of("q") == "q"
+    assert DEFAULTS.dead_topic_of("q") == "q.dead"
+    assert DEFAULTS.retry_topic_of("q") == "q.retry"
+    assert DEFAULTS.with_overrides({"dead.letter.topic": ""}).dead_topic_of("q") == ""
+    assert DEFAULTS.with_overrides({"order": "key"}).retry_topic_of("q") == ""

@@ -121,7 +121,8 @@ def _read(consumer: Consumer, due: dict[str, int], delays: Delays) -> list[float
     end = time.monotonic() + AHEAD_MS / 1000 + delays.seconds + GRACE_S
     left = dict(due)
     while left:
-        for message in consumer.consume(1_000, 0.1):
+        message = consumer.poll(0.1)  # one by one: to ask for many is to wait for many
+        if message is not None and message.error() is None:
             now_ms = time.time_ns() / 1_000_000
             name = str(message.key() or b"", "ascii")
             if name not in left:

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from runnel.model.errors import NotPending
 from runnel.model.ids import PartitionKey, TopicId
 from runnel.model.schedule import Front, Row
-from runnel.queues.schedule import LEAD_MS, PAUSE_MS, PAUSE_MS_MAX, Agenda, Fire, KeepFront
+from runnel.queues.schedule import LEAD_MS, PACE_MS, PAUSE_MS, PAUSE_MS_MAX, UNBURIED_MAX, Agenda, Fire, KeepFront
 
 ONE, TWO = PartitionKey(TopicId(UUID(int=1)), 0), PartitionKey(TopicId(UUID(int=2)), 7)
 
@@ -37,11 +37,45 @@ def test_the_front_is_kept_before_a_message_is_due_and_the_message_is_sent_when_
     assert one.orders(999, 9) == []
     assert one.orders(1_000, 9) == [Fire(ONE, 1_000, 42)]
     one.take(ONE, [row("a", 1_000)])
-    one.fired(ONE, ["a"], 1_100)
+    one.fired(ONE, ["a"], 1_100, 1_000)
     assert one.wake_ms() == 1_100, "the front reaches that far"
     assert one.orders(1_500, 9) == [Fire(ONE, 1_000 + LEAD_MS, 42)], "never beyond the front"
-    one.fired(ONE, [], None)
+    one.fired(ONE, [], None, 1_500)
     assert one.wake_ms() is None
+
+
+def test_what_comes_due_within_a_pause_is_sent_together() -> None:
+    one = agenda(front=Front(9_000, 0))
+    one.orders(1_000, 9)
+    one.fired(ONE, [], 1_001, 1_000)
+    assert one.wake_ms() == 1_000 + PACE_MS
+
+
+def test_what_is_parked_while_the_target_is_busy_is_not_forgotten() -> None:
+    one = agenda(front=Front(9_000, 0))
+    one.orders(1_000, 9)
+    one.parked(ONE, 3_000)
+    one.parked(ONE, 2_000)
+    one.fired(ONE, [], 5_000, 1_000)  # the index had not seen them yet
+    assert one.wake_ms() == 2_000
+    one.orders(2_000, 9)
+    one.fired(ONE, [], None, 2_000)
+    assert one.wake_ms() is None
+
+
+def test_what_was_sent_is_neither_sent_nor_changed_again_until_it_is_buried() -> None:
+    one = agenda(front=Front(9_000, 0))
+    rows = [row(f"m{number}", 1_000) for number in range(UNBURIED_MAX)]
+    one.orders(1_000, 9)
+    one.take(ONE, rows)
+    one.fired(ONE, [each.id for each in rows], 1_000, 1_000)
+    assert one.unburied(ONE) == UNBURIED_MAX
+    assert one.wake_ms() is None, "there are too many of them"
+    with pytest.raises(NotPending):
+        one.change(rows[0])
+    one.buried(ONE, ["m0"])
+    assert one.orders(1_000 + PACE_MS, 9) == [Fire(ONE, 1_000 + PACE_MS, 0)]
+    assert one.take(ONE, rows[:2]) == rows[:1]
 
 
 def test_what_is_long_due_gets_a_front_beyond_now() -> None:
@@ -85,7 +119,7 @@ def test_what_is_being_sent_is_not_changed_and_what_is_being_changed_is_not_sent
     assert one.take(ONE, [a, b]) == [b]
     with pytest.raises(NotPending):
         one.change(b)
-    one.fired(ONE, ["b"], 1_000)
+    one.fired(ONE, ["b"], 1_000, 1_000)
     one.changed(a, 1_000)
     assert one.take(ONE, [a]) == [a]
 
@@ -98,7 +132,7 @@ def test_what_was_sent_with_an_outcome_unknown_stays_untouchable() -> None:
     one.failed(ONE, 1_000, 0.0)
     one.orders(9_000, 9)
     one.take(ONE, [b])
-    one.fired(ONE, ["b"], 1_000)
+    one.fired(ONE, ["b"], 1_000, 9_000)
     with pytest.raises(NotPending):
         one.change(a)
 
@@ -109,7 +143,7 @@ def test_what_an_earlier_leader_may_have_sent_is_not_changed() -> None:
         one.change(row("a", 1_200, offset=49))
     one.change(row("b", 1_201, offset=49))
     one.change(row("c", 1_200, offset=50))  # parked in this epoch
-    one.fired(ONE, ["a"], 5_000)
+    one.fired(ONE, ["a"], 5_000, 1_200)
     one.change(row("d", 1_200, offset=49))
 
 
@@ -120,7 +154,7 @@ def test_the_times_that_are_kept_do_not_pile_up() -> None:
         one.orders(number, 9)
         one.fronted(ONE, Front(number, 0))
         one.orders(number, 9)
-        one.fired(ONE, [], 10**9)
+        one.fired(ONE, [], 10**9, number)
     assert len(one._wakes) < 10
 
 
@@ -142,8 +176,12 @@ class _World:
         ]
         return sorted(found, key=lambda one: (one.due_ms, one.offset))[:limit]
 
-    def next_due(self, target: PartitionKey) -> int | None:
-        return min((due for (where, _), (due, _) in self.pending.items() if where == target), default=None)
+    def next_due(self, target: PartitionKey, after: Row | None = None) -> int | None:
+        bound = (after.due_ms, after.offset) if after else (-1, -1)
+        return min(
+            (due for (where, _), (due, at) in self.pending.items() if where == target and (due, at) > bound),
+            default=None,
+        )
 
     def append_once(self, target: PartitionKey, id: str, floor: int) -> None:
         log = self.targets[target]
@@ -163,12 +201,14 @@ class Crashes(RuleBasedStateMachine):
         self.cancelled: set[str] = set()
         self.zombies: list[tuple[PartitionKey, list[str], int]] = []
         self.taken: list[tuple[PartitionKey, list[Row], int]] = []
+        self.next_due: dict[PartitionKey, int | None] = {}
         self.lead()
 
     def lead(self) -> None:
         """A new leader epoch: what it knows is what is kept."""
         self.zombies += [(target, [one.id for one in rows], floor) for target, rows, floor in self.taken]
         self.taken = []
+        self.graves: list[tuple[PartitionKey, str]] = []
         self.agenda = Agenda(self.world.offset)
         for target in (ONE, TWO):
             self.agenda.restore(target, self.world.next_due(target), self.world.fronts.get(target))
@@ -186,6 +226,14 @@ class Crashes(RuleBasedStateMachine):
     def wait(self, ms: int) -> None:
         self.world.now += ms
 
+    @precondition(lambda self: self.graves)
+    @rule()
+    def bury(self) -> None:
+        target, id = self.graves.pop(0)
+        self.world.pending.pop((target, id), None)
+        self.world.offset += 1
+        self.agenda.buried(target, [id])
+
     @rule(limit=st.integers(1, 3))
     def work(self, limit: int) -> None:
         for order in self.agenda.orders(self.world.now, 9):
@@ -195,8 +243,9 @@ class Crashes(RuleBasedStateMachine):
                 self.world.offset += 1
                 self.agenda.fronted(order.target, front)
             else:
-                rows = self.agenda.take(order.target, self.world.due(order.target, order.upto_ms, limit))
-                self.taken.append((order.target, rows, order.floor))
+                found = self.world.due(order.target, order.upto_ms, limit + self.agenda.unburied(order.target))
+                self.taken.append((order.target, self.agenda.take(order.target, found), order.floor))
+                self.next_due[order.target] = self.world.next_due(order.target, found[-1] if found else None)
 
     @precondition(lambda self: self.taken)
     @rule(arrives=st.booleans(), answered=st.booleans())
@@ -208,10 +257,8 @@ class Crashes(RuleBasedStateMachine):
             self.zombies.append((target, [one.id for one in rows], floor))
             self.agenda.failed(target, self.world.now, 0.0)
             return
-        for one in rows:
-            self.world.pending.pop((target, one.id), None)
-            self.world.offset += 1
-        self.agenda.fired(target, [one.id for one in rows], self.world.next_due(target))
+        self.graves += [(target, one.id) for one in rows]
+        self.agenda.fired(target, [one.id for one in rows], self.next_due[target], self.world.now)
 
     @precondition(lambda self: self.zombies)
     @rule(data=st.data())
@@ -270,6 +317,8 @@ class Crashes(RuleBasedStateMachine):
             self.work(3)
             while self.taken:
                 self.send(True, True)
+            while self.graves:
+                self.bury()
         while self.zombies:
             self._arrive(*self.zombies.pop())
         self.nothing_is_doubled_early_or_cancelled_in_vain()

@@ -34,7 +34,7 @@ def test_what_is_due_comes_by_time_and_then_by_when_it_was_parked() -> None:
     assert ids(index, TWO) == ["x"]
     assert [row.id for row in index.due(ONE, 99, 2, 10**9)] == ["b", "a"]
     assert [row.id for row in index.due(ONE, 99, 9, 1)] == ["b"], "one at least, whatever its size"
-    assert index.next_due_ms(ONE) == 20
+    assert [index.next_due_ms(ONE, *after) for after in ((-1, -1), (20, 2), (20, 3), (30, 1))] == [20, 20, 30, None]
     assert counts(index) == {ONE: (3, 20), TWO: (1, 5)}
 
 

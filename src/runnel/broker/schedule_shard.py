@@ -27,19 +27,21 @@ from runnel.model.errors import (
 )
 from runnel.model.ids import PartitionKey
 from runnel.model.limits import MIB
-from runnel.model.once import WINDOW, Placed
+from runnel.model.once import WINDOW
 from runnel.model.schedule import DUE_MS_MAX, NEWEST, DueIndex, Front, Parked, Row
 from runnel.model.seams import Clock, Rng
 from runnel.queues.schedule import Agenda, Fire, KeepFront, Order
 from runnel.queues.schedule_records import Kept, front_record, kept_of, message_record, tombstone
 from runnel.replica.partition import Partition
 
-FIRE_ROWS: Final = 2_000  # sent to one target at once
+FIRE_ROWS: Final = 500  # sent to one target at once: about 20 ms of the loop
 FIRE_BYTES: Final = MIB
 ORDERS_MAX: Final = 64  # targets that are busy at once
 SEND_MS: Final = 5_000  # then the target waits for its next turn
 TICK_S_MAX: Final = 1.0  # a wall clock that was set is noticed within
 RETRY_S: Final = 0.5
+BURY_S: Final = 0.05  # the end of what was sent within this time is kept together
+BURY_ROWS: Final = 2_000
 DROP_ROWS: Final = 1_000
 
 logger = logging.getLogger("runnel.schedule")
@@ -70,6 +72,8 @@ class ScheduleShard:
         self._floors: dict[PartitionKey, int] = {}
         self._work: set[asyncio.Future[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._graves: list[tuple[PartitionKey, str]] = []
+        self._burial: asyncio.TimerHandle | None = None  # it is due, or under way
         self._dropping: set[PartitionKey] = set()
         self.loaded = False
         self.fired = 0  # since this epoch began
@@ -84,8 +88,9 @@ class ScheduleShard:
 
     def close(self) -> None:
         self.loaded = False
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._burial):
+            if timer is not None:
+                timer.cancel()
         for task in self._work:
             task.cancel()
 
@@ -273,22 +278,44 @@ class ScheduleShard:
     async def _fire(self, order: Fire) -> None:
         target = order.target
         await self._tail.reached(self.partition.high_watermark)
-        rows = await self._tail.look(lambda index: index.due(target, order.upto_ms, FIRE_ROWS, FIRE_BYTES))
+        rows_max = FIRE_ROWS + self._agenda.unburied(target)
+        rows, following = await self._tail.look(lambda index: _due(index, target, order.upto_ms, rows_max))
         taken = self._agenda.take(target, rows)
         if taken:
             now = self._clock.wall_ms()
             self.late_ms_max = max(self.late_ms_max, now - taken[0].due_ms)
             messages = [_message(row, order.floor, now) for row in taken]
             placed = await self._once.append(target.topic_id, target.number, messages, timeout_ms=SEND_MS)
-            await self._note_sent(target, taken, placed)
-        following = await self._tail.look(lambda index: index.next_due_ms(target))
-        self._agenda.fired(target, [row.id for row in taken], following)
+            self._floors[target] = max(self._floors.get(target, 0), *(one.offset + 1 for one in placed))
+            self.fired += len(taken)
+            self._bury(target, taken)
+        self._agenda.fired(target, [row.id for row in taken], following, self._clock.wall_ms())
 
-    async def _note_sent(self, target: PartitionKey, sent: Sequence[Row], placed: Sequence[Placed]) -> None:
-        self._floors[target] = max(self._floors.get(target, 0), *(one.offset + 1 for one in placed))
-        offset = await self._book.keep([tombstone(target, row.id) for row in sent])
-        self.fired += len(sent)
-        await self._tail.reached(offset + len(sent))
+    # --- the end of what was sent
+
+    def _bury(self, target: PartitionKey, sent: Sequence[Row]) -> None:
+        self._graves += [(target, row.id) for row in sent]
+        if self._graves and self._burial is None:
+            loop = asyncio.get_running_loop()
+            self._burial = loop.call_later(BURY_S, lambda: self._start(self._bury_all()))
+
+    async def _bury_all(self) -> None:
+        """Keep the end of all that was sent, and try again until that is done: nothing else does it in this epoch."""
+        while self._graves and self._book.stands:
+            graves, self._graves = self._graves[:BURY_ROWS], self._graves[BURY_ROWS:]
+            try:
+                offset = await self._book.keep([tombstone(target, id) for target, id in graves])
+                await self._tail.reached(offset + len(graves))
+            except RunnelError as error:
+                logger.warning(
+                    "%s: the end of %d messages is not kept yet: %s", self.partition.name, len(graves), error
+                )
+                self._graves += graves
+                await asyncio.sleep(RETRY_S)
+                continue
+            for target, ids in _by_target(graves).items():
+                self._agenda.buried(target, ids)
+        self._burial = None
 
     # --- targets that are gone
 
@@ -322,6 +349,20 @@ class ScheduleShard:
                 logger.warning(
                     "%s: %d messages that waited for %s went with its topic", self.partition.name, gone, target
                 )
+
+
+def _due(index: DueIndex, target: PartitionKey, upto_ms: int, rows_max: int) -> tuple[list[Row], int | None]:
+    """What is due, and when the next one is behind it."""
+    rows = index.due(target, upto_ms, rows_max, FIRE_BYTES)
+    after = (rows[-1].due_ms, rows[-1].offset) if rows else (-1, -1)
+    return rows, index.next_due_ms(target, *after)
+
+
+def _by_target(graves: Sequence[tuple[PartitionKey, str]]) -> dict[PartitionKey, list[str]]:
+    ids: dict[PartitionKey, list[str]] = {}
+    for target, id in graves:
+        ids.setdefault(target, []).append(id)
+    return ids
 
 
 def by_time(row: Row) -> tuple[int, str]:

@@ -3,11 +3,13 @@
 Rule 1: nothing is sent before it is due, by the wall clock of the broker that sends it.
 Rule 2: before anything is sent, the front of its target is kept beyond its time. Who leads the shard next takes all
         that is due up to the kept front for sent: it sends it again, by the same name and from the kept floor on.
-Rule 3: a target is sent to by one at a time, in the order of due times. One that fails waits longer and longer, and
-        holds up no other.
+Rule 3: a target is sent to by one at a time, in the order of due times, and not without a pause: what comes due within
+        it is sent together. One that fails waits longer and longer, and holds up no other.
 Rule 4: a message is changed (cancelled, moved) only if it was never sent, and is not sent while it is changed.
+Rule 5: what was sent is buried (its end is kept, and in the index) later on, for many at once. It is not sent again
+        until then; there are never more than so many of a target.
 
-    idle --front ends before the next message--> fronting --kept--> idle --due--> firing --sent and kept--> idle
+    idle --front ends before the next message--> fronting --kept--> idle --due--> firing --sent--> idle, to be buried
 """
 
 from collections.abc import Iterable
@@ -19,6 +21,8 @@ from runnel.model.ids import PartitionKey
 from runnel.model.schedule import Front, Row
 
 LEAD_MS: Final = 250  # a front is kept so long before it is needed, and so far beyond
+PACE_MS: Final = 20  # between two sendings to a target: each is a sync of its log
+UNBURIED_MAX: Final = 5_000  # of one target: the index shows them as waiting
 PAUSE_MS: Final = 100  # after a first failure; each further one doubles it
 PAUSE_MS_MAX: Final = 10_000
 
@@ -43,26 +47,21 @@ Order: TypeAlias = KeepFront | Fire
 
 class _Target:
     __slots__ = (
-        "armed_ms",
-        "busy",
-        "changing",
-        "failures",
-        "firing",
-        "front",
-        "inherited_ms",
-        "next_due_ms",
-        "not_before_ms",
-    )
+        "armed_ms", "busy", "changing", "failures", "firing", "front", "inherited_ms", "meanwhile_ms", "next_due_ms",
+        "not_before_ms", "sent",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.next_due_ms: int | None = None
+        self.meanwhile_ms: int | None = None  # the first that was parked since the target is busy
         self.armed_ms: int | None = None  # it stands in the heap, once, at this time
         self.front: Front | None = None
         self.inherited_ms = -1  # who led before may have sent what is due until then
         self.busy = False
         self.not_before_ms = 0
         self.failures = 0
-        self.firing: set[str] = set()  # they were sent, or may have been
+        self.firing: set[str] = set()  # they are being sent, or may have been
+        self.sent: set[str] = set()  # they were sent, and are to be buried
         self.changing: set[str] = set()
 
 
@@ -93,7 +92,9 @@ class Agenda:
     def parked(self, target: PartitionKey, due_ms: int) -> None:
         """A message waits, and that is kept."""
         one = self._of(target)
-        if one.next_due_ms is None or due_ms < one.next_due_ms:
+        if one.busy:
+            one.meanwhile_ms = _earlier(one.meanwhile_ms, due_ms)
+        elif one.next_due_ms is None or due_ms < one.next_due_ms:
             one.next_due_ms = due_ms
             self._arm(target, one)
 
@@ -124,7 +125,7 @@ class Agenda:
         while len(orders) < orders_max and (at := self.wake_ms()) is not None and at <= now_ms:
             target = heappop(self._wakes)[1]
             one = self._targets[target]
-            one.armed_ms = None
+            one.armed_ms = one.meanwhile_ms = None
             one.busy = True
             orders.append(_order(target, one, now_ms))
         return orders
@@ -133,30 +134,43 @@ class Agenda:
         """The front is kept."""
         one = self._of(target)
         one.front = front
-        self._end(target, one)
+        self._end(target, one, one.next_due_ms, 0)
 
     def failed(self, target: PartitionKey, now_ms: int, jitter: float) -> None:
         """An order could not be carried out: try again after a pause. `jitter` is in [0, 1)."""
         one = self._of(target)
         pause_ms = min(PAUSE_MS * 2**one.failures, PAUSE_MS_MAX)
-        one.failures = min(one.failures + 1, 16)
-        one.not_before_ms = now_ms + int(pause_ms * (0.5 + jitter / 2))
-        one.busy = False
-        self._arm(target, one)
+        failures = min(one.failures + 1, 16)
+        self._end(target, one, one.next_due_ms, now_ms + int(pause_ms * (0.5 + jitter / 2)))
+        one.failures = failures
 
-    def fired(self, target: PartitionKey, sent: Iterable[str], next_due_ms: int | None) -> None:
-        """These were sent, their end is kept and in the index, which says what comes next."""
+    def fired(self, target: PartitionKey, sent: Iterable[str], next_due_ms: int | None, now_ms: int) -> None:
+        """These were sent; the index says what comes next. Whatever was parked since is known here."""
         one = self._of(target)
-        one.firing.difference_update(sent)
-        one.next_due_ms = next_due_ms
-        if next_due_ms is None or next_due_ms > one.inherited_ms:
+        ids = set(sent)
+        one.firing -= ids
+        one.sent |= ids
+        following = _earlier(next_due_ms, one.meanwhile_ms)
+        if following is None or following > one.inherited_ms:
             one.inherited_ms = -1
-        self._end(target, one)
+        self._end(target, one, next_due_ms, now_ms + PACE_MS)
 
-    def _end(self, target: PartitionKey, one: _Target) -> None:
+    def buried(self, target: PartitionKey, ids: Iterable[str]) -> None:
+        """The end of these is kept, and in the index."""
+        one = self._targets.get(target)
+        if one is not None:
+            one.sent.difference_update(ids)
+            self._arm(target, one)
+
+    def unburied(self, target: PartitionKey) -> int:
+        """How many the index shows as waiting that were sent."""
+        return len(self._of(target).sent)
+
+    def _end(self, target: PartitionKey, one: _Target, next_due_ms: int | None, not_before_ms: int) -> None:
         one.busy = False
         one.failures = 0
-        one.not_before_ms = 0
+        one.next_due_ms = _earlier(next_due_ms, one.meanwhile_ms)
+        one.not_before_ms = not_before_ms
         self._arm(target, one)
 
     def _arm(self, target: PartitionKey, one: _Target) -> None:
@@ -176,7 +190,7 @@ class Agenda:
     def take(self, target: PartitionKey, rows: list[Row]) -> list[Row]:
         """Those of the rows that are sent now; nobody changes them any more."""
         one = self._of(target)
-        taken = [row for row in rows if row.id not in one.changing]
+        taken = [row for row in rows if row.id not in one.changing and row.id not in one.sent]
         one.firing.update(row.id for row in taken)
         return taken
 
@@ -184,7 +198,7 @@ class Agenda:
         """Begin to change a message, if that can still be done; until `changed` it is not sent."""
         one = self._of(row.target)
         inherited = row.offset < self._start_offset and row.due_ms <= one.inherited_ms
-        if row.id in one.firing or inherited:
+        if row.id in one.firing or row.id in one.sent or inherited:
             raise NotPending(f"message {row.id!r} is being delivered: it is too late to change that")
         if row.id in one.changing:
             raise NotPending(f"message {row.id!r} is being changed by another request: look again")
@@ -197,8 +211,12 @@ class Agenda:
             self.parked(row.target, due_ms)
 
 
+def _earlier(one: int | None, other: int | None) -> int | None:
+    return one if other is None or (one is not None and one < other) else other
+
+
 def _wake(one: _Target) -> int | None:
-    if one.busy or one.next_due_ms is None:
+    if one.busy or one.next_due_ms is None or len(one.sent) >= UNBURIED_MAX:
         return None
     is_fronted = one.front is not None and one.front.upto_ms >= one.next_due_ms
     return max(one.not_before_ms, one.next_due_ms if is_fronted else one.next_due_ms - LEAD_MS)

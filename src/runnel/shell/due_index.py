@@ -144,11 +144,11 @@ class SqliteDueIndex:
             found.append(row)
         return found
 
-    def next_due_ms(self, target: PartitionKey) -> int | None:
+    def next_due_ms(self, target: PartitionKey, after_ms: int, offset: int) -> int | None:
+        sql = "select due from pending where target = ? and (due, offset) > (?, ?) order by due, offset limit 1"
         with _told():
-            row = self._base.execute("select min(due) from pending where target = ?", (self._numbers.get(target),))
-            due: int | None = row.fetchone()[0]
-        return due
+            row = self._base.execute(sql, (self._numbers.get(target), after_ms, offset)).fetchone()
+        return None if row is None else int(row[0])
 
     def named(self, id: str) -> list[Row]:
         keys = {number: key for key, number in self._numbers.items()}

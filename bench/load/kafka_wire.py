@@ -56,7 +56,10 @@ class KafkaWire:
 
     def request(self, payloads: Sequence[bytes]) -> bytes:
         now_ms = int(time.time() * 1000)
-        made = records.encode([records.Record(n, now_ms, None, value) for n, value in enumerate(payloads)])
+        return self.request_of(records.encode([records.Record(n, now_ms, None, v) for n, v in enumerate(payloads)]))
+
+    def request_of(self, made: bytes) -> bytes:
+        """The same for a batch as it is."""
         body = struct.pack(">hhii", -1, self.acks_wanted, 30_000, 1) + _string(self.topic)
         body += struct.pack(">iii", 1, self.partition, len(made)) + made
         return _frame(PRODUCE, 7, body)

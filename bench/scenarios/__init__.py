@@ -54,6 +54,17 @@ class Scale:
     transactions: tuple[int, ...]  # messages in each
     transaction_rounds: int
     transaction_s: float
+    queue_messages: int  # to take, at most
+    queue_s: float
+    queue_backlogs: tuple[int, ...]  # messages
+    queue_counts: tuple[int, ...]
+    queue_visits: int  # of queues, each for one message
+    pending: tuple[int, ...]  # messages that wait while others come due,
+    due_rate: int  # so many a second,
+    due_s: int  # for so long
+    schedule_rounds: int
+    filtered: int  # messages that a view is read through
+    filter_s: float  # for each expression
 
 
 SMOKE = Scale(
@@ -80,6 +91,17 @@ SMOKE = Scale(
     transactions=(10,),
     transaction_rounds=1,
     transaction_s=0.2,
+    queue_messages=200,
+    queue_s=0.5,
+    queue_backlogs=(200, 400),
+    queue_counts=(5,),
+    queue_visits=10,
+    pending=(100,),
+    due_rate=50,
+    due_s=1,
+    schedule_rounds=1,
+    filtered=1_000,
+    filter_s=0.02,
 )
 DEFAULT = Scale(
     rounds=5,
@@ -105,6 +127,17 @@ DEFAULT = Scale(
     transactions=(10, 100, 1_000),
     transaction_rounds=3,
     transaction_s=1.5,
+    queue_messages=20_000,
+    queue_s=1.5,
+    queue_backlogs=(1_000, 1_000_000),
+    queue_counts=(10, 1_000),
+    queue_visits=1_000,
+    pending=(1_000, 100_000),
+    due_rate=500,
+    due_s=10,
+    schedule_rounds=1,
+    filtered=100_000,
+    filter_s=0.2,
 )
 FULL = Scale(
     rounds=9,
@@ -130,6 +163,17 @@ FULL = Scale(
     transactions=(10, 100, 1_000),
     transaction_rounds=5,
     transaction_s=5.0,
+    queue_messages=200_000,
+    queue_s=5.0,
+    queue_backlogs=(1_000, 1_000_000, 100_000_000),
+    queue_counts=(10, 1_000, 10_000),
+    queue_visits=2_000,
+    pending=(1_000, 1_000_000, 10_000_000),
+    due_rate=500,
+    due_s=30,
+    schedule_rounds=1,
+    filtered=500_000,
+    filter_s=1.0,
 )
 
 

@@ -150,15 +150,18 @@ class Members:
     # --- what its own broker does
 
     async def _poll_here(self, asked: PollMember) -> Polled:
+        await asyncio.sleep(0)  # a request that was answered at once until now goes on in a task: timeouts need one
         with self._find(asked.id, asked.group) as member:
             return await member.poll(asked)
 
     async def _commit_here(self, asked: CommitMember) -> Nothing:
+        await asyncio.sleep(0)
         with self._find(asked.id, asked.group) as member:
             await member.commit(asked.offsets)
         return Nothing()
 
     async def _close_here(self, asked: CloseMember) -> Nothing:
+        await asyncio.sleep(0)
         self._find(asked.id, asked.group)
         await self._leave(asked.id)
         return Nothing()

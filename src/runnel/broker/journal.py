@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from runnel.broker.turns import by_turns
 from runnel.model.errors import NotCoordinator, NotLeader, RetriableError
 from runnel.model.ids import Epoch, Offset
 from runnel.model.limits import MIB
@@ -18,6 +19,7 @@ from runnel.record.batch import read_header
 from runnel.replica.partition import Partition
 
 COMMIT_TIMEOUT_S = 30.0
+TURN = 500  # records in one go: a few milliseconds
 READ_BYTES_MAX = 4 * MIB
 
 
@@ -72,7 +74,7 @@ class PartitionJournal(Led):
             data = memoryview(await self._partition.read(offset, READ_BYTES_MAX))
             while data:
                 header = read_header(data)
-                for record in records.decode(data[: header.size]):
+                async for record in by_turns(records.decode(data[: header.size]), TURN):
                     if record.key is not None:
                         take(record.key, record.value)
                 offset = Offset(header.last_offset + 1)

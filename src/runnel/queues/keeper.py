@@ -13,8 +13,7 @@ Rule 4: what belonged to a topic is taken out when the image proves that the top
 """
 
 from collections.abc import Container, Sequence
-from enum import IntEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -28,12 +27,9 @@ from runnel.model.step import Record, Reply, Step
 S = TypeVar("S")
 
 
-class Key(IntEnum):
-    """The first element of a record's key."""
-
-    OWNER = 1  # who holds an owner
-    KEPT = 2  # one record of an owner
-    FORGOTTEN = 3
+# The first element of a record's key: who holds an owner, one record of an owner, what is left of the forgotten.
+OWNER, KEPT, FORGOTTEN = 1, 2, 3
+_read_key = msgspec.msgpack.Decoder(list[Any]).decode
 
 
 class _Holder(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -85,31 +81,46 @@ class KeeperShard:
 
     def __init__(self) -> None:
         self._owners: dict[str, _Owner] = {}
+        self._of_topic: dict[TopicId, dict[str, None]] = {}  # the owners of each topic, in order
         self._forgotten = _Forgotten(0)
 
     # --- loading and time
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         """Take over one record of the log."""
-        match msgspec.msgpack.decode(key):
-            case [Key.OWNER, str(name)]:
-                owner = self._owners.setdefault(name, _Owner())
-                owner.holder = None if value is None else _decode(value, _Holder)
-                self._tidy(name, owner)
-            case [Key.KEPT, str(name), bytes(kept)]:
-                owner = self._owners.setdefault(name, _Owner())
-                owner.put(kept, value)
-                self._tidy(name, owner)
-            case [Key.FORGOTTEN] if value is not None:
-                self._forgotten = _decode(value, _Forgotten)
+        parts = _read_key(key)
+        if parts[0] == KEPT:
+            self._owner(parts[1]).put(parts[2], value)
+        elif parts[0] == OWNER:
+            self._owner(parts[1]).holder = None if value is None else _decode(value, _Holder)
+        elif parts[0] == FORGOTTEN and value is not None:
+            self._forgotten = _decode(value, _Forgotten)
+        if value is None and len(parts) > 1:
+            self._tidy(parts[1])
 
-    def _tidy(self, name: str, owner: _Owner) -> None:
-        if owner.holder is None and not owner.records:
-            del self._owners[name]
+    def _owner(self, name: str) -> _Owner:
+        owner = self._owners.get(name)
+        if owner is None:
+            owner = self._owners[name] = _Owner()
+            self._of_topic.setdefault(owner_parts(name)[1], {})[name] = None
+        return owner
+
+    def _remove(self, name: str) -> _Owner:
+        topic_id = owner_parts(name)[1]
+        owners = self._of_topic[topic_id]
+        del owners[name]
+        if not owners:
+            del self._of_topic[topic_id]
+        return self._owners.pop(name)
+
+    def _tidy(self, name: str) -> None:
+        owner = self._owners.get(name)
+        if owner is not None and owner.holder is None and not owner.records:
+            self._remove(name)
 
     def wake(self, deleted: Container[TopicId], now_ms: Millis, wall_ms: Millis) -> Step:
-        gone = [name for name in self._owners if owner_parts(name)[1] in deleted]
-        return Step(records=self._drop(gone))
+        gone = [topic_id for topic_id in self._of_topic if topic_id in deleted]
+        return Step(records=[record for topic_id in gone for record in self._drop_topic(topic_id)])
 
     def tick(self, now_ms: Millis, deleted: Container[TopicId], wall_ms: Millis) -> Step:
         return Step()
@@ -126,9 +137,9 @@ class KeeperShard:
         holder = known.holder if known is not None else None
         if error := _refusal_to_open(request, holder):
             return Step(replies=[Reply(ticket, error)])
-        owner = self._owners.setdefault(request.owner, _Owner())
+        owner = self._owner(request.owner)
         owner.holder = _Holder(request.epoch, 1 + (holder.session if holder else self._forgotten.session))
-        record = (_key(Key.OWNER, request.owner), msgspec.msgpack.encode(owner.holder))
+        record = (_key(OWNER, request.owner), msgspec.msgpack.encode(owner.holder))
         return Step([record], [Reply(ticket, Kept(owner.holder.session, list(owner.records.items())))])
 
     def write(
@@ -140,7 +151,7 @@ class KeeperShard:
             return Step(replies=[Reply(ticket, refusal)])
         for key, value in request.records:
             owner.put(key, value)
-        records: list[Record] = [(_key(Key.KEPT, request.owner, key), value) for key, value in request.records]
+        records: list[Record] = [(_key(KEPT, request.owner, key), value) for key, value in request.records]
         return Step(records, [Reply(ticket, Nothing())])
 
     def forget(
@@ -161,19 +172,22 @@ class KeeperShard:
     # --- news
 
     def topic_deleted(self, topic_id: TopicId, deleted: Container[TopicId], now_ms: Millis, wall_ms: Millis) -> Step:
-        return Step(records=self._drop([name for name in self._owners if owner_parts(name)[1] == topic_id]))
+        return Step(records=self._drop_topic(topic_id))
+
+    def _drop_topic(self, topic_id: TopicId) -> list[Record]:
+        return self._drop(list(self._of_topic.get(topic_id, ())))
 
     def _drop(self, names: Sequence[str]) -> list[Record]:
         records: list[Record] = []
         session = self._forgotten.session
         for name in names:
-            owner = self._owners.pop(name)
+            owner = self._remove(name)
             session = max(session, owner.holder.session if owner.holder else 0)
-            records += ((_key(Key.KEPT, name, key), None) for key in owner.records)
-            records.append((_key(Key.OWNER, name), None))
+            records += ((_key(KEPT, name, key), None) for key in owner.records)
+            records.append((_key(OWNER, name), None))
         if session > self._forgotten.session:
             self._forgotten = _Forgotten(session)
-            records.append((_key(Key.FORGOTTEN), msgspec.msgpack.encode(self._forgotten)))
+            records.append((_key(FORGOTTEN), msgspec.msgpack.encode(self._forgotten)))
         return records
 
 

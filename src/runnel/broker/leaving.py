@@ -55,6 +55,12 @@ class Targets:
         self._image = image
         self._make_topics = make_topics
         self._known: dict[tuple[str, int], Target] = {}
+        self._learned = 0
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Another one whenever something else may be known."""
+        return self._image().version, self._learned
 
     def known(self, topic: str, number: int) -> Target | None:
         """The partition for what comes from one of this number, if it is known and still there."""
@@ -71,14 +77,18 @@ class Targets:
         found = self._image().topic_named(topic)
         number %= len(found.partitions)
         target = Target(found.id, number, await self._once.floor(found.id, number))
-        self._known[topic, number] = target
+        self._learn(topic, target)
         return target
 
     def reached(self, topic: str, target: Target, offset: int) -> None:
         """Something was appended there."""
         before = self._known.get((topic, target.partition))
         if before is None or before.topic_id != target.topic_id or before.floor < offset:
-            self._known[topic, target.partition] = Target(target.topic_id, target.partition, offset)
+            self._learn(topic, Target(target.topic_id, target.partition, offset))
+
+    def _learn(self, topic: str, target: Target) -> None:
+        self._known[topic, target.partition] = target
+        self._learned += 1
 
 
 class Exits(NamedTuple):
@@ -118,6 +128,10 @@ class Leaver:
     @property
     def is_idle(self) -> bool:
         return self._worker is None and not self._pauses
+
+    @property
+    def targets_version(self) -> tuple[int, int]:
+        return self._exits.targets.version
 
     def targets(self) -> tuple[Target | None, Target | None]:
         """Where dead letters and copies go, as far as that is known."""

@@ -36,12 +36,13 @@ from runnel.queues.values import (
     Settled,
     Span,
     Standing,
+    Target,
     View,
 )
 from runnel.record.records import Record
 from runnel.replica.partition import Partition
 
-JITTER: Final = 1 << 20  # steps of chance
+JITTER: Final = 1 << 31  # steps of chance
 HELD_MAX: Final = 8  # stretches that are read for one lease
 LOOKS_MAX: Final = 64
 LOOK_S: Final = 1.0  # at what does not pass, before others have their turn
@@ -111,6 +112,9 @@ class Outlet:
         self._parts = parts
         self._leaver = leaver
         self._watching = False
+        self._chance = parts.rng.below(JITTER)
+        self._targets_seen: tuple[int, int] | None = None
+        self._targets: tuple[Target | None, Target | None] = (None, None)
         self.defined = False  # as a queue; else it is a share group's
         self.used_ms = parts.clock.monotonic_ms()
         self.shard: Shard[View] = Shard(journal, Delivery, self.view, parts.clock, self._carry_out)
@@ -125,20 +129,21 @@ class Outlet:
         self._parts.bells.ring_all(self.bell)  # what they wait for will not come from here
 
     def reconfigure(self, config: QueueConfig, rules: Rules) -> None:
+        self._targets_seen = None
         self.config = config
         self.rules = rules
 
     # --- the machine
 
     def view(self) -> View:
-        partition = self.partition
-        dead, retry = self._leaver.targets()
+        partition, version = self.partition, self._leaver.targets_version
+        if version != self._targets_seen:
+            self._targets_seen, self._targets = version, self._leaver.targets()
         committed = self.config.isolation is Isolation.COMMITTED
-        return View(
-            self.config, partition.log.start_offset,
-            partition.last_stable_offset if committed else partition.high_watermark,
-            self._parts.rng.below(JITTER) / JITTER, dead, retry,
-        )  # fmt: skip
+        end = partition.last_stable_offset if committed else partition.high_watermark
+        # Chance is drawn once for each outlet: from there on numbers that look like it do as well, and cost nothing.
+        self._chance = (self._chance * 1_103_515_245 + 12_345) % JITTER
+        return View(self.config, partition.log.start_offset, end, self._chance / JITTER, *self._targets)
 
     @property
     def machine(self) -> Delivery:

@@ -76,6 +76,7 @@ class Shard(Generic[V]):
         self._loader: asyncio.Task[None] | None = None
         self._worker: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = Millis(0)
 
     def belongs_to(self, partition: Partition | None) -> bool:
         """Whether this shard is that of a partition which is led here, in its present epoch."""
@@ -242,15 +243,20 @@ class Shard(Generic[V]):
     # --- time
 
     def _arm(self) -> None:
+        """Be woken when something is due; a timer that comes too early costs less than a new one at every step."""
+        deadline = self._machine.next_deadline_ms()
         if self._timer is not None:
+            if deadline is not None and self._timer_ms <= deadline:
+                return
             self._timer.cancel()
             self._timer = None
-        deadline = self._machine.next_deadline_ms()
         if deadline is not None and not self.closed:
+            self._timer_ms = deadline
             delay_s = max(deadline - self._clock.monotonic_ms(), 0) / 1000
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
 
     def _tick(self) -> None:
+        self._timer = None
         if not self.loaded:
             return  # what the machine knows is being thrown away
         self._take(self._machine.tick(self._clock.monotonic_ms(), self._view(), self._clock.wall_ms()))

@@ -4,6 +4,7 @@ version u8 | topic id 16 bytes | partition u32 | offset i64 | attempt u32 | gene
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from functools import lru_cache
 from struct import Struct, error
 from typing import NamedTuple
 from uuid import UUID
@@ -12,6 +13,7 @@ from runnel.model.errors import InvalidRequest
 from runnel.model.ids import PartitionKey, TopicId
 
 VERSION = 1
+READ_MAX = 4_096  # remembered
 _LAYOUT = Struct(">B16sIqII")
 _CHARS = 52  # of 37 bytes
 
@@ -31,6 +33,7 @@ def written(key: PartitionKey, offset: int, attempt: int, generation: int) -> st
     return urlsafe_b64encode(packed).decode()
 
 
+@lru_cache(maxsize=READ_MAX)  # each is read by the broker that was asked, and by the leader: mostly they are one
 def read(text: str) -> Receipt:
     """What a receipt says; InvalidRequest if it is none of ours."""
     try:

@@ -154,3 +154,30 @@ def test_a_delayed_message_of_a_queue_is_delivered_later(api: Api) -> None:
     api.ok("POST", f"{path}/messages", [{"value": "later", "delay_ms": 500}, {"value": "now"}])
     assert [each["value"] for each in receive(api, path, "&limit=2")] == ["now"]
     assert [each["value"] for each in receive(api, path, "&limit=2")] == ["later"]
+
+
+# --- dead letters
+
+
+def test_dead_letters_are_listed_dropped_and_sent_back(api: Api) -> None:
+    path = queue(api, "q-dead")
+    api.ok("POST", f"{path}/messages", [{"value": {"n": n}, "key": str(n)} for n in range(4)])
+    api.ok("POST", f"{path}/reject", {**receipts(receive(api, path, "&limit=4")), "reason": "bad"})
+    letters: list[dict[str, Any]] = []
+    while len(letters) < 4:
+        letters = api.ok("GET", f"{path}/dead-letters")["letters"]
+    assert [(each["message"]["value"]["n"], each["offset"], each["reason"]) for each in letters] == [
+        (n, n, "bad") for n in range(4)
+    ]
+    one = letters[2]["message"]
+    filtered = api.ok("GET", f"{path}/dead-letters?filter=body.n%20%3D%202")["letters"]
+    assert [each["message"]["offset"] for each in filtered] == [one["offset"]]
+    place = {"partition": one["partition"], "offset": one["offset"]}
+    assert api.post(f"{path}/redrive", {"only": [place], "value": 1, "text": "1"}).code == "invalid-input"
+    answer = api.post(f"{path}/redrive", {"only": [place], "value": {"n": 7}})
+    assert answer.status == 202
+    assert [each["value"] for each in receive(api, path)] == [{"n": 7}]
+    assert api.ok("POST", f"{path}/dead-letters/drop?dry_run=true", {})["messages"] == 4
+    assert api.ok("POST", f"{path}/dead-letters/drop", {"upto": [place]})["messages"] == 3
+    assert len(api.ok("GET", f"{path}/dead-letters")["letters"]) == 1
+    assert api.get("/v1/queues/nobody/dead-letters").code == "unknown-queue"

@@ -1,13 +1,24 @@
 """One request, as an operation sees it."""
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from runnel.broker.broker import Broker
 from runnel.broker.fetch import Waits
+from runnel.client.errors import BrokerUnreachable
+from runnel.model.calls import Verb
+from runnel.model.errors import CoordinatorLoading, LeaderNotAvailable, NotCoordinator, NotLeader
 from runnel.net.http import Peer, Scope
 
 if TYPE_CHECKING:
     from runnel.doors.http.door import HttpDoor
+
+PATIENCE_S: Final = 5.0
+PAUSE_S: Final = 0.05
+PASSING: Final = (NotLeader, LeaderNotAvailable, NotCoordinator, CoordinatorLoading, BrokerUnreachable)
+
+Q = TypeVar("Q")
+A = TypeVar("A")
 
 
 class Call:
@@ -32,6 +43,22 @@ class Call:
     def header(self, name: str) -> str | None:
         value = self.headers.get(name.lower().encode())
         return None if value is None else value.decode("latin-1")
+
+    async def ask(self, verb: Verb[Q, A], request: Q, waits: Waits | None = None) -> A:
+        """Have this broker do a verb of users, with the help of those it needs."""
+        return await self.broker.calls.ask(self.broker.id, verb, request, waits=waits)
+
+    async def look(self, verb: Verb[Q, A], request: Q) -> A:
+        """The same for a verb that changes nothing: who is just being elected or opened is waited for."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + PATIENCE_S
+        while True:
+            try:
+                return await self.ask(verb, request)
+            except PASSING:
+                if loop.time() + PAUSE_S > end:
+                    raise
+            await asyncio.sleep(PAUSE_S)
 
     def waits(self) -> "PeerWaits":
         """What this request may wait for: it ends with the client, and when the broker stops."""

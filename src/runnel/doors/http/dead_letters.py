@@ -10,6 +10,7 @@ from runnel.doors.http.call import Call
 from runnel.doors.http.messages import Filter, Limit, Value, message_view
 from runnel.doors.http.operation import Struct, View, operation
 from runnel.doors.http.payload import MessageView, Whole
+from runnel.doors.http.problems import InvalidInput
 from runnel.doors.http.queues import DryRun
 from runnel.model.calls import (
     DEAD_DROP,
@@ -59,7 +60,7 @@ async def list_dead_letters(
     GET /v1/queues/emails/dead-letters?limit=10
     """
     asked = ListDead(queue, limit, partition, offset, filter)
-    found = await call.broker.calls.ask(call.broker.id, DEAD_LIST, asked)
+    found = await call.look(DEAD_LIST, asked)
     views = [_letter(each, message_view(each.message, value)) for each in found.letters]
     return LettersView(letters=views, more=found.more)
 
@@ -93,7 +94,7 @@ async def drop_dead_letters(call: Call, queue: str, body: Drop, dry_run: DryRun 
     POST /v1/queues/emails/dead-letters/drop {"upto": [{"partition": 0, "offset": 41}]}
     """
     places = [Place(each.partition, each.offset) for each in body.upto]
-    dropped = await call.broker.calls.ask(call.broker.id, DEAD_DROP, DropDead(queue, places, dry_run))
+    dropped = await call.ask(DEAD_DROP, DropDead(queue, places, dry_run))
     return DroppedView(messages=dropped.messages)
 
 
@@ -105,11 +106,25 @@ class StartRedrive(Struct):
     only: Annotated[list[PlaceOf], Meta(description="these alone")] = msgspec.field(default_factory=list)
     value: Annotated[Raw | UnsetType, Meta(description="the new value of the one in only, as JSON")] = UNSET
     text: Annotated[str | UnsetType, Meta(description="instead of value: as text")] = UNSET
+    merge: Annotated[Raw | UnsetType, Meta(description="is merged into the JSON of each (RFC 7396)")] = UNSET
     set_headers: dict[str, str] = msgspec.field(default_factory=dict)
+    remove_headers: list[str] = msgspec.field(default_factory=list)
+    task: Annotated[str, Meta(max_length=100, description="its name: asked for twice, it is done once")] = ""
 
-    def edit(self) -> str:
-        new = bytes(self.value) if isinstance(self.value, Raw) else self.text.encode() if self.text else b""
-        return b64encode(new).decode()
+    def asked(self, queue: str, dry_run: bool) -> Redrive:
+        places = [Place(each.partition, each.offset) for each in self.only]
+        merge = "" if self.merge is UNSET else bytes(self.merge).decode()
+        return Redrive(
+            queue, self.filter, self.to, self.rate_max, self.limit, dry_run, places, self._edit(),
+            self.set_headers, self.remove_headers, merge, self.task,
+        )  # fmt: skip
+
+    def _edit(self) -> str:
+        if self.value is not UNSET and self.text is not UNSET:
+            raise InvalidInput("the new value is either value or text")
+        if self.value is not UNSET:
+            return b64encode(bytes(self.value)).decode()
+        return "" if self.text is UNSET else b64encode(self.text.encode()).decode()
 
 
 class RedriveView(View, omit_defaults=False):
@@ -131,11 +146,7 @@ async def start_redrive(call: Call, queue: str, body: StartRedrive, dry_run: Dry
 
         POST /v1/queues/emails/redrive {"filter": "headers.region = 'eu'", "rate_max": 100}
     """
-    places = [Place(each.partition, each.offset) for each in body.only]
-    asked = Redrive(
-        queue, body.filter, body.to, body.rate_max, body.limit, dry_run, places, body.edit(), body.set_headers
-    )
-    return _state(await call.broker.calls.ask(call.broker.id, REDRIVE_START, asked))
+    return _state(await call.ask(REDRIVE_START, body.asked(queue, dry_run)))
 
 
 @operation("GET /v1/queues/{queue}/redrive")
@@ -146,7 +157,7 @@ async def redrive_status(
 
     GET /v1/queues/emails/redrive
     """
-    return _state(await call.broker.calls.ask(call.broker.id, REDRIVE_STATUS, RedriveTask(queue, task)))
+    return _state(await call.look(REDRIVE_STATUS, RedriveTask(queue, task)))
 
 
 @operation("DELETE /v1/queues/{queue}/redrive")
@@ -157,7 +168,7 @@ async def stop_redrive(
 
     DELETE /v1/queues/emails/redrive
     """
-    return _state(await call.broker.calls.ask(call.broker.id, REDRIVE_STOP, RedriveTask(queue, task)))
+    return _state(await call.ask(REDRIVE_STOP, RedriveTask(queue, task)))
 
 
 def _state(state: RedriveState) -> RedriveView:

@@ -56,7 +56,7 @@ async def send_to_queue(
     if idempotency_key is not None:
         topic, addressed = call.broker.queues.addressed(queue, outgoing)
         return sent(topic, await send_once(call, idempotency_key, body, topic, addressed))
-    answer = await call.broker.calls.ask(call.broker.id, QUEUE_SEND, Send(queue, outgoing))
+    answer = await call.ask(QUEUE_SEND, Send(queue, outgoing))
     results: list[Placed | RunnelError] = [
         placed if placed is not None else error_of_failure(failure) or RunnelError("it was not sent")
         for placed, failure in zip(answer.placed, answer.failures, strict=True)
@@ -98,7 +98,7 @@ async def receive_from_queue(
     """
     asked = Receive(queue, limit, bytes_max, wait_ms, lease_ms, consumer, filter)
     with call.waits() as waits:
-        found = await call.broker.calls.ask(call.broker.id, QUEUE_RECEIVE, asked, waits=waits)
+        found = await call.ask(QUEUE_RECEIVE, asked, waits=waits)
     return ReceivedView(messages=[delivered_view(each, value) for each in found.messages])
 
 
@@ -190,7 +190,7 @@ async def settle(call: Call, queue: str, body: Settlements) -> SettledView:
 
 
 async def _settle(call: Call, queue: str, settlements: list[Settlement]) -> SettledView:
-    answer = await call.broker.calls.ask(call.broker.id, QUEUE_SETTLE, Settle(queue, settlements))
+    answer = await call.ask(QUEUE_SETTLE, Settle(queue, settlements))
     return _settled([each.receipt for each in settlements], answer.failures)
 
 
@@ -205,7 +205,7 @@ async def extend(call: Call, queue: str, body: Extension) -> SettledView:
 
     POST /v1/queues/emails/extend {"receipts": ["AQAB"], "lease_ms": 60000}
     """
-    answer = await call.broker.calls.ask(call.broker.id, QUEUE_EXTEND, Extend(queue, body.receipts, body.lease_ms))
+    answer = await call.ask(QUEUE_EXTEND, Extend(queue, body.receipts, body.lease_ms))
     return _settled(body.receipts, answer.failures)
 
 
@@ -248,7 +248,7 @@ async def peek_queue(
 
     GET /v1/queues/emails/messages?limit=10
     """
-    found = await call.broker.calls.ask(call.broker.id, QUEUE_PEEK, Peek(queue, limit, partition, offset, filter))
+    found = await call.look(QUEUE_PEEK, Peek(queue, limit, partition, offset, filter))
     views = [
         PeekedView(
             topic=one.topic, partition=one.partition, offset=one.offset, timestamp_ms=one.timestamp_ms,

@@ -24,12 +24,14 @@ from runnel.model.calls import (
     DeleteQueue,
     DeliveryState,
     Failure,
+    ListedQueue,
     ListQueues,
     Moved,
     NamedQueue,
     Purge,
     Rewind,
 )
+from runnel.model.queue_config import shown_value
 
 RECEIVE_WAIT_MS_MAX = 300_000
 LEASE_MS_MAX = 12 * 3_600_000
@@ -57,10 +59,13 @@ async def list_queues(call: Call, prefix: Annotated[str, Meta(description="names
 
     GET /v1/queues
     """
-    found = await call.broker.calls.ask(call.broker.id, QUEUE_LIST, ListQueues(prefix))
-    return QueuesView(
-        queues=[QueueView(queue=each.queue, topic=each.topic, settings=each.settings) for each in found.queues]
-    )
+    found = await call.look(QUEUE_LIST, ListQueues(prefix))
+    return QueuesView(queues=[_queue_view(each) for each in found.queues])
+
+
+def _queue_view(queue: ListedQueue) -> QueueView:
+    settings = {name: shown_value(name, value) for name, value in queue.settings.items()}
+    return QueueView(queue=queue.queue, topic=queue.topic, settings=settings)
 
 
 class NewQueue(Struct):
@@ -87,7 +92,7 @@ async def create_queue(call: Call, body: NewQueue, dry_run: DryRun = False) -> D
     """
     settings = {name: setting_text(value) for name, value in body.settings.items()}
     asked = CreateQueue(body.name, settings, body.partitions or -1, body.replicas or -1, dry_run)
-    made = await call.broker.calls.ask(call.broker.id, QUEUE_CREATE, asked)
+    made = await call.ask(QUEUE_CREATE, asked)
     return DefinedView(queue=made.queue, topic=made.topic, created_topic=made.created_topic)
 
 
@@ -137,7 +142,7 @@ async def describe_queue(call: Call, queue: str) -> QueueDetails:
 
     GET /v1/queues/emails
     """
-    found = await call.broker.calls.ask(call.broker.id, QUEUE_DESCRIBE, NamedQueue(queue))
+    found = await call.look(QUEUE_DESCRIBE, NamedQueue(queue))
     states = found.partitions
     return QueueDetails(
         queue=queue, topic=found.topic,
@@ -171,7 +176,7 @@ async def alter_queue(call: Call, queue: str, body: AlteredQueue, dry_run: DryRu
     PATCH /v1/queues/emails {"settings": {"attempts.max": 10, "lease.ms": null}}
     """
     settings = {name: None if value is None else setting_text(value) for name, value in body.settings.items()}
-    await call.broker.calls.ask(call.broker.id, QUEUE_ALTER, AlterQueue(queue, settings, dry_run))
+    await call.ask(QUEUE_ALTER, AlterQueue(queue, settings, dry_run))
 
 
 class DeletedView(View, omit_defaults=False):
@@ -190,7 +195,7 @@ async def delete_queue(
 
     DELETE /v1/queues/emails?topics=true
     """
-    gone = await call.broker.calls.ask(call.broker.id, QUEUE_DELETE, DeleteQueue(queue, topics, dry_run))
+    gone = await call.ask(QUEUE_DELETE, DeleteQueue(queue, topics, dry_run))
     return DeletedView(queue=queue, topics=list(gone.topics))
 
 
@@ -216,7 +221,7 @@ async def purge_queue(call: Call, queue: str, partition: Whole | None = None, dr
 
     POST /v1/queues/emails/purge?dry_run=true
     """
-    moved = await call.broker.calls.ask(call.broker.id, QUEUE_PURGE, Purge(queue, partition, dry_run))
+    moved = await call.ask(QUEUE_PURGE, Purge(queue, partition, dry_run))
     return _shifted(queue, moved.partitions)
 
 
@@ -237,7 +242,7 @@ async def rewind_queue(call: Call, queue: str, body: RewindTo, dry_run: DryRun =
         raise InvalidInput(f"to={body.to} needs the field {body.to}")
     time = -1 if body.time is None else time_ms(body.time)
     asked = Rewind(queue, body.to, -1 if body.offset is None else body.offset, time, body.partition, dry_run)
-    moved = await call.broker.calls.ask(call.broker.id, QUEUE_REWIND, asked)
+    moved = await call.ask(QUEUE_REWIND, asked)
     return _shifted(queue, moved.partitions)
 
 

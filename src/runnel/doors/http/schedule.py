@@ -54,7 +54,7 @@ async def list_schedule(
     """
     start = 0 if since is None else time_ms(since)
     asked = ListPending(topic, start, limit, after, with_values=True)
-    found = await call.broker.calls.ask(call.broker.id, SCHEDULE_LIST, asked)
+    found = await call.look(SCHEDULE_LIST, asked)
     return PendingsView(messages=[_view(each, value) for each in found.messages], more=found.more)
 
 
@@ -76,7 +76,7 @@ async def count_schedule(call: Call, topic: Topic = "") -> CountView:
 
     GET /v1/schedule/count
     """
-    count = await call.broker.calls.ask(call.broker.id, SCHEDULE_COUNT, CountPending(topic))
+    count = await call.look(SCHEDULE_COUNT, CountPending(topic))
     return CountView(messages=count.messages, next_due_ms=None if count.next_due_ms < 0 else count.next_due_ms)
 
 
@@ -86,7 +86,7 @@ async def cancel_scheduled(call: Call, id: str) -> None:
 
     DELETE /v1/schedule/2dedb886e3d0db03
     """
-    answer = await call.broker.calls.ask(call.broker.id, SCHEDULE_CANCEL, Cancel([id]))
+    answer = await call.ask(SCHEDULE_CANCEL, Cancel([id]))
     raise_for(answer.failures)
 
 
@@ -107,5 +107,5 @@ async def move_scheduled(call: Call, id: str, body: NewTime) -> None:
         due_ms = time_ms(body.deliver_at)
     else:
         due_ms = min(call.door.clock.wall_ms() + (body.delay_ms or 0), DUE_MS_MAX)
-    answer = await call.broker.calls.ask(call.broker.id, SCHEDULE_MOVE, Move(id, due_ms))
+    answer = await call.ask(SCHEDULE_MOVE, Move(id, due_ms))
     raise_for(answer.failures)

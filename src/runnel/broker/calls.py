@@ -52,7 +52,7 @@ class Calls:
     """The calls that this broker serves, and the way to those of the others."""
 
     def __init__(self, me: BrokerId, peers: Peers) -> None:
-        self._me = me
+        self.me = me
         self._peers = peers
         self._served: dict[str, _Served] = {}
         self._lanes: dict[BrokerId, _Lanes] = defaultdict(_Lanes)
@@ -77,7 +77,7 @@ class Calls:
     ) -> A:
         """The answer of a broker, which may be this one; raises what it raised. `waits` ends with who wants to know."""
         waits = waits or Waits()
-        if broker == self._me:
+        if broker == self.me:
             answer: A = await self._handler(verb.name).handler(request, waits)
             return answer
         return await self._ask_other(broker, verb, request, timeout_ms, waits)
@@ -94,7 +94,7 @@ class Calls:
     def _handler(self, name: str) -> _Served:
         served = self._served.get(name)
         if served is None:
-            raise UnsupportedVersion(f"broker {self._me} does not know the call {name!r}: use a newer broker")
+            raise UnsupportedVersion(f"broker {self.me} does not know the call {name!r}: use a newer broker")
         return served
 
     async def _ask_other(self, broker: BrokerId, verb: Verb[Q, A], request: Q, timeout_ms: int, waits: Waits) -> A:

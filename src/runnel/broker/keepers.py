@@ -93,7 +93,7 @@ class Keepers:
         return kept
 
     async def _written_here(self, request: KeeperWrite) -> Nothing:
-        done: Nothing = await self.shards.ask(request.owner, "write", request)
+        done: Nothing = await self.shards.of(request.owner).ask("write", request)
         return done
 
     async def _forgotten_here(self, request: KeeperForget) -> Forgotten:
@@ -115,7 +115,11 @@ class Keepers:
 
     async def write(self, request: KeeperWrite) -> None:
         """Keep records; raises if that is not certain."""
-        await self._calls.ask(self._keeper(request), KEEPER_WRITE, request, timeout_ms=CALL_MS)
+        keeper = self._keeper(request)
+        if keeper == self._calls.me:
+            await self._written_here(request)  # at once: this is done with every lease
+        else:
+            await self._calls.ask(keeper, KEEPER_WRITE, request, timeout_ms=CALL_MS)
 
     def _keeper(self, request: KeeperOpen | KeeperWrite) -> BrokerId:
         return self.shards.leader_of(request.owner).id
@@ -185,19 +189,19 @@ class KeeperJournal(Led):
             take(key, value)
 
     async def append(self, decided: list[Record]) -> None:
-        tried = False
+        try:
+            await self._write(decided)
+        except FencedEpoch:
+            raise
+        except RetriableError:
+            await self._keepers.patiently(lambda: self._write_anew(decided))
 
-        async def write() -> None:
-            nonlocal tried
-            if not self.is_held():
-                raise FencedEpoch(f"{self.name} is not led here in epoch {self.epoch} any more")
-            if tried:
-                await self._go_on()
-            tried = True
-            await self._keepers.write(KeeperWrite(self.name, self.epoch, self._session, decided))
-
-        await self._keepers.patiently(write)
-
-    async def _go_on(self) -> None:
-        """Open it in a new session: what is under way in the old one counts for nothing then."""
+    async def _write_anew(self, decided: list[Record]) -> None:
+        """Open it in a new session: what is under way in the old one counts for nothing then. Then write it."""
         self._session = (await self._keepers.open(KeeperOpen(self.name, self.epoch, self._session))).session
+        await self._write(decided)
+
+    async def _write(self, decided: list[Record]) -> None:
+        if not self.is_held():
+            raise FencedEpoch(f"{self.name} is not led here in epoch {self.epoch} any more")
+        await self._keepers.write(KeeperWrite(self.name, self.epoch, self._session, decided))

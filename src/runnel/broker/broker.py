@@ -70,6 +70,7 @@ from runnel.broker.throttle import Throttle
 from runnel.broker.transactions import Transactions
 from runnel.broker.views import Views, filter_problem
 from runnel.broker.watchdog import Watchdog
+from runnel.broker.webhooks import Webhooks
 from runnel.cluster.config_rules import ConfigChange
 from runnel.cluster.controller import Resource
 from runnel.cluster.image import Broker as BrokerImage
@@ -159,6 +160,7 @@ class Broker:
             make_topic=lambda: self.make_internal(REQUESTS), disk=disk, clock=clock,
         )  # fmt: skip
         self.sending_once = SendingOnce(self.requests, self.once, self.schedule, self.sending.topic_of, clock)
+        self._webhooks = Webhooks(self.id, self.calls, clock, allow_private=config.webhook_private)
         self._housekeeping = Housekeeping(
             self.partitions, self._try_again,
             every_ms=config.housekeeping_ms, producer_expiry_ms=config.producer_expiry_ms, on_fatal=on_fatal,
@@ -232,6 +234,7 @@ class Broker:
         self.transactions.start(image)
         self.inbox.start(image)
         self.requests.start(image)
+        self._webhooks.start(image)
         self.keepers.start(image)
         self.schedule.start(image)
         self.deliveries.start(image)
@@ -263,6 +266,7 @@ class Broker:
 
     async def stop(self) -> bool:
         """Close every log; returns whether all of them could be closed cleanly."""
+        await self._webhooks.stop()
         await self.inbox.stop()
         await self.requests.stop()
         self.sending.close()
@@ -334,6 +338,7 @@ class Broker:
             self.transactions.follow(change)
             self.inbox.follow(change)
             self.requests.follow(change)
+            self._webhooks.follow(change)
             self.keepers.follow(change)
             self.schedule.follow(change)
             self.deliveries.follow(change)

@@ -181,6 +181,10 @@ class BrokerConfig:
         "queue-partitions", 16, 1, 1_000, "partitions of the topic that keeps the state of queues",
         "share.coordinator.state.topic.num.partitions",
     )  # fmt: skip
+    webhook_private: bool = _setting(
+        "webhook-private", False, truth, "true or false",
+        "let webhooks go to private addresses too: to this machine and its network",
+    )  # fmt: skip
     request_bytes_max: int = _int(
         "request-bytes-max", FRAME_BYTES_MAX, 1024, FRAME_BYTES_MAX, "largest request", "socket.request.max.bytes"
     )

@@ -32,7 +32,7 @@ from runnel.model.calls import (
 )
 from runnel.model.errors import InvalidRequest, OffsetOutOfRange, RetriableError, RunnelError, UnknownTopic
 from runnel.model.ids import BrokerId, PartitionKey, TopicId
-from runnel.model.queue_config import SETTINGS, canonical
+from runnel.model.queue_config import SETTINGS, canonical, shown_value
 from runnel.model.topic_config import field_name
 from runnel.queues import values
 from runnel.queues.values import Described
@@ -70,7 +70,8 @@ class Overseeing:
         states = await self._gather(queue, self._states_at)
         overrides = set(map(canonical, self._sources.overrides(queue.name)))
         settings = [
-            Setting(name, _text(getattr(queue.config, field_name(name))), name not in overrides) for name in SETTINGS
+            Setting(name, shown_value(name, _text(getattr(queue.config, field_name(name)))), name not in overrides)
+            for name in SETTINGS
         ]
         topic = queue.config.topic_of(queue.name)
         return QueueDescription(queue.name, topic, True, settings, [state for part in states for state in part])

@@ -18,6 +18,10 @@ from runnel.model.topic_config import DAY_MS, INT_MAX, LONG_MAX, Kind, Setting, 
 LEASE_MS_MAX = DAY_MS  # a lease outlives no consumer for longer; who works longer extends it
 FILTER_CHARS_MAX = 4_096  # what a filter may have; see runnel.route
 QUEUE = "{queue}"
+URL_CHARS_MAX = 2_000
+SECRET_CHARS_MAX = 256
+HIDDEN = "(hidden)"  # shown instead of a secret
+SECRETS = frozenset({"webhook.secret"})
 
 
 class Expired(Enum):
@@ -81,6 +85,18 @@ def _topic_or_none(text: str) -> str:
     return _topic(text) if text else text
 
 
+def _url(text: str) -> str:
+    if text and (not text.startswith(("http://", "https://")) or len(text) > URL_CHARS_MAX):
+        raise ValueError(text)
+    return text
+
+
+def _secret(text: str) -> str:
+    if len(text) > SECRET_CHARS_MAX:
+        raise ValueError(text)
+    return text
+
+
 def _filter(text: str) -> str:
     if len(text) > FILTER_CHARS_MAX:
         raise ValueError(text)
@@ -134,6 +150,15 @@ class QueueConfig:
         "filter", "string", "", _filter, f"at most {FILTER_CHARS_MAX} characters",
         "only messages that pass are delivered; the others are done",
     )  # fmt: skip
+    webhook_url: str = _setting(
+        "webhook.url", "string", "", _url, "http://... or https://..., or nothing",
+        "brokers POST the messages there, instead of waiting for consumers",
+    )  # fmt: skip
+    webhook_secret: str = _setting(
+        "webhook.secret", "string", "", _secret, "at most 256 characters", "what POSTs are signed with; it is not shown"
+    )
+    webhook_concurrency: int = _int("webhook.concurrency", 10, 1, 1_000, "POSTs under way at a time")
+    webhook_timeout_ms: int = _long("webhook.timeout.ms", 10_000, 100, "how long an answer may take", 300_000)
     breaker_percent: int = _int(
         "breaker.percent", 0, 0, 100, "delivery pauses when so many of 100 deliveries fail; 0: never"
     )
@@ -192,6 +217,11 @@ ALIASES: dict[str, str] = {  # Kafka's names for share groups
 def canonical(name: str) -> str:
     """Runnel's name of a setting that Kafka calls otherwise."""
     return ALIASES.get(name, name)
+
+
+def shown_value(name: str, text: str) -> str:
+    """The value of a setting as people may see it."""
+    return HIDDEN if text and canonical(name) in SECRETS else text
 
 
 def parse_setting(name: str, text: str) -> Any:

@@ -2,31 +2,29 @@
 
 Rule 1: a feed gives no more than it is asked for, and waits for the first no longer than asked, nor than `waits`.
 Rule 2: with each message comes the id from which to go on behind it; a queue's messages have none: settling says that.
-Rule 3: of a queue no more messages are out than were granted. What is settled makes room, whoever settled it and
-        wherever; until then the leases are kept alive, and they end when the feed does.
+Rule 3: of a queue no more messages are out than were granted.
 """
 
-import asyncio
 from collections import deque
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, Self
 
 from runnel.broker.broker import Broker
 from runnel.broker.fetch import Waits
+from runnel.broker.grants import Grants
 from runnel.broker.tailing import Tail
-from runnel.client.outcome import error_of_failure
 from runnel.doors.http.deliveries import delivered_view
 from runnel.doors.http.following import shown_positions
 from runnel.doors.http.inbox import received
 from runnel.doors.http.messages import message_view
 from runnel.doors.http.payload import Form, MessageView, body_of
-from runnel.model.calls import QUEUE_EXTEND, QUEUE_RECEIVE, QUEUE_SETTLE, Extend, Read, Receive, Settle, Settlement
-from runnel.model.errors import LeaseLost, RetriableError, RunnelError
+from runnel.model.calls import Read
+from runnel.model.errors import RunnelError
 from runnel.model.limits import MIB
 from runnel.model.members import CloseMember, CommitMember, OpenMember, PollMember
+from runnel.route.filter import compile
 
 PART_BYTES: Final = MIB // 4
-LOOK_S: Final = 0.2  # between two looks at what others settled, while a client has all that it may
 MEMBER_MS: Final = 60_000
 
 
@@ -132,78 +130,30 @@ class GroupFeed:
 
 
 class QueueFeed:
-    """The messages of a queue. They are leased until the feed ends, or somebody settles them."""
+    """The messages of a queue. They are leased until the feed ends, or somebody settles them (broker/grants.py)."""
 
     def __init__(self, broker: Broker, queue: str, credit: int, filter: str, form: Form, waits: Waits) -> None:
-        self._broker = broker
         self._queue = queue
-        self._filter = filter
         self._form = form
-        self._waits = waits
-        self.credit = credit
-        self._out: dict[str, None] = {}  # receipts
-        self._lease_ms = broker.queues.lease_ms(queue)
-        self._keeping: asyncio.Task[None] | None = None
+        lease_ms = broker.queues.lease_ms(queue)
+        self.grants = Grants(broker.calls, broker.id, queue, lease_ms, credit, waits, filter=filter)
+        if filter:
+            compile(filter)
 
     async def __aenter__(self) -> Self:
-        self._keeping = asyncio.get_running_loop().create_task(self._keep())
+        await self.grants.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.wait([self._keeping])
-        if self._out:
-            try:
-                await self.settle([Settlement(receipt, "release", 0) for receipt in self._out])
-            except RunnelError:
-                return  # their leases end by themselves
+        await self.grants.__aexit__(kind, error, trace)
 
     def hello(self) -> Any:
-        return {"queue": self._queue, "credit": self.credit}
+        return {"queue": self._queue, "credit": self.grants.credit}
 
     async def next(self, limit: int, timeout_s: float) -> list[Pushed]:
-        room = min(limit, self.credit - len(self._out))
-        if room <= 0:
-            await asyncio.sleep(min(LOOK_S, timeout_s))
-            await self._look()
-            return []
-        asked = Receive(self._queue, room, PART_BYTES, int(timeout_s * 1000), None, "", self._filter)
-        found = await self._broker.calls.ask(
-            self._broker.id, QUEUE_RECEIVE, asked, timeout_ms=int(timeout_s * 1000) + 15_000, waits=self._waits
-        )
-        self._out.update((one.receipt, None) for one in found.messages)
-        return [Pushed("", delivered_view(one, self._form)) for one in found.messages]
-
-    async def settle(self, settlements: list[Settlement]) -> list[RunnelError | None]:
-        """What the client says of messages; for each, why that does not count."""
-        answer = await self._broker.calls.ask(self._broker.id, QUEUE_SETTLE, Settle(self._queue, settlements))
-        errors = [error_of_failure(failure) for failure in answer.failures]
-        for one, error in zip(settlements, errors, strict=True):
-            if error is None or isinstance(error, LeaseLost):
-                self._out.pop(one.receipt, None)
-        return errors
-
-    async def _keep(self) -> None:
-        """Rule 3: again and again before the leases end."""
-        while True:
-            await asyncio.sleep(self._lease_ms / 3000)
-            await self._look()
-
-    async def _look(self) -> None:
-        """Extend what is out; what is not leased any more was settled."""
-        receipts = list(self._out)
-        if not receipts:
-            return
-        try:
-            answer = await self._broker.calls.ask(self._broker.id, QUEUE_EXTEND, Extend(self._queue, receipts))
-        except RetriableError:
-            return
-        for receipt, failure in zip(receipts, answer.failures, strict=True):
-            if isinstance(error_of_failure(failure), LeaseLost):
-                self._out.pop(receipt, None)
+        return [Pushed("", delivered_view(one, self._form)) for one in await self.grants.receive(limit, timeout_s)]
 
 
 class UserFeed:

@@ -19,11 +19,12 @@ from runnel.doors.http import (
     schedule,
     sockets,
     topics,
+    webhooks,
 )
 from runnel.doors.http.operation import OPERATIONS, Operation
 
 RESOURCES: Final[tuple[ModuleType, ...]] = (
-    inbox, topics, messages, groups, queues, deliveries, dead_letters, schedule, events, sockets, live,
+    inbox, topics, messages, groups, queues, deliveries, dead_letters, schedule, events, sockets, live, webhooks,
     cluster, health, metrics, docs,
 )  # fmt: skip
 

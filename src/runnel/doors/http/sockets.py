@@ -109,7 +109,7 @@ class _Line:
 
     def _grant(self, credit: int) -> None:
         if isinstance(self._feed, QueueFeed):
-            self._feed.credit = min(credit, CREDIT_MAX)
+            self._feed.grants.credit = min(credit, CREDIT_MAX)
         elif self._credit is not None:
             self._credit = min(self._credit + credit, CREDIT_MAX)
             self._granted.set()
@@ -117,7 +117,7 @@ class _Line:
     async def _settle(self, settlements: list[Settlement]) -> None:
         if not isinstance(self._feed, QueueFeed):
             raise InvalidInput("only the messages of a queue are settled")
-        errors = await self._feed.settle(settlements)
+        errors = await self._feed.grants.settle(settlements)
         refused = [
             {"receipt": one.receipt, "error": problem_of(error)}
             for one, error in zip(settlements, errors, strict=True)

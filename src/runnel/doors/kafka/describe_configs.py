@@ -119,7 +119,7 @@ def _group_entry(shown_as: str, name: str, own: Mapping[str, str], defaults: que
     setting = queue_config.SETTINGS[name]
     synonyms = [(shown_as, shown(getattr(defaults, field_name(name))), SOURCE_DEFAULT)]
     if name in own:
-        synonyms.insert(0, (shown_as, own[name], SOURCE_GROUP))
+        synonyms.insert(0, (shown_as, queue_config.shown_value(name, own[name]), SOURCE_GROUP))
     _, value, source = synonyms[0]
     return Entry(shown_as, value, source, setting.kind, setting.doc, synonyms=synonyms)
 

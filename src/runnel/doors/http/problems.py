@@ -14,6 +14,7 @@ import msgspec
 from runnel.client import errors as c
 from runnel.cluster.store import Conflict, OutcomeUnknown, StoreDamaged, StoreUnavailable
 from runnel.model import errors as e
+from runnel.net.posting import BadAddress, NoAnswer
 from runnel.wire.kafka.codec import Unsupported
 from runnel.wire.kafka.primitives import Malformed
 
@@ -191,6 +192,8 @@ TABLE: dict[type[e.RunnelError], Row] = {
     OutcomeUnknown: Row(S.GATEWAY_TIMEOUT, "it may have been done: look, then try again"),
     StoreUnavailable: Row(S.SERVICE_UNAVAILABLE, "wait until ZooKeeper answers again"),
     # other brokers
+    BadAddress: Row(S.UNPROCESSABLE_ENTITY, "use another URL"),
+    NoAnswer: Row(S.BAD_GATEWAY, _AGAIN),
     c.BrokerUnreachable: Row(S.SERVICE_UNAVAILABLE, _AGAIN),
     c.NotKafka: Row(S.BAD_GATEWAY, "check the addresses of the brokers"),
     c.Refused: Row(S.BAD_GATEWAY, "read what the other broker said"),

@@ -315,7 +315,9 @@ class Schedule:
 
     # --- asked by others
 
-    def _shards(self) -> list[ScheduleShard]:
+    @property
+    def shards(self) -> list[ScheduleShard]:
+        """Those that are led here."""
         return [here.shard for here in self._here.values() if here.shard is not None]
 
     async def _park_here(self, request: Park) -> WhenDue:
@@ -330,7 +332,7 @@ class Schedule:
         found, failures = [], []
         for id in request.ids:
             is_found, failure = False, None
-            for shard in self._shards():
+            for shard in self.shards:
                 try:
                     changed = shard.cancel(id) if request.due_ms is None else shard.move(id, request.due_ms)
                     is_found = await changed or is_found
@@ -342,7 +344,7 @@ class Schedule:
 
     async def _first_here(self, request: FirstHere) -> WaitingRows:
         rows = []
-        for shard in self._shards():
+        for shard in self.shards:
             rows += await shard.first(
                 _wanted(request.topic_id), request.from_ms, request.after_id, request.messages_max
             )
@@ -355,7 +357,7 @@ class Schedule:
         )
 
     async def _count_here(self, request: CountHere) -> PendingCount:
-        counts = [await shard.count(_wanted(request.topic_id)) for shard in self._shards()]
+        counts = [await shard.count(_wanted(request.topic_id)) for shard in self.shards]
         first = min((due for _, due in counts if due is not None), default=-1)
         return PendingCount(sum(count for count, _ in counts), first)
 

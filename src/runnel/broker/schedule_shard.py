@@ -151,6 +151,8 @@ class ScheduleShard:
         if due:
             self._agenda.parked(target, min(due))
             self._arm()
+        if not self._topics.has(target):
+            self.look_for_deleted()  # its topic went meanwhile
         return due
 
     async def _waiting(self, target: PartitionKey, ids: Sequence[str]) -> dict[str, int]:
@@ -221,7 +223,10 @@ class ScheduleShard:
         await self._tail.reached(self.partition.high_watermark)
         rows: list[Row] = []
         for target in [target for target in self._agenda.targets if wanted(target)]:
-            rows += await self._tail.look(partial(_first, target, from_ms, after_id, rows_max))
+            found = await self._tail.look(
+                partial(_first, target, from_ms, after_id, rows_max + self._agenda.unburied(target))
+            )
+            rows += [row for row in found if not self._agenda.was_sent(row)]
             if len(rows) > 4 * rows_max:
                 rows = sorted(rows, key=by_time)[:rows_max]
         return sorted(rows, key=by_time)[:rows_max]
@@ -332,11 +337,13 @@ class ScheduleShard:
         gone = 0
         try:
             while self._book.stands:
+                await self._tail.reached(self.partition.high_watermark)
                 rows = await self._tail.look(lambda index: index.first(target, -1, "", DROP_ROWS))
                 records = [tombstone(target, row.id) for row in rows] or [front_record(target, None)]
                 offset = await self._book.keep(records)
-                await self._tail.reached(offset + len(records))
                 gone += len(rows)
+                self.dropped += len(rows)
+                await self._tail.reached(offset + len(records))
                 if not rows:
                     self._agenda.forget(target)
                     break
@@ -344,7 +351,6 @@ class ScheduleShard:
             logger.warning("%s: what waits for the deleted %s stays for now: %s", self.partition.name, target, error)
         finally:
             self._dropping.discard(target)
-            self.dropped += gone
             if gone:
                 logger.warning(
                     "%s: %d messages that waited for %s went with its topic", self.partition.name, gone, target

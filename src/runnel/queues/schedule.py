@@ -166,6 +166,10 @@ class Agenda:
         """How many the index shows as waiting that were sent."""
         return len(self._of(target).sent)
 
+    def was_sent(self, row: Row) -> bool:
+        """Whether a message that the index shows as waiting does not wait any more."""
+        return row.id in self._of(row.target).sent
+
     def _end(self, target: PartitionKey, one: _Target, next_due_ms: int | None, not_before_ms: int) -> None:
         one.busy = False
         one.failures = 0

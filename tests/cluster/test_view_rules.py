@@ -11,7 +11,7 @@ from runnel.cluster.config_rules import ConfigChange, ConfigOp, TopicResource
 from runnel.cluster.decision import Decision
 from runnel.cluster.image import Broker, Delta, Endpoint, Image, Topic
 from runnel.cluster.topic_rules import Defaults, NewPartitions, NewTopic
-from runnel.model.errors import InvalidConfig, InvalidPartitions, ReadOnlyTopic, RunnelError, UnknownTopic
+from runnel.model.errors import InvalidConfig, InvalidPartitions, ReadOnlyTopic, RunnelError, ViewSourceGone
 from runnel.model.ids import BrokerId, TopicId
 from runnel.model.topic_config import TopicConfig
 from runnel.testing.clock import SeededRng
@@ -73,7 +73,7 @@ def test_a_view_of_what_was_deleted_shows_nothing_even_if_the_name_is_there_agai
     gone = before.apply(controller.delete_topics(before, ["source"]).delta)
     again = gone.apply(create(gone, NewTopic("source", 1, 1)).delta)
     for after in (gone, again):
-        with pytest.raises(UnknownTopic, match="was deleted: delete the view too"):
+        with pytest.raises(ViewSourceGone, match="was deleted: delete the view too"):
             after.shown(after.topic_named("view"))
 
 

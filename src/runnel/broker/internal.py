@@ -8,7 +8,7 @@ from typing import Final
 
 from runnel.cluster.image import Image
 from runnel.cluster.topic_rules import NewTopic
-from runnel.model.errors import UnknownTopic
+from runnel.model.errors import ViewSourceGone
 from runnel.model.ids import TopicId
 from runnel.model.limits import MIB
 from runnel.model.topic_config import DAY_MS
@@ -71,5 +71,5 @@ class ImageTopics:
             return 0
         try:
             return len(self._image.shown(topic).partitions)
-        except UnknownTopic:  # the source of a view was deleted
+        except ViewSourceGone:
             return 0

@@ -39,9 +39,13 @@ def delete(names: tuple[str, ...], yes: bool, as_json: bool, broker: str) -> Non
     from runnel.cli.session import run
     from runnel.cli.topic_show import limits_of
     from runnel.client.admin import Admin
+    from runnel.model.errors import InvalidTopicName
 
     async def count(cluster: "Cluster") -> dict[str, int]:
-        topics = await Admin(cluster).topics(names)
+        try:
+            topics = await Admin(cluster).topics(names)
+        except InvalidTopicName:  # one of them is a view whose source is gone: nothing can be counted
+            return dict.fromkeys(names, 0)
         limits = await limits_of(cluster, list(topics.values()))
         return {n: sum(b.end - b.start for where, b in limits.items() if where.topic == n) for n in topics}
 

@@ -86,7 +86,9 @@ MEANINGS: dict[int, Meaning] = {
     ErrorCode.COORDINATOR_NOT_AVAILABLE: Meaning(e.CoordinatorNotAvailable, _COORDINATOR, _AGAIN),
     ErrorCode.NOT_COORDINATOR: Meaning(e.NotCoordinator, _COORDINATOR, _AGAIN),
     ErrorCode.INVALID_TOPIC_EXCEPTION: Meaning(
-        e.InvalidTopicName, Remedy.NONE, "use 1 to 249 letters, digits, '.', '_' and '-'"
+        e.InvalidTopicName,
+        Remedy.NONE,
+        "use 1 to 249 letters, digits, '.', '_' and '-'; if it is a view, its source was deleted",
     ),
     ErrorCode.RECORD_LIST_TOO_LARGE: Meaning(e.BatchTooLarge, Remedy.NONE, "send less at once"),
     ErrorCode.NOT_ENOUGH_REPLICAS: Meaning(e.NotEnoughReplicas, Remedy.RETRY, "wait until more replicas are in sync"),

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from runnel.model.errors import UnknownTopic, UnknownTopicId
+from runnel.model.errors import UnknownTopic, UnknownTopicId, ViewSourceGone
 from runnel.model.ids import BrokerId, Epoch, TopicId
 
 NO_LEADER: Final = BrokerId(-1)
@@ -192,7 +192,7 @@ class Image:
         source = self.topics.get(TopicId(UUID(view.config[VIEW_OF_ID])))
         if source is None:
             name = view.config[VIEW_OF]
-            raise UnknownTopic(f"topic {name!r}, which {view.name!r} is a view of, was deleted: delete the view too")
+            raise ViewSourceGone(f"topic {name!r}, which {view.name!r} is a view of, was deleted: delete the view too")
         return source
 
     def shown(self, topic: Topic) -> Topic:

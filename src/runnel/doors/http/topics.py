@@ -12,7 +12,7 @@ from runnel.cluster.config_rules import topic_defaults
 from runnel.cluster.image import NO_LEADER, Topic
 from runnel.doors.http.call import Call
 from runnel.doors.http.operation import Struct, View, operation
-from runnel.model.errors import RetriableError, UnknownTopic
+from runnel.model.errors import RetriableError, ViewSourceGone
 from runnel.model.limits import CREATE_PARTITIONS_MAX
 from runnel.model.topic_config import SETTINGS, field_name, shown
 
@@ -59,7 +59,7 @@ async def list_topics(
 def _view(call: Call, topic: Topic) -> TopicView:
     try:
         topic = call.broker.image.shown(topic)
-    except UnknownTopic:  # the source of a view was deleted
+    except ViewSourceGone:
         return TopicView(name=topic.name, id=str(topic.id), partitions=0, replicas=0, internal=False)
     return TopicView(
         name=topic.name, id=str(topic.id), partitions=len(topic.partitions),

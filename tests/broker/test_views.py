@@ -244,6 +244,7 @@ def test_who_is_far_behind_the_end_is_told_to_go_on(run: Run, monkeypatch: pytes
         assert position(await fetched(view, partition, 0), 0) == 0
         await append(partition, "a", "a")
         assert position(await fetched(view, partition, 0), 0) == 4
+        assert await view.end(partition, _soon(), committed_only=False) == 4  # nobody is beyond the end
 
     run(scenario)
 

@@ -65,6 +65,8 @@ class View:
         if scan.at_end:
             self._note_gap(asked, scan.passed, scan.place)
         goal = self._goal(asked, scan)
+        if goal > scan.passed:
+            self._tell(asked.partition.key.number, goal)
         return Shown(scan.result(goal), goal if scan.at_end else None, not scan.at_end)
 
     async def end(self, partition: Partition, until_s: float, *, committed_only: bool) -> Offset:
@@ -78,8 +80,12 @@ class View:
         if scan.at_end:
             gap = self._note_gap(asked, scan.passed, scan.place)
             end = max(gap.start, min(self._told.get(number, gap.start), end))
-        self._told[number] = max(end, self._told.get(number, end))
+        self._tell(number, end)
         return end
+
+    def _tell(self, number: int, end: Offset) -> None:
+        """Somebody stands, or will stand, at this end of a partition."""
+        self._told[number] = max(end, self._told.get(number, end))
 
     def _thinning(self, partition: Partition) -> Thinning:
         if isinstance(self.chosen, InvalidFilter):

@@ -29,6 +29,7 @@ class Naive:
     rows: list[Row] = field(default_factory=list)
     generation: int = 0
     outbox: dict[tuple[int, int], tuple[Why, int]] = field(default_factory=dict)
+    left: set[tuple[int, int]] = field(default_factory=set)  # who ever was in the outbox, or would have been
     known: set[int] = field(default_factory=set)  # keys that this leader has learned
 
     def copy(self) -> "Naive":
@@ -127,7 +128,7 @@ class Naive:
         if generation != self.generation:
             return False
         if row.state == "done":
-            return outcome is Outcome.ACCEPT and (generation, offset) not in self.outbox
+            return outcome is Outcome.ACCEPT and (generation, offset) not in self.left
         if row.state != "leased" or row.attempts != attempt:
             return False
         if outcome is Outcome.ACCEPT:
@@ -187,9 +188,10 @@ class Naive:
         self.rows[offset].until = 0
 
     def _leave(self, offset: int, why: Why) -> None:
-        assert (self.generation, offset) not in self.outbox, "it has left before"
+        assert (self.generation, offset) not in self.left, "it has left before"
         if self.config.dead_letter_topic or not why.dies:
             self.outbox[self.generation, offset] = (why, self.rows[offset].attempts)
+            self.left.add((self.generation, offset))
 
     def trim(self, end: int) -> None:
         """Drop the oldest that nobody has, beyond the maximum length."""

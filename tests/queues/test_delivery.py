@@ -3,6 +3,7 @@
 from tests.queues.rig import DEAD, RETRY, WALL_MS, Rig, flat, one
 
 from runnel.model.errors import LeaseLost
+from runnel.queues.outbox import ARRIVED_MAX
 from runnel.queues.values import Aimed, Offered, OwnerGone, Settle, Span, Verdict, Why
 
 
@@ -348,6 +349,35 @@ def test_who_leaves_is_ordered_to_until_it_has_arrived() -> None:
     rig.wake()
     assert rig.leaving == []
     assert rig.describe().leaving == 0
+
+
+def test_who_has_left_was_not_accepted_also_when_it_has_arrived() -> None:
+    rig = Rig(end=4, window_wait_max_ms=0)
+    rig.lease()
+    rig.reject(0)
+    rig.release(1, delay_ms=1_000)
+    rig.accept(2, 3)
+    for leaving in list(rig.leaving):
+        rig.tell("left", leaving.id)
+    assert rig.accept(0, 1, 2) == {0, 1}
+    rig.wake()
+    assert rig.accept(0, 1, 2) == {0, 1}
+    assert rig.leaving == []
+
+
+def test_of_what_was_long_ago_nobody_is_told_that_it_was_accepted() -> None:
+    rig = Rig(end=2_000)
+    for offset in range(0, 2 * ARRIVED_MAX + 4, 2):
+        rig.lease("a", 2)
+        rig.accept(offset)
+        rig.reject(offset + 1)
+        rig.tell("left", rig.leaving.pop().id)
+    assert rig.accept(0, 1, 2, 3, 4, 5) == {0, 1, 2, 3, 5}
+    rig.wake()
+    assert rig.accept(0, 1, 2, 3, 4, 5) == {0, 1, 2, 3, 5}
+    assert len(rig.kept) == ARRIVED_MAX + 2
+    rig.rewind(0)
+    assert len(rig.kept) == 1
 
 
 def test_a_target_that_was_not_known_is_kept_once_it_is() -> None:

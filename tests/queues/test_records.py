@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 from runnel.model.errors import Fatal
 from runnel.model.ids import TopicId
 from runnel.queues.records import (
+    KeptArrived,
     KeptChunk,
     KeptLeaving,
     KeptMark,
     Mark,
     Run,
+    arrived_record,
     chunk_record,
     decode,
     leaving_record,
@@ -41,6 +43,7 @@ def test_marks_and_leavings_are_read_as_they_were_written() -> None:
     mark = Mark(5, 9, 1, "holder", Counters(delivered=12, dead=1))
     assert decode(*mark_record(mark)) == KeptMark(mark)
     assert decode(*leaving_record(LEAVING.id, LEAVING)) == KeptLeaving(LeavingId(2, 10), LEAVING)
+    assert decode(*arrived_record(LEAVING.id, LEAVING)) == KeptArrived(LeavingId(2, 10), LEAVING)
 
 
 def test_tombstones_name_what_is_gone() -> None:

@@ -3,7 +3,7 @@
 Rule 1: a verb never waits. It returns a Step at once: records to keep, and what may happen once they are kept. So a
         lease is kept before its message leaves, and settling is answered when nobody can forget it.
 Rule 2: a receipt is an offset, an attempt and a generation. Whoever settles compares and sets: a receipt that is not
-        that of the present lease changes nothing. Accepting what is done already is no error. A verdict counts for all
+        that of the present lease changes nothing. Accepting what was accepted is no error. A verdict counts for all
         of its messages, or for none.
 Rule 3: attempts never go back, but with a rewind: it begins a new generation, which voids all receipts that are out.
         And where there are no receipts (bound leases), if their owner says in good order that it did not begin.
@@ -26,7 +26,7 @@ from runnel.queues.breaker import Breaker
 from runnel.queues.course import Course, Turn
 from runnel.queues.holder import Holder
 from runnel.queues.keys import Keys
-from runnel.queues.records import KeptChunk, KeptLeaving, KeptMark, Mark, Run, decode
+from runnel.queues.records import KeptArrived, KeptChunk, KeptLeaving, KeptMark, Mark, Run, decode
 from runnel.queues.retry import rounded_up
 from runnel.queues.status import DONE, LEASED, READY, WAIT, Status
 from runnel.queues.taking import Taking
@@ -87,6 +87,8 @@ class Delivery:
                 self._kept_chunks[number] = runs
             case KeptLeaving(id, leaving):
                 self._outbox.restore(id, leaving)
+            case KeptArrived(id, arrived):
+                self._outbox.restore_arrived(id, arrived)
 
     def wake(self, view: View, now_ms: Millis, wall_ms: Millis) -> Step:
         """Begin to serve: all that was kept is read. Connections of the time before are gone; what leaves goes on."""
@@ -106,6 +108,7 @@ class Delivery:
 
     def _restore(self, mark: Mark) -> None:
         self._course.generation, self._course.counters, self._holder.name = mark.generation, mark.counters, mark.holder
+        self._outbox.sure_from = mark.sure_from
         self._window.restore(mark.done, mark.next, self._kept_chunks)
         self._kept_chunks = {}
 
@@ -277,7 +280,7 @@ class Delivery:
         """Whether a consumer says once more what is so already."""
         if piece.status.kind != DONE or verdict.outcome is not Outcome.ACCEPT:
             return False
-        return not self._outbox.has(self._course.generation, piece.first, piece.last)
+        return not self._outbox.may_have(self._course.generation, piece.first, piece.last)
 
     def _judge(self, piece: Piece, verdict: Verdict, turn: Turn) -> None:
         """Do what a consumer says of messages."""
@@ -329,6 +332,7 @@ class Delivery:
         offset = max(turn.view.start, min(request.offset, turn.view.end))
         self._course.generation += 1
         self._window.reset(offset)
+        self._outbox.rewind(turn.step)
         self._course.keys = Keys(self._window) if turn.config.keyed else None
         return Rewound(before, offset, self._course.generation)
 
@@ -382,7 +386,10 @@ class Delivery:
     def left(self, news: LeavingId, view: View, now_ms: Millis, wall_ms: Millis) -> Step:
         """Messages that were ordered to leave are all in their target, committed."""
         turn = self._begin(view, now_ms, wall_ms)
+        sure_from = self._outbox.sure_from
         self._outbox.left(news, turn.step)
+        if self._outbox.sure_from != sure_from:
+            self._window.touch()
         return self._finish(turn)
 
     # --- the frame of a verb
@@ -402,7 +409,8 @@ class Delivery:
     def _finish(self, turn: Turn) -> Step:
         """Rules 1 and 7."""
         window = self._window
-        mark = Mark(window.done, window.next, self._course.generation, self._holder.name, self._course.counters)
+        course, outbox = self._course, self._outbox
+        mark = Mark(window.done, window.next, course.generation, self._holder.name, course.counters, outbox.sure_from)
         window.flush(mark, turn.step.records)
         if (self._hungry and self._has_some(self._holder.name, turn)) or (self._standby and self._has_some("", turn)):
             self._hungry = self._standby = False

@@ -16,6 +16,7 @@ from runnel.queues.values import Counters, Leaving, LeavingId
 MARK: Final = 1
 CHUNK: Final = 2
 LEAVING: Final = 3
+ARRIVED: Final = 4
 
 
 class Run(NamedTuple):
@@ -35,6 +36,7 @@ class Mark(msgspec.Struct, frozen=True, array_like=True, tag=1):
     generation: int
     holder: str  # the single active consumer
     counters: Counters
+    sure_from: int = 0  # of what is done below, nobody knows any more whether it had left
 
 
 class Chunk(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -45,6 +47,8 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class Left(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """Messages that leave, or have arrived."""
+
     leaving: Leaving
 
 
@@ -62,7 +66,12 @@ class KeptLeaving(NamedTuple):
     leaving: Leaving | None
 
 
-Kept: TypeAlias = KeptMark | KeptChunk | KeptLeaving
+class KeptArrived(NamedTuple):
+    id: LeavingId
+    arrived: Leaving | None
+
+
+Kept: TypeAlias = KeptMark | KeptChunk | KeptLeaving | KeptArrived
 
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 _marks = msgspec.msgpack.Decoder(Mark)
@@ -84,6 +93,10 @@ def leaving_record(id: LeavingId, leaving: Leaving | None) -> Record:
     return _encoder.encode((LEAVING, *id)), None if leaving is None else _encoder.encode(Left(leaving))
 
 
+def arrived_record(id: LeavingId, arrived: Leaving | None) -> Record:
+    return _encoder.encode((ARRIVED, *id)), None if arrived is None else _encoder.encode(Left(arrived))
+
+
 def decode(key: bytes, value: bytes | None) -> Kept | None:
     """One record as it was written; None if its kind is unknown: a newer broker wrote it and can do without us."""
     try:
@@ -101,9 +114,14 @@ def _decoded(parts: list[int], value: bytes | None) -> Kept | None:
         case [2, number]:
             return KeptChunk(number, None if value is None else _unpacked(_chunks.decode(value)))
         case [3, generation, first]:
-            leaving = None if value is None else _leavings.decode(value).leaving
-            return KeptLeaving(LeavingId(generation, first), leaving)
+            return KeptLeaving(LeavingId(generation, first), _left(value))
+        case [4, generation, first]:
+            return KeptArrived(LeavingId(generation, first), _left(value))
     return None
+
+
+def _left(value: bytes | None) -> Leaving | None:
+    return None if value is None else _leavings.decode(value).leaving
 
 
 def _packed(runs: list[Run]) -> Chunk:

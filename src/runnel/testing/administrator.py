@@ -5,9 +5,12 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from runnel.client.admin import Admin, NewTopic
+from runnel.client.calls import call
 from runnel.client.cluster import Cluster
-from runnel.model.errors import RunnelError, TopicAlreadyExists
+from runnel.model.calls import QUEUE_CREATE, CreateQueue
+from runnel.model.errors import QueueAlreadyExists, RunnelError, TopicAlreadyExists
 from runnel.testing.clock import SeededRng
+from runnel.testing.jobs import JOBS, Queueing
 from runnel.testing.ledger import LEDGER
 from runnel.testing.loop import Host, SimLoop
 from runnel.testing.swarm import TOPIC, Swarm
@@ -55,12 +58,27 @@ class Administrator:
         await self._create_one(admin, NewTopic(TOPIC, swarm.partitions, swarm.replicas))
         if swarm.transactions is not None:
             await self._create_one(admin, NewTopic(LEDGER, swarm.transactions.partitions, swarm.replicas))
+        if swarm.queueing is not None:
+            await self._create_one(admin, NewTopic(JOBS, swarm.queueing.partitions, swarm.replicas))
+            await self._create_queue(admin.cluster, swarm.queueing)
 
     async def _create_one(self, admin: Admin, topic: NewTopic) -> None:
         while True:
             try:
                 await admin.create_topics([topic])
             except TopicAlreadyExists:
+                return
+            except RunnelError as error:
+                self._loop.trace(f"create {type(error).__name__}: {error}")
+                await asyncio.sleep(0.1)
+            else:
+                return
+
+    async def _create_queue(self, cluster: Cluster, plan: Queueing) -> None:
+        while True:
+            try:
+                await call(cluster, QUEUE_CREATE, CreateQueue(JOBS, plan.settings))
+            except QueueAlreadyExists:
                 return
             except RunnelError as error:
                 self._loop.trace(f"create {type(error).__name__}: {error}")

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from runnel.model.calls import Outcome
+
 Records = Mapping[str, list[tuple[int, str]]]  # key -> (offset, value), in the order in which they were handed out
 NEVER = float("inf")
 
@@ -119,6 +121,47 @@ class Owned:
 
 
 @dataclass(slots=True)
+class Handed:
+    """A message of the queue that a worker was handed: `key` and `offset` are where it lies, its value names it."""
+
+    process: str
+    value: str
+    key: str
+    offset: int
+    attempt: int
+    begun: float = 0.0
+    ended: float = 0.0
+    lease_ms: int = 0
+
+
+@dataclass(slots=True)
+class Said:
+    """What a worker says of a message that it was handed."""
+
+    process: str
+    value: str
+    attempt: int
+    outcome: Outcome
+    delay_ms: int | None = None  # of a release; None: as the queue likes
+    begun: float = 0.0
+    ended: float = NEVER
+    status: Status = Status.INFO
+    tries: int = 0
+
+
+@dataclass(slots=True)
+class QueueHistory:
+    """What happened to the messages of the queue."""
+
+    attempts_max: int = 0
+    clocks_set: bool = False  # then nothing can be said of what came too early
+    keys: dict[str, int] = field(default_factory=dict)  # of each value, where the queue keeps them in order
+    handed: list[Handed] = field(default_factory=list)
+    said: list[Said] = field(default_factory=list)
+    dead: list[tuple[str, int]] | None = None  # at the end: values and attempts; None: nobody could read them
+
+
+@dataclass(slots=True)
 class History:
     """Everything, each kind in the order of its beginning."""
 
@@ -129,4 +172,5 @@ class History:
     joins: list[Joined] = field(default_factory=list)
     owned: list[Owned] = field(default_factory=list)
     transactions: list[Transaction] = field(default_factory=list)
+    queue: QueueHistory = field(default_factory=QueueHistory)
     transforming_group: str | None = None  # turns what it reads into other messages, in transactions

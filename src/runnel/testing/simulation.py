@@ -29,14 +29,18 @@ from runnel.testing.faults import Injector
 from runnel.testing.health import ailing
 from runnel.testing.history import History, Status
 from runnel.testing.invariants import Invariants, Truth
+from runnel.testing.jobs import Queueing
 from runnel.testing.ledger import ACCOUNTING, Transacting
 from runnel.testing.loop import Deadlock, Host, SimLoop
 from runnel.testing.node import PORT, SimBroker
+from runnel.testing.overseer import Overseer
 from runnel.testing.store import Ensemble
 from runnel.testing.swarm import Swarm
 from runnel.testing.transacting import Transactor
+from runnel.testing.working import Worker
 from runnel.testing.workload import Client
 
+SENDERS = "producer", "transactor", "drafter", "jobber"  # they end when they have sent enough
 HEAL_S = 90.0  # virtual; what is not well by then is not going to be
 
 
@@ -69,6 +73,9 @@ class Simulation:
         topic = replace(drawn.topic, flush_mode=flush_mode or drawn.topic.flush_mode)
         self.swarm = swarm = replace(drawn, faults=tuple(faults) or drawn.faults, topic=topic)
         self.history = History(transforming_group=ACCOUNTING if ACCOUNTING in swarm.groups else None)
+        if swarm.queueing is not None:
+            self.history.queue.attempts_max = swarm.queueing.attempts_max
+            self.history.queue.clocks_set = "clock" in swarm.faults
         self.sending = True
         self.violations: list[str] = []
         self.ensemble = Ensemble(lambda: rng.uniform(0.0001, 0.003), swarm.session_s)
@@ -105,12 +112,20 @@ class Simulation:
             self._programs[self.loop.host("drafter")] = Drafts(self._violated).run
         if self.swarm.transactions is not None:
             self._name_transactors(self.swarm.transactions)
+        if self.swarm.queueing is not None:
+            self._name_workers(self.swarm.queueing)
 
     def _name_transactors(self, plan: Transacting) -> None:
         names = {f"transactor-{number}": Transactor.transact for number in range(plan.transactors)}
         names |= {f"transformer-{number}": Transactor.transform for number in range(plan.transformers)}
         for name, program in names.items():
             self._programs[self.loop.host(name)] = partial(_transact, plan=plan, name=name, program=program)
+
+    def _name_workers(self, plan: Queueing) -> None:
+        names = {f"jobber-{number}": Worker.send for number in range(plan.senders)}
+        names |= {f"worker-{number}": Worker.work for number in range(plan.workers)}
+        for name, program in names.items():
+            self._programs[self.loop.host(name)] = partial(_work, plan=plan, program=program)
 
     # --- the run
 
@@ -171,9 +186,12 @@ class Simulation:
             await asyncio.sleep(0.2)
 
     async def _finish(self) -> None:
-        producers = [host for host in self._programs if host.name.startswith(("producer", "transactor", "drafter"))]
+        producers = [host for host in self._programs if host.name.startswith(SENDERS)]
         await self._in_time(self._settled(producers), "settle every send")
         await self._in_time(self._groups_done(), "let the groups read everything")
+        if self.swarm.queueing is not None:
+            overseer = Overseer(self, self.brokers, self.loop.host("foreman"))
+            await self._in_time(overseer.run(), "get all jobs done", lambda: overseer.left)
         await self._in_time(self._healthy(), "stay well", lambda: "; ".join(ailing(self.brokers, self.invariants)))
         self.invariants.final()
         first = await self._read_all("auditor-1")
@@ -269,11 +287,13 @@ class Simulation:
 
 def run(
     seed: int, *, faults: Sequence[str] = (), flush_mode: FlushMode | None = None, transactions: bool = False,
-    tracer: Callable[[str], None] | None = None, **given: Any,
+    queues: bool = False, tracer: Callable[[str], None] | None = None, **given: Any,
 ) -> Outcome:  # fmt: skip
     """One seed, from beginning to end. What is given of the faults, the flush mode and the swarm is not drawn."""
     if transactions:
         given["transactions"] = Transacting.draw(SeededRng(f"{seed}/transactions"))
+    if queues:
+        given["queueing"] = Queueing.draw(SeededRng(f"{seed}/queues"))
     with _quiet(), SimLoop(seed) as loop:
         loop.tracer = tracer
         simulation = Simulation(loop, seed, faults, flush_mode, given)
@@ -290,6 +310,10 @@ async def _transact(
     client: Client, plan: Transacting, name: str, program: Callable[[Transactor], Awaitable[None]]
 ) -> None:
     await program(Transactor(client, plan, name))
+
+
+async def _work(client: Client, plan: Queueing, program: Callable[[Worker], Awaitable[None]]) -> None:
+    await program(Worker(client, plan))
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from runnel.client.sender import ACKS_ALL, ProducerSettings
 from runnel.model.limits import KIB
 from runnel.model.topic_config import FlushMode, TopicConfig
 from runnel.testing.clock import SeededRng
+from runnel.testing.jobs import Queueing
 from runnel.testing.ledger import ACCOUNTING, Transacting
 from runnel.testing.network import Conditions
 
@@ -85,6 +86,7 @@ class Swarm:
     replica_wait_ms: int
     replica_bytes_max: int
     transactions: Transacting | None = None
+    queueing: Queueing | None = None
     drafts: bool = False  # a topic is deleted and made again meanwhile
 
     @classmethod
@@ -146,7 +148,8 @@ class Swarm:
         return BrokerConfig(
             data="data", kafka=address, http=None, broker_id=number, topic=self.topic,
             session_ms=int(self.session_s * 1000),
-            group_partitions=2, transaction_partitions=2, group_initial_delay_ms=50, housekeeping_ms=1_500,
+            group_partitions=2, transaction_partitions=2, queue_partitions=2, schedule_partitions=1,
+            group_initial_delay_ms=50, housekeeping_ms=1_500,
             replica_lag_ms=self.replica_lag_ms, replica_fetch_wait_ms=self.replica_wait_ms,
             replica_fetch_bytes_max=self.replica_bytes_max, replica_fetchers=1 + (self.brokers > 3),
         )  # fmt: skip

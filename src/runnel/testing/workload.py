@@ -46,7 +46,8 @@ class Client:
         self.process = f"{host.name}.{life}"
         self.rng = SeededRng(f"{stage.loop.seed}/{self.process}")
         self.keys = [TopicPartition(TOPIC, number) for number in range(stage.swarm.partitions)]
-        self.ledger = stage.swarm.transactions.keys if stage.swarm.transactions else []
+        self.others = [*(stage.swarm.transactions.keys if stage.swarm.transactions else [])]
+        self.others += stage.swarm.queueing.keys if stage.swarm.queueing else []
         self._host = host
 
     def cluster(self) -> Cluster:
@@ -88,9 +89,10 @@ class Client:
             send.status = Status.FAIL  # it did not get into a batch
             await self.nap(0.3)
         else:
-            delivery.add_done_callback(lambda: self._settled(send, delivery))
+            delivery.add_done_callback(lambda: self.settled(send, delivery))
 
-    def _settled(self, send: Send, delivery: Delivery) -> None:
+    def settled(self, send: Send, delivery: Delivery) -> None:
+        """What became of a message that was sent."""
         try:
             offset = delivery.result().offset
         except RunnelError as error:
@@ -118,7 +120,7 @@ class Client:
         while self.stage.sending:
             try:
                 if not consumer.positions or self.rng.chance(0.015):
-                    await consumer.assign(dict.fromkeys([*self.keys, *self.ledger], START))
+                    await consumer.assign(dict.fromkeys([*self.keys, *self.others], START))
                     await self._seek(consumer)
                 begun = self.now()
                 messages = await consumer.poll(count_max=1 + self.rng.below(50), timeout_ms=300)
@@ -140,7 +142,7 @@ class Client:
     async def read_all(self) -> int:
         """Read everything there is, once, as the last word; how many messages there were."""
         consumer = Consumer(self.cluster())
-        keys = [*self.keys, *self.ledger]
+        keys = [*self.keys, *self.others]
         limits = await bounds(consumer.cluster, keys)
         await consumer.assign(dict.fromkeys(keys, START))
         positions = {str(where): offset for where, offset in consumer.positions.items()}

@@ -143,6 +143,7 @@ class Deliveries:
     def _reconfigure(self, outlet: Outlet) -> None:
         if outlet.defined and not self._sources.defined(outlet.queue):
             self.close_outlet(outlet)  # the queue was deleted
+            self.bells.ring_all(outlet.queue)
             return
         config = self._sources.config(outlet.queue)
         if config != outlet.config:

@@ -1,8 +1,8 @@
 """The index of one partition of the schedule's topic follows its log, on every replica of it.
 
 Rule 1: the index holds what is committed, and nothing else: so it never has to take anything back.
-Rule 2: one uses it at a time, off the loop, in the order in which they came. Whoever looks up something and goes on
-        without waiting sees nothing that a later change of the index did.
+Rule 2: one uses it at a time, off the loop, in the order in which they came, to the end even if nobody wants to know
+        any more. Whoever looks up something and goes on without waiting sees nothing that a later change did.
 Rule 3: an index that can't be read, was at a place that this log does not have, or missed what compaction has removed
         since, is built again from the log.
 """
@@ -59,7 +59,7 @@ class Tail:
             future.cancel()
         async with self._turn:
             if self._index is not None:
-                await self._disk.offload(self._index.close)
+                await self._off_loop(self._index.close)
                 self._index = None
 
     def grown(self, bytes_added: int) -> None:
@@ -79,7 +79,21 @@ class Tail:
         async with self._turn:
             if self._index is None:
                 raise CoordinatorLoading(f"the index of {self.partition.name} is being opened: try again")
-            return await self._disk.offload(partial(work, self._index))
+            return await self._off_loop(partial(work, self._index))
+
+    async def _off_loop(self, work: Callable[[], T]) -> T:
+        """Whoever is cancelled leaves only when the work is over: the next one must not meet it."""
+        job = asyncio.ensure_future(self._disk.offload(work))
+        ended = False
+        while not job.done():
+            try:
+                await asyncio.wait([job])
+            except asyncio.CancelledError:
+                ended = True
+        if ended:
+            job.exception()  # nobody wants to know
+            raise asyncio.CancelledError
+        return job.result()
 
     # --- following
 
@@ -101,11 +115,11 @@ class Tail:
 
     async def _open(self) -> None:
         async with self._turn:
-            applied = await self._disk.offload(self._opened)
+            applied = await self._off_loop(self._opened)
             if applied.offset >= 0 and not self._fits(applied):
                 logger.info("the index of %s is built again: it does not fit its log", self.partition.name)
-                await self._disk.offload(self._destroyed)
-                applied = await self._disk.offload(self._opened)
+                await self._off_loop(self._destroyed)
+                applied = await self._off_loop(self._opened)
             self._reach(max(applied.offset, 0))
 
     def _opened(self) -> Applied:
@@ -129,7 +143,7 @@ class Tail:
 
     async def _discard(self) -> None:
         async with self._turn:
-            await self._disk.offload(self._destroyed)
+            await self._off_loop(self._destroyed)
             self._applied = 0
 
     async def _step(self) -> bool:
@@ -146,7 +160,7 @@ class Tail:
             return False
         async with self._turn:
             assert self._index is not None
-            self._reach(await self._disk.offload(partial(_apply, self._index, bytes(data), offset)))
+            self._reach(await self._off_loop(partial(_apply, self._index, bytes(data), offset)))
         return True
 
     def _reach(self, applied: int) -> None:

@@ -1,0 +1,124 @@
+"""An index that follows its log: to the end of what is committed, after a restart too, and anew if it does not fit."""
+
+import asyncio
+from collections.abc import Callable
+from uuid import UUID
+
+from tests.broker.conftest import OpenPartition, Scenario
+
+from runnel.broker.due_tail import Tail
+from runnel.model.ids import PartitionKey, TopicId
+from runnel.model.schedule import Applied, DueIndex
+from runnel.model.step import Record
+from runnel.queues.schedule_records import Kept, message_record, tombstone
+from runnel.record import records
+from runnel.record.batch import read_header
+from runnel.replica.partition import Partition
+from runnel.shell.due_index import SqliteDueIndex
+from runnel.testing.gated_disk import GatedDisk
+
+Run = Callable[[Scenario], None]
+TARGET = PartitionKey(TopicId(UUID(int=5)), 0)
+
+
+class Indexes:
+    """Opens one index again and again, as a file would be."""
+
+    def __init__(self) -> None:
+        self.opened = 0
+        self.index = SqliteDueIndex(":memory:")
+
+    def __call__(self, path: str) -> DueIndex:
+        self.opened += 1
+        return self.index
+
+
+class Lasting(SqliteDueIndex):
+    """An index that stays when it is closed."""
+
+    def close(self) -> None:
+        pass
+
+
+def append(partition: Partition, *rows: Record) -> None:
+    encoded = records.encode([records.Record(n, 1, key, value) for n, (key, value) in enumerate(rows)])
+    batch = memoryview(bytearray(encoded))
+    partition.append(batch, read_header(batch))
+
+
+def parked(id: str, due_ms: int = 10) -> Record:
+    return message_record(TARGET, id, Kept(due_ms, 0, 0, None, b"v", []))
+
+
+async def ids(tail: Tail) -> list[str]:
+    await tail.reached(tail.partition.high_watermark)
+    rows = await tail.look(lambda index: index.due(TARGET, 10**9, 100, 10**9))
+    return [row.id for row in rows]
+
+
+def test_it_follows_what_is_committed_and_goes_on_where_it_was(run: Run) -> None:
+    async def scenario(open_partition: OpenPartition, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        indexes = Indexes()
+        indexes.index = Lasting(":memory:")
+        append(partition, parked("a"), parked("b", 5))
+        tail = Tail(partition, indexes, disk)
+        tail.start()
+        assert await ids(tail) == ["b", "a"]
+        append(partition, tombstone(TARGET, "a"))
+        assert await ids(tail) == ["b"]
+        await tail.stop()
+        append(partition, parked("c", 1))
+        again = Tail(partition, indexes, disk)
+        again.start()
+        assert await ids(again) == ["c", "b"]
+        assert indexes.index.applied() == Applied(4, 2)
+        await again.stop()
+
+    run(scenario)
+
+
+def test_an_index_of_another_log_is_built_again(run: Run) -> None:
+    async def scenario(open_partition: OpenPartition, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        append(partition, parked("a"))
+        made: list[SqliteDueIndex] = []
+
+        def opened(path: str) -> DueIndex:
+            index = SqliteDueIndex(":memory:")
+            if not made:
+                index.apply([], Applied(99, 7))  # further than this log goes
+            made.append(index)
+            return index
+
+        tail = Tail(partition, opened, disk)
+        tail.start()
+        assert await ids(tail) == ["a"]
+        assert len(made) == 2
+        await tail.stop()
+
+    run(scenario)
+
+
+def test_who_is_cancelled_leaves_when_its_look_is_over(run: Run) -> None:
+    async def scenario(open_partition: OpenPartition, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        tail = Tail(partition, Indexes(), disk)
+        tail.start()
+        append(partition, parked("a"))
+        assert await ids(tail) == ["a"]
+        disk.gate.clear()
+        looking = asyncio.ensure_future(tail.look(lambda index: index.targets()))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        looking.cancel()
+        stopping = asyncio.ensure_future(tail.stop())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not looking.done()
+        assert not stopping.done()
+        disk.gate.set()
+        await stopping
+        assert looking.cancelled()
+
+    run(scenario)

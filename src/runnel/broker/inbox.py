@@ -223,7 +223,11 @@ class Inbox:
             await self._wait(key, hash_of(user), position, left_s, waits)
 
     async def _ask(self, look: Look) -> Found:
-        leader = self._leader(PartitionKey(TopicId(look.topic_id), look.partition))
+        key = PartitionKey(TopicId(look.topic_id), look.partition)
+        index = self._indexes.get(key)
+        if index is not None and index.partition.is_leader:
+            return await self._look(look)
+        leader = self._leader(key)
         return await self._calls.ask(leader, INBOX_LOOK, look, timeout_ms=LOOK_MS + 5_000)
 
     def _leader(self, key: PartitionKey) -> BrokerId:

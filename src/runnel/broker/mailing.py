@@ -30,7 +30,7 @@ from runnel.record.records import Headers, Record, encode
 BATCH_BYTES: Final = 256 * KIB  # as many messages as fit: who reads one of them reads the batch
 WAITING_BYTES_MAX: Final = 64 * MIB  # of one partition
 TIMEOUT_MS: Final = 30_000
-PACE_S, PACE_S_MAX = 0.001, 0.005  # from one batch to the next, for each message of the former; and at most
+PACE_S, PACE_S_MAX = 0.001, 0.010  # from one batch to the next, for each message of the former; and at most
 SEQUENCES: Final = 1 << 31  # they begin again at 0 then, as in Kafka's clients
 OVERHEAD_BYTES: Final = 100  # of a record in a batch, about
 

@@ -1,8 +1,8 @@
 """Requests that come by the ten thousand a second: answered out of the parser's callback, without task or application.
 
 Rule 1: a hot handler and the application behind it say the same. Whatever is unusual about a request goes to the
-        application: another method or a query, a large or chunked body, HTTP/1.0, an upgrade, a header that the handler
-        leaves to it, a connection that is behind with taking its answers.
+        application: another method, a query that the handler does not understand, a large or chunked body, HTTP/1.0, an
+        upgrade, a header that the handler leaves to it, a connection that is behind with taking its answers.
 Rule 2: requests of a connection are answered in order. While a hot answer is due, the next request waits in line as
         behind any other, and is the application's then.
 Rule 3: an answer is one write.
@@ -16,13 +16,13 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from runnel.model.errors import RunnelError
 from runnel.model.limits import KIB
-from runnel.net.http import Http, HttpListener
+from runnel.net.http import Http, HttpListener, Peer
 
 BODY_BYTES_MAX: Final = 64 * KIB
 _JSON: Final = b"content-type: application/json\r\ncontent-length: %d\r\n\r\n"
 _CLOSE: Final = b"connection: close\r\n"
 _OK: Final = STATUS_LINE[200]
-_UNUSUAL: Final = frozenset((b"transfer-encoding", b"expect", b"upgrade", b"origin", b"connection"))
+_UNUSUAL: Final = frozenset((b"transfer-encoding", b"expect", b"upgrade", b"origin"))
 
 
 class Failed(NamedTuple):
@@ -36,11 +36,21 @@ class Failed(NamedTuple):
 Content: TypeAlias = Callable[[Any], bytes]  # of an answer, out of a future's result
 
 
-class Hot(NamedTuple):
-    """What is done with the body of a request, and what is answered."""
+class Asked(NamedTuple):
+    """A request."""
 
-    begin: "Callable[[bytes], tuple[asyncio.Future[Any], Content]]"  # raises RunnelError what is wrong with it
+    body: bytes
+    query: Any  # as it was understood
+    peer: Peer
+
+
+class Hot(NamedTuple):
+    """What is done with a request, and what is answered."""
+
+    method: bytes
+    begin: "Callable[[Asked], tuple[asyncio.Future[Any], Content]]"  # raises RunnelError what is wrong with it
     failed: Callable[[RunnelError], Failed]
+    understood: Callable[[bytes], Any] = lambda query: None if query else ()  # a query; None: it is not understood
     leaves: Collection[bytes] = ()  # requests with one of these headers are the application's
 
 
@@ -66,11 +76,13 @@ class HotHttp(Http):
         self._hot: Hot | None = None
         self._due: _Due | None = None
         self._body = b""
+        self._query: Any = None
 
     def on_headers_complete(self) -> None:
-        hot = self._routes.get(self.url)
-        if hot is not None and self._is_usual(hot):
-            self._hot, self._body, self._in_head = hot, b"", False
+        path, _, query = self.url.partition(b"?")
+        hot = self._routes.get(path)
+        if hot is not None and self._is_usual(hot) and (understood := hot.understood(query)) is not None:
+            self._hot, self._body, self._query, self._in_head = hot, b"", understood, False
             self._due = due = _Due()
             self.cycle = cast(Any, due)
         else:
@@ -82,14 +94,16 @@ class HotHttp(Http):
             return False
         if self._head_bytes or self._fed > self._limits.head_bytes_max:
             return False
-        if self.flow.write_paused or self.parser.get_method() != b"POST" or self.parser.get_http_version() != "1.1":
+        if self.flow.write_paused or self.parser.get_method() != hot.method or self.parser.get_http_version() != "1.1":
             return False
-        size = b""
+        size = b"" if hot.method == b"POST" else b"0"
         for name, value in self.headers:
             if name in _UNUSUAL or name in hot.leaves:
                 return False
             if name == b"content-length":
                 size = value
+            elif name == b"connection" and value.lower() != b"keep-alive":
+                return False
         return size.isdigit() and int(size) <= BODY_BYTES_MAX
 
     def on_body(self, body: bytes) -> None:
@@ -106,7 +120,7 @@ class HotHttp(Http):
         self._hot = None
         due.more_body = False
         try:
-            future, content = hot.begin(self._body)
+            future, content = hot.begin(Asked(self._body, self._query, self._peer))
         except RunnelError as error:
             self._answer_failure(due, hot.failed(error))
             return

@@ -1,6 +1,8 @@
 """Messages between users: send, and receive in order."""
 
 import asyncio
+import re
+from collections.abc import Coroutine
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
@@ -8,16 +10,20 @@ import msgspec
 from msgspec import Meta
 
 from runnel.broker.inbox import INBOX, USER_BYTES_MAX, WAIT_MS_MAX, Inbox, Mail, MessageId
-from runnel.doors.http.call import Call
+from runnel.doors.http.call import Call, PeerWaits
 from runnel.doors.http.idempotency import IdempotencyKey, send_once
 from runnel.doors.http.operation import Struct, View, decoded, operation
 from runnel.doors.http.problems import PROBLEM_JSON, headers_of, problem_of
 from runnel.model.errors import RunnelError
-from runnel.net.hot import Content, Failed, Hot
+from runnel.net.eager import start
+from runnel.net.hot import Asked, Content, Failed, Hot
 
 MESSAGES_MAX: Final = 1_000
 SENT: Final = "sent"
 IDEMPOTENCY_KEY: Final = b"idempotency-key"
+LIMIT: Final = 100
+FIELDS: Final = dict.fromkeys(("user_id", "last_message_id", "wait_ms", "limit"))
+PLAIN: Final = re.compile(rb"(?:[a-z_]+=[A-Za-z0-9_.~-]{1,300}(?:&|$)){1,4}")  # nothing that would have to be decoded
 
 User = Annotated[str, Meta(min_length=1, max_length=USER_BYTES_MAX)]
 
@@ -76,7 +82,7 @@ async def receive(
     user_id: User,
     last_message_id: str | None = None,
     wait_ms: Annotated[int, Meta(ge=0, le=WAIT_MS_MAX)] = 0,
-    limit: Annotated[int, Meta(ge=1, le=MESSAGES_MAX)] = 100,
+    limit: Annotated[int, Meta(ge=1, le=MESSAGES_MAX)] = LIMIT,
 ) -> Messages:
     """Receive the messages to a user, in order.
 
@@ -98,15 +104,60 @@ def hot_send(inbox: Inbox) -> Hot:
     """POST /send."""
     decode = msgspec.json.Decoder(Message).decode
 
-    def begin(body: bytes) -> "tuple[asyncio.Future[Any], Content]":
-        message = decoded(decode, body)
+    def begin(asked: Asked) -> "tuple[asyncio.Future[Any], Content]":
+        message = decoded(decode, asked.body)
         parts = message.from_user, message.to_user, message.message
         placing = inbox.put(*parts)
         if placing is None:
             return asyncio.get_running_loop().create_task(inbox.send(*parts)), _content
         return placing.offset, lambda offset: _content(placing.id_of(offset))
 
-    return Hot(begin, _failed, leaves=(IDEMPOTENCY_KEY,))
+    return Hot(b"POST", begin, _failed, leaves=(IDEMPOTENCY_KEY,))
+
+
+def hot_receive(inbox: Inbox) -> Hot:
+    """GET /receive."""
+    encode = msgspec.json.Encoder().encode
+
+    def begin(asked: Asked) -> "tuple[asyncio.Future[Any], Content]":
+        return _begun(_receive(inbox, asked)), content
+
+    def content(found: list[Mail]) -> bytes:
+        return encode(Messages(messages=[received(mail) for mail in found]))
+
+    return Hot(b"GET", begin, _failed, _understood)
+
+
+async def _receive(inbox: Inbox, asked: Asked) -> list[Mail]:
+    user, last_id, wait_ms, limit = asked.query
+    with PeerWaits(asked.peer) as waits:
+        return await inbox.receive(user, last_id, wait_ms=wait_ms, messages_max=limit, waits=waits)
+
+
+def _begun(work: "Coroutine[Any, Any, list[Mail]]") -> "asyncio.Future[list[Mail]]":
+    """What may be done already, as a future."""
+    result, task = start(work)
+    if task is not None:
+        return task
+    done: asyncio.Future[list[Mail]] = asyncio.get_running_loop().create_future()
+    done.set_result(result or [])
+    return done
+
+
+def _understood(query: bytes) -> tuple[str, str | None, int, int] | None:
+    """User, last id, wait and limit, if they are all as most clients write them; the rest is the application's."""
+    if not PLAIN.fullmatch(query):
+        return None
+    pairs = [part.split("=", 1) for part in query.decode().split("&")]
+    texts = dict(pairs)
+    if len(texts) != len(pairs) or not texts.keys() <= FIELDS.keys() or "user_id" not in texts:
+        return None
+    wait, limit = texts.get("wait_ms", "0"), texts.get("limit", str(LIMIT))
+    if not (wait.isdigit() and limit.isdigit() and len(wait) <= 6 and len(limit) <= 4):
+        return None
+    if int(wait) > WAIT_MS_MAX or not 1 <= int(limit) <= MESSAGES_MAX:
+        return None
+    return texts["user_id"], texts.get("last_message_id"), int(wait), int(limit)
 
 
 def _content(place: MessageId) -> bytes:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from runnel.broker.broker import Broker
 from runnel.doors.http.app import HttpApp
 from runnel.doors.http.door import HttpDoor, Listener
-from runnel.doors.http.inbox import hot_send
+from runnel.doors.http.inbox import hot_receive, hot_send
 from runnel.doors.http.resources import operations
 from runnel.model.seams import Clock, Rng
 from runnel.net.hot import HotHttp
@@ -22,7 +22,8 @@ class HttpDoorway:
         self.door = HttpDoor(broker, clock, rng)
         config = broker.config
         limits = HttpLimits(connections_max=config.connections_max, idle_s=config.idle_ms / 1000)
-        app, hot = HttpApp(self.door, operations()), {b"/send": hot_send(broker.inbox)}
+        app = HttpApp(self.door, operations())
+        hot = {b"/send": hot_send(broker.inbox), b"/receive": hot_receive(broker.inbox)}
         self._listener = HttpListener(app, limits, on_fatal, lambda listener: HotHttp(listener, hot))
         self.door.traffic = self._listener.traffic
         self.door.doors = {**doors, "http": self._listener}

@@ -1,0 +1,183 @@
+"""Hot requests: answered as the application would, in order, and left to it when anything about them is unusual."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from runnel.model.errors import InvalidRequest, RunnelError
+from runnel.net.hot import Asked, Content, Failed, Hot, HotHttp
+from runnel.net.http import HttpLimits, HttpListener, Receive, Scope, Send
+
+POST = b"POST /hot HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n%b\r\n%b"
+
+
+class Door:
+    """One hot route, `echo`, whose answers come when they are let go; the application says that it was asked."""
+
+    def __init__(self) -> None:
+        self.due: list[tuple[asyncio.Future[bytes], bytes]] = []
+        self.held = False
+        self.asked: list[str] = []
+
+    def begin(self, asked: Asked) -> "tuple[asyncio.Future[Any], Content]":
+        if asked.body == b"bad":
+            raise InvalidRequest("bad")
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        if self.held:
+            self.due.append((future, asked.body))
+        elif asked.body == b"late":
+            future.set_exception(InvalidRequest("late"))
+        else:
+            future.set_result(asked.body)
+        return future, lambda body: b"hot:" + body
+
+    def let_go(self) -> None:
+        for future, body in self.due:
+            future.set_result(body)
+        self.due = []
+
+    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = b""
+        while True:
+            message = await receive()
+            body += message["body"]
+            if not message["more_body"]:
+                break
+        self.asked.append(scope["method"])
+        headers = [(b"content-length", b"%d" % (4 + len(body)))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"app:" + body})
+
+
+def failed(error: RunnelError) -> Failed:
+    return Failed(400, [(b"x-why", str(error).encode())], b"no")
+
+
+Talk = Callable[[Door, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def talk(scenario: Talk) -> None:
+    async def run() -> None:
+        door = Door()
+        routes = {b"/hot": Hot(b"POST", door.begin, failed, leaves=(b"leave-it",))}
+        listener = HttpListener(door.app, HttpLimits(), pytest.fail, lambda one: HotHttp(one, routes))
+        host, port = await listener.bind("127.0.0.1", 0)
+        await listener.accept()
+        reader, writer = await asyncio.open_connection(host, port)
+        try:
+            await asyncio.wait_for(scenario(door, reader, writer), 30)
+        finally:
+            writer.close()
+            door.let_go()
+            await listener.stop(1.0)
+
+    asyncio.run(run())
+
+
+def post(body: bytes, headers: bytes = b"") -> bytes:
+    return POST % (len(body), headers, body)
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    head = (await reader.readuntil(b"\r\n\r\n")).lower()
+    size = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
+    return int(head.split(b" ")[1]), await reader.readexactly(size)
+
+
+def test_a_usual_request_is_answered_hot() -> None:
+    async def scenario(door: Door, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for headers in (b"", b"connection: keep-alive\r\n", b"accept: */*\r\n"):
+            writer.write(post(b"a", headers))
+            assert await answer(reader) == (200, b"hot:a")
+        assert door.asked == []
+
+    talk(scenario)
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        post(b"a", b"leave-it: 1\r\n"),
+        post(b"a", b"origin: http://x\r\n"),
+        post(b"a", b"expect: 100-continue\r\n"),
+        post(b"a", b"connection: close\r\n"),
+        post(b"a").replace(b"HTTP/1.1", b"HTTP/1.0"),
+        post(b"a").replace(b"/hot", b"/hot?q=1"),
+        post(b"a").replace(b"POST", b"PUT"),
+        b"POST /hot HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
+        post(b"a" * 70_000),
+    ],
+)
+def test_whatever_is_unusual_is_the_applications(request_bytes: bytes) -> None:
+    async def scenario(door: Door, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(request_bytes)
+        if b"100-continue" in request_bytes:
+            await reader.readuntil(b"\r\n\r\n")
+        status, body = await answer(reader)
+        assert (status, body[:5]) == (200, b"app:a")
+
+    talk(scenario)
+
+
+def test_java_posts_with_an_upgrade_and_is_answered() -> None:
+    async def scenario(door: Door, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(post(b"a", b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n"))
+        assert (await answer(reader))[1] in (b"hot:a", b"app:a")
+        writer.write(post(b"b"))
+        assert await answer(reader) == (200, b"hot:b")
+
+    talk(scenario)
+
+
+def test_requests_in_one_packet_are_answered_in_order() -> None:
+    async def scenario(door: Door, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        door.held = True
+        writer.write(b"".join(post(b"%d" % n) for n in range(8)))
+        while not door.due:
+            await asyncio.sleep(0.01)
+        assert len(door.due) == 1  # the others wait in line
+        door.held = False
+        door.let_go()
+        answers = [await answer(reader) for _ in range(8)]
+        assert [body.partition(b":")[2] for _, body in answers] == [b"%d" % n for n in range(8)]
+
+    talk(scenario)
+
+
+def test_a_body_may_come_in_pieces() -> None:
+    async def scenario(door: Door, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for piece in (post(b"abcdef")[at : at + 7] for at in range(0, len(post(b"abcdef")), 7)):
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0.005)
+        assert (await answer(reader))[1].endswith(b"abcdef")
+
+    talk(scenario)
+
+
+@pytest.mark.parametrize("body", [b"bad", b"late"])
+def test_what_can_not_be_done_is_told(body: bytes) -> None:
+    async def scenario(door: Door, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(post(body))
+        assert await answer(reader) == (400, b"no")
+        writer.write(post(b"next"))
+        assert await answer(reader) == (200, b"hot:next")
+
+    talk(scenario)
+
+
+def test_a_client_that_goes_away_before_its_answer_harms_nobody() -> None:
+    async def scenario(door: Door, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        door.held = True
+        writer.write(post(b"a"))
+        while not door.due:
+            await asyncio.sleep(0.01)
+        writer.close()
+        await writer.wait_closed()
+        await asyncio.sleep(0.05)
+        door.let_go()
+        await asyncio.sleep(0.05)
+
+    talk(scenario)

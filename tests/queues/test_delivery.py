@@ -1,5 +1,6 @@
 """Leasing and settling: what a consumer gets, what it may say of it, and what a new leader knows."""
 
+from msgspec.structs import replace
 from tests.queues.rig import DEAD, RETRY, WALL_MS, Rig, flat, one
 
 from runnel.model.errors import LeaseLost
@@ -389,9 +390,21 @@ def test_a_target_that_was_not_known_is_kept_once_it_is() -> None:
     assert leaving.target is None
     rig.tell("aim", Aimed(leaving.id, DEAD))
     assert rig.leaving[-1].target == DEAD
-    rig.tell("aim", Aimed(leaving.id, RETRY))
+    rig.tell("aim", Aimed(leaving.id, replace(DEAD, floor=99)))
+    assert [one.target for one in rig.leaving] == [None, DEAD, DEAD]
     rig.wake()
     assert [one.target for one in rig.leaving] == [DEAD]
+
+
+def test_whose_topic_was_deleted_goes_to_another() -> None:
+    rig = Rig(end=1)
+    rig.lease()
+    rig.reject(0)
+    rig.tell("aim", Aimed(rig.leaving[0].id, RETRY))
+    rig.wake()
+    assert [one.target for one in rig.leaving] == [RETRY]
+    rig.tell("left", rig.leaving[0].id)
+    assert rig.tell("aim", Aimed(rig.leaving[0].id, DEAD)).orders == []
 
 
 def test_without_a_topic_for_them_dead_messages_are_dropped() -> None:

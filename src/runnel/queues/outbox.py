@@ -51,10 +51,14 @@ class Outbox:
         step.orders.append(Leave(leaving))
 
     def aim(self, aimed: Aimed, step: Step) -> None:
-        """The target is known now. Who has one already keeps it: something may lie there."""
+        """The target is known now. Who has one in the same topic keeps it: something may lie there."""
         was = self._leaving.get(aimed.id)
-        if was is not None and was.target is None:
+        if was is None:
+            return
+        if was.target is None or was.target.topic_id != aimed.target.topic_id:
             self.add(replace(was, target=aimed.target), step)
+        else:
+            step.orders.append(Leave(was))
 
     def left(self, id: LeavingId, step: Step) -> None:
         """They are in their target."""

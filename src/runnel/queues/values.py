@@ -243,7 +243,10 @@ class Leave(Struct, frozen=True):
 
 
 class Aimed(Struct, frozen=True):
-    """Told: where messages go of which that was not known. It is kept, and they are ordered to leave."""
+    """Told: where messages go of which that was not known, or whose topic was deleted. They are ordered to leave again.
+
+    The target is kept first; but not if they have one in that topic: then they are ordered to go there.
+    """
 
     id: LeavingId
     target: Target

@@ -241,6 +241,33 @@ def test_a_filter_tells_what_it_looks_at() -> None:
     assert repr(Filter("TRUE")) == "Filter('TRUE')"
 
 
+@pytest.mark.parametrize(
+    ("text", "needs"),
+    [
+        ("key = 'abc'", [b"abc"]),
+        ("'abc' = headers.x", [b"abc"]),
+        ("key = 'ab' AND value LIKE '%abc_defg%' AND offset > 3", [b"defg"]),
+        ("key = 'a' OR tag IN ('b', 'c')", [b"a", b"b", b"c"]),
+        ("headers.trace > 5", [b"trace"]),
+        ("headers.trace IS NOT NULL AND offset > 5", [b"trace"]),
+        ("headers.trace IS NOT NULL AND tag = 'x'", [b"x"]),
+        ("tag LIKE '%'", [b"runnel-tag"]),
+        ("key = 'é'", ["é".encode()]),
+        ("key = ''", []),
+        ("key IN ('a', 5)", []),
+        ("key <> 'a'", []),
+        ("NOT key = 'a'", []),
+        ("key = 'a' OR offset = 5", []),
+        ("body.name = 'a'", []),
+        ("topic = 'a'", []),
+        ("headers.x IS NULL", []),
+        (" OR ".join(f"key = '{n}'" for n in range(9)), []),
+    ],
+)
+def test_what_a_message_needs_to_pass(text: str, needs: list[bytes]) -> None:
+    assert list(compile(text).needs) == needs
+
+
 def test_filters_are_kept_up_to_a_bound() -> None:
     assert compile("offset = 1") is compile("offset = 1")
     for number in range(CACHED_MAX + 10):

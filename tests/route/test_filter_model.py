@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tests.route.naive import Expression, like, truth, worth, written
 
 from runnel.model.errors import InvalidFilter
+from runnel.record.records import Record, encode
 from runnel.route.compiler import GAPPED_MAX, LIKES_MAX
 from runnel.route.filter import Filter
 from runnel.route.like import pattern_of
@@ -90,6 +91,15 @@ def _agree(tree: Expression, messages: list[View]) -> None:
         expected = truth(worth(tree, message))
         assert chosen.passes(message) is (expected is True), written(tree)
         assert contrary.passes(message) is (expected is False), written(tree)
+        _needs_hold(chosen, message)
+        _needs_hold(contrary, message)
+
+
+def _needs_hold(chosen: Filter, message: View) -> None:
+    """What passes has one of the things that it needs."""
+    if chosen.needs and chosen.passes(message):
+        batch = encode([Record(0, 1, message.key, message.value, tuple(message.headers))])
+        assert any(need in batch for need in chosen.needs), (chosen, message)
 
 
 @settings(max_examples=500, deadline=None)

@@ -112,6 +112,11 @@ def decode(batch: Buffer, *, bytes_max: int = RECORDS_BYTES_MAX) -> list[Record]
     return _walk(_decode, *open_batch(batch, bytes_max=bytes_max))
 
 
+def decode_section(header: BatchHeader, section: bytes) -> list[Record]:
+    """The records of a batch that was opened."""
+    return _walk(_decode, header, section)
+
+
 def spans(batch: Buffer, *, bytes_max: int = RECORDS_BYTES_MAX) -> tuple[BatchHeader, bytes, list[Span]]:
     """Header, decompressed section, and the place of each record in it: cheaper than `decode` by half."""
     header, data = open_batch(batch, bytes_max=bytes_max)

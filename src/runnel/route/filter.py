@@ -14,20 +14,26 @@ from functools import lru_cache
 
 from runnel.route.compiler import compiled
 from runnel.route.message import Message
+from runnel.route.needs import needs_of
 from runnel.route.syntax import parse
 
 CACHED_MAX = 256  # filters; the largest takes half a megabyte
 
 
 class Filter:
-    """A text that was understood. `roots` are the fields it looks at: key, headers, body, ..."""
+    """A text that was understood. `roots` are the fields it looks at: key, headers, body, ...
 
-    __slots__ = ("passes", "roots", "text")
+    One of `needs`, if there are any, is in every message that passes.
+    """
+
+    __slots__ = ("needs", "passes", "roots", "text")
 
     def __init__(self, text: str) -> None:
         self.text = text
+        tree = parse(text)
         self.passes: Callable[[Message], bool]
-        self.passes, self.roots = compiled(parse(text))
+        self.passes, self.roots = compiled(tree)
+        self.needs = needs_of(tree)
 
     def __repr__(self) -> str:
         return f"Filter({self.text!r})"

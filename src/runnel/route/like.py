@@ -30,6 +30,11 @@ def pattern_of(text: str, escape: str | None) -> Pattern:
     return Pattern(_open(parts[0], parts[-1], middles), sum(len(core) for core in cores if None in core))
 
 
+def pieces_of(text: str, escape: str | None) -> list[str]:
+    """The runs of characters that stand in whatever matches."""
+    return [piece for part in _parts_of(text, escape) for _, piece in _pieces(part)]
+
+
 def _parts_of(text: str, escape: str | None) -> list[Part]:
     """What stands before, between and behind the `%`."""
     parts: list[list[str | None]] = [[]]

@@ -28,6 +28,7 @@ from bench.scenarios import (
     Scale,
     filters,
     growth,
+    http,
     latency,
     memory,
     metadata,
@@ -51,6 +52,7 @@ SCENARIOS: dict[str, Callable[[Run], None]] = {
     queues.NAME: queues.measure,
     schedule.NAME: schedule.measure,
     filters.NAME: filters.measure,
+    http.NAME: http.measure,
     replicated.NAME: replicated.measure,
     metadata.NAME: metadata.measure,
 }

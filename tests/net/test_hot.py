@@ -62,7 +62,7 @@ def talk(scenario: Talk) -> None:
     async def run() -> None:
         door = Door()
         routes = {b"/hot": Hot(b"POST", door.begin, failed, leaves=(b"leave-it",))}
-        listener = HttpListener(door.app, HttpLimits(), pytest.fail, lambda one: HotHttp(one, routes))
+        listener = HttpListener(door.app, HttpLimits(), _fail, lambda one: HotHttp(one, routes))
         host, port = await listener.bind("127.0.0.1", 0)
         await listener.accept()
         reader, writer = await asyncio.open_connection(host, port)
@@ -74,6 +74,10 @@ def talk(scenario: Talk) -> None:
             await listener.stop(1.0)
 
     asyncio.run(run())
+
+
+def _fail(error: BaseException) -> None:
+    raise AssertionError(error)
 
 
 def post(body: bytes, headers: bytes = b"") -> bytes:

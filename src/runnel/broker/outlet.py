@@ -186,9 +186,9 @@ class Outlet:
         result: Described = await self.ask("describe", Describe())
         return result
 
-    def gone(self, owner: str) -> None:
-        """A connection ended: its leases end."""
-        self.tell("release_owner", OwnerGone(owner))
+    def gone(self, owner: str, *, untouched: bool = False) -> None:
+        """A connection ended: its leases end. `untouched`: in order, and nothing was begun of what it still has."""
+        self.tell("release_owner", OwnerGone(owner, untouched))
 
     def standing(self, offset: int) -> Standing:
         return self.machine.standing(offset)

@@ -76,12 +76,16 @@ class Sharing:
             return error
         return refused[0] if refused else None
 
-    def release(self, group_id: str, keys: Iterable[PartitionKey], owner: str) -> None:
-        """A session is over: whatever it holds is free for others."""
+    def release(self, group_id: str, keys: Iterable[PartitionKey], owner: str, *, closed: bool) -> None:
+        """A session is over: whatever it holds is free for others.
+
+        `closed`: by its member, in order. What that has left it never worked on: clients fetch ahead. It is not counted
+        as a delivery, or some restarts of an application would make dead letters of messages that nobody tried.
+        """
         outlets = self._deliveries.of(group_id)
         for key in keys:
             if (outlet := outlets.get(key)) is not None:
-                outlet.gone(owner)
+                outlet.gone(owner, untouched=closed)
 
     # --- fetching
 
@@ -143,7 +147,7 @@ class Sharing:
             want = Want(owner, messages, min(size, PARTITION_BYTES_MAX), whole_batches=limits.whole_batches, bound=True)
             share = await self._take(outlet, want)
             if waits.over:
-                outlet.gone(owner)  # rule 2
+                outlet.gone(owner, untouched=True)  # rule 2: they have not left
                 break
             if share.grants or share.error:
                 shares[key] = share

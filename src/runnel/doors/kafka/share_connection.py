@@ -14,7 +14,7 @@ class ShareConnection:
         """A new session for a member."""
         session, left = self._sessions.begin(key, self._connection)
         if left is not None:
-            self._release(left)
+            self._release(left, closed=False)
         return session
 
     def resume(self, key: SessionKey, epoch: int) -> ShareSession:
@@ -23,12 +23,12 @@ class ShareConnection:
 
     def end(self, session: ShareSession) -> None:
         """The member said that this was its last request."""
-        self._release(self._sessions.end(session))
+        self._release(self._sessions.end(session), closed=True)
 
     def close(self) -> None:
         """The connection is gone."""
         for session in self._sessions.disconnect(self._connection):
-            self._release(session)
+            self._release(session, closed=False)
 
-    def _release(self, session: ShareSession) -> None:
-        self._broker.sharing.release(session.key.group_id, session.touched, session.owner)
+    def _release(self, session: ShareSession, *, closed: bool) -> None:
+        self._broker.sharing.release(session.key.group_id, session.touched, session.owner, closed=closed)

@@ -1,0 +1,170 @@
+"""Messages that come one by one go in batches, in order, each once."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from runnel.broker import mailing
+from runnel.broker.mailing import Mailing
+from runnel.broker.produce import Produced
+from runnel.model.errors import BatchTooLarge, NotLeader, OutOfOrderSequence, RequestTimedOut, RunnelError
+from runnel.model.ids import NO_TOPIC_ID, Offset, PartitionKey, ProducerId
+from runnel.record.batch import read_header
+from runnel.record.records import decode
+
+KEY = PartitionKey(NO_TOPIC_ID, 0)
+
+
+class Log:
+    """A partition that remembers what it was given; `gate` holds appends, `errors` are raised first."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[bytes | None]] = []
+        self.producers: list[tuple[int, int]] = []  # producer id, base sequence
+        self.errors: list[RunnelError] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self._end = 0
+        self._ids = 0
+
+    async def append(self, key: PartitionKey, batch: memoryview, acks: int, timeout_ms: int) -> Produced:
+        await self.gate.wait()
+        header = read_header(batch)
+        self.producers.append((header.producer_id, header.base_sequence))
+        if self.errors:
+            raise self.errors.pop(0)
+        self.batches.append([record.value for record in decode(batch)])
+        base, self._end = self._end, self._end + header.count
+        return Produced(Offset(base), -1, Offset(0))
+
+    async def new_producer(self) -> ProducerId:
+        self._ids += 1
+        return ProducerId(self._ids)
+
+    def mailing(self) -> Mailing:
+        return Mailing(KEY, self.append, self.new_producer)
+
+
+def run(scenario: Callable[[Log], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        await asyncio.wait_for(scenario(Log()), 30)
+
+    asyncio.run(main())
+
+
+def put(to: Mailing, text: bytes) -> "asyncio.Future[int]":
+    return to.put(b"k", text, (("h", b"v"),), 1)
+
+
+def test_what_comes_together_goes_together() -> None:
+    async def scenario(log: Log) -> None:
+        to = log.mailing()
+        offsets = await asyncio.gather(*[put(to, b"%d" % n) for n in range(5)])
+        assert offsets == list(range(5))
+        assert log.batches == [[b"0", b"1", b"2", b"3", b"4"]]
+
+    run(scenario)
+
+
+def test_what_comes_meanwhile_goes_next_in_one_batch_and_in_order() -> None:
+    async def scenario(log: Log) -> None:
+        log.gate.clear()
+        to = log.mailing()
+        first = put(to, b"first")
+        await asyncio.sleep(0.01)
+        rest = []
+        for n in range(20):
+            rest.append(put(to, b"%d" % n))
+            await asyncio.sleep(0)
+        log.gate.set()
+        assert [await first, *await asyncio.gather(*rest)] == list(range(21))
+        assert log.batches == [[b"first"], [b"%d" % n for n in range(20)]]
+
+    run(scenario)
+
+
+def test_one_after_the_other_nobody_waits_for_company() -> None:
+    async def scenario(log: Log) -> None:
+        to, loop = log.mailing(), asyncio.get_running_loop()
+        began = loop.time()
+        for n in range(50):
+            assert await put(to, b"x") == n
+        assert loop.time() - began < 50 * mailing.PACE_S_MAX / 2
+
+    run(scenario)
+
+
+def test_a_batch_is_no_larger_than_it_should_be() -> None:
+    async def scenario(log: Log) -> None:
+        to = log.mailing()
+        await asyncio.gather(*[put(to, b"x" * 100_000) for _ in range(6)])
+        assert [len(batch) for batch in log.batches] == [2, 2, 2]
+
+    run(scenario)
+
+
+def test_batches_are_those_of_one_producer_in_sequence() -> None:
+    async def scenario(log: Log) -> None:
+        to = log.mailing()
+        await asyncio.gather(put(to, b"a"), put(to, b"b"))
+        await put(to, b"c")
+        assert log.producers == [(1, 0), (1, 2)]
+
+    run(scenario)
+
+
+def test_after_an_error_the_next_batch_is_another_producers() -> None:
+    async def scenario(log: Log) -> None:
+        to = log.mailing()
+        await put(to, b"a")
+        log.errors = [RequestTimedOut("who knows")]
+        with pytest.raises(RequestTimedOut):
+            await put(to, b"b")
+        assert await put(to, b"c") == 1
+        assert log.producers == [(1, 0), (1, 1), (2, 0)]
+
+    run(scenario)
+
+
+def test_a_producer_that_was_forgotten_is_replaced_without_a_word() -> None:
+    async def scenario(log: Log) -> None:
+        to = log.mailing()
+        await put(to, b"a")
+        log.errors = [OutOfOrderSequence("nobody knows you")]
+        assert await put(to, b"b") == 1
+        assert log.producers[-1] == (2, 0)
+
+    run(scenario)
+
+
+def test_too_large_and_too_many_are_refused() -> None:
+    async def scenario(log: Log) -> None:
+        to = log.mailing()
+        with pytest.raises(BatchTooLarge):
+            put(to, b"x" * 2_000_000)
+        log.gate.clear()
+        waiting = [put(to, b"x" * 1_000_000) for _ in range(60)]
+        with pytest.raises(RequestTimedOut, match="wait"):
+            waiting += [put(to, b"x" * 1_000_000) for _ in range(20)]
+        log.gate.set()
+        await asyncio.gather(*waiting)
+
+    run(scenario)
+
+
+def test_who_waits_hears_that_it_is_over() -> None:
+    async def scenario(log: Log) -> None:
+        log.gate.clear()
+        to = log.mailing()
+        under_way = put(to, b"a")
+        await asyncio.sleep(0.01)
+        waiting = put(to, b"b")
+        to.close(NotLeader("gone"))
+        with pytest.raises(NotLeader):
+            await waiting
+        with pytest.raises(RequestTimedOut):
+            await under_way
+
+    run(scenario)

@@ -9,12 +9,22 @@ from typing import Any
 import confluent_kafka
 import confluent_kafka.admin
 from confluent_kafka.admin import AdminClient
+from tests.client.talk import talk
+from tests.client.test_group_admin import beat
 from tests.conftest import cluster_broker
 from tests.doors.kafka.test_share import ACCEPT, LONG_MS, Member, Topic, configure
 from tests.doors.kafka.test_traps import Line
 
+from runnel.client.admin import Admin
+from runnel.client.admin import NewTopic as Wanted
+from runnel.client.cluster import Cluster
+from runnel.client.group_admin import GroupAdmin
+from runnel.client.metadata import TopicPartition
+from runnel.client.positions import From, Position
+from runnel.client.producer import Producer
 from runnel.testing.process import BrokerProcess
 from runnel.testing.zookeeper import ZooKeeper
+from runnel.wire.kafka.error_codes import ErrorCode
 
 LIMIT_S = 90.0
 preview: Any = confluent_kafka  # its share consumer is not typed
@@ -94,3 +104,44 @@ def produce(servers: str, topic: str, numbers: range) -> None:
     for number in numbers:
         producer.produce(topic, b"%d" % number)
     assert producer.flush(LIMIT_S) == 0
+
+
+def test_offsets_are_seen_and_moved_whoever_leads(trio: list[BrokerProcess]) -> None:
+    """The coordinator is one broker, the leaders are all three."""
+    name = f"share-{uuid.uuid4().hex}"
+
+    async def work(cluster: Cluster) -> None:
+        await Admin(cluster).create_topics([Wanted(name, partitions=6, replicas=1)])
+        places = [TopicPartition(name, number) for number in range(6)]
+        async with Producer(cluster) as producer:
+            for number in range(60):
+                await producer.send(name, b"x", partition=number % 6)
+        await cluster.persist(lambda: beat(cluster, name, 0, [name]))
+        admin = GroupAdmin(cluster)
+        assert await admin.positions(name) == dict.fromkeys(places, 10)
+        await beat(cluster, name, -1)
+        await admin.seek(name, await admin.plan_seek(name, dict.fromkeys(places, Position(From.OFFSET, 4))))
+        assert await admin.positions(name) == dict.fromkeys(places, 4)
+        assert [lag.lag for lag in await admin.lags(await admin.describe(name))] == [6] * 6
+        await admin.delete(name)
+        await cluster.persist(lambda: beat(cluster, name, 0, [name]))
+        assert await admin.positions(name) == dict.fromkeys(places, 10), "nothing was left of the group of that name"
+
+    talk(trio[0].kafka, work)
+
+
+def test_who_asks_the_wrong_broker_is_told_the_right_one(trio: list[BrokerProcess]) -> None:
+    with ExitStack() as stack:
+        lines = [stack.enter_context(Line(broker.kafka)) for broker in trio]
+        topic = Topic(lines[0])
+        group = f"group-{uuid.uuid4().hex}"
+        answers = [Member(line, group, topic).fetch(0) for line in lines]
+        told = [[partition for each in answer.responses for partition in each.partitions] for answer in answers]
+        [leader] = [number for number, partitions in enumerate(told, 1) if not partitions]  # it has nothing to tell
+        for number, answer in enumerate(answers, 1):
+            if number != leader:
+                [partition] = told[number - 1]
+                assert partition.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+                assert partition.current_leader.leader_id == leader
+                [there] = answer.node_endpoints
+                assert (there.node_id, f"{there.host}:{there.port}") == (leader, trio[leader - 1].kafka)

@@ -110,7 +110,7 @@ class Producing:
         """What is left of batches out of which records were taken, or why that could not be done."""
         sifted: dict[int, Sifted | RunnelError] = {}
         for number, (partition, batch) in enumerate(appends):
-            if isinstance(partition, Partition) and batch is not None and partition.config.looks_inside:
+            if isinstance(partition, Partition) and batch is not None and partition.looks_inside:
                 try:
                     if (found := await sifting.sift(partition, batch, timeout_ms)) is not None:
                         sifted[number] = found
@@ -206,7 +206,7 @@ def _refused(partition: Partition, header: BatchHeader, error: RunnelError) -> R
 
 def _look_inside(appends: Sequence[Append]) -> bool:
     for partition, _ in appends:  # noqa: SIM110  # a generator would cost more than the question
-        if isinstance(partition, Partition) and partition.config.looks_inside:
+        if isinstance(partition, Partition) and partition.looks_inside:
             return True
     return False
 

@@ -66,6 +66,7 @@ class Partition(Readable):
     def __init__(self, topic: str, key: PartitionKey, config: TopicConfig, me: BrokerId, clock: Clock) -> None:
         super().__init__(topic, key)
         self.config = config
+        self.looks_inside = config.looks_inside  # asked for every batch
         self.role = Role.IDLE
         self.image: PartitionImage | None = None
         self.leader_epoch = NO_EPOCH
@@ -111,6 +112,7 @@ class Partition(Readable):
     def reconfigure(self, config: TopicConfig) -> None:
         if config != self.config:
             self.config = config
+            self.looks_inside = config.looks_inside
             self.log.reconfigure(config)
             if self.role is Role.LEADER:
                 self.progress.minimum = config.min_insync_replicas

@@ -51,12 +51,12 @@ def key_of(broker: Broker, topic: str) -> PartitionKey:
     return broker.partition_key(topic, 0)
 
 
-def test_ten_thousand_idle_queues_cost_no_task_and_no_timer(tmp_path: Path) -> None:
+def test_thousands_of_idle_queues_cost_no_task_and_no_timer(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         await broker.create_topics([NewTopic("t", 1)])
         await broker.sending.send("t", [Outgoing(b"x")])
         key = key_of(broker, "t")
-        names = [f"group-{number}" for number in range(10_000)]
+        names = [f"group-{number}" for number in range(3_000)]
         for start in range(0, len(names), 500):
             outlets = [broker.deliveries.find(name, key) for name in names[start : start + 500]]
             await asyncio.gather(*(outlet.opened(30) for outlet in outlets))

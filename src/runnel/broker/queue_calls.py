@@ -86,12 +86,13 @@ class Shift(Value, frozen=True):
     dry_run: bool = False
 
 
-LEASE: Final = Verb("outlet.lease", LeaseThere, Received)
-SETTLE: Final = Verb("outlet.settle", Settle, Settled)
-EXTEND: Final = Verb("outlet.extend", Extend, Settled)
-WATCH: Final = Verb("outlet.watch", Watch, Heard)
+# What may have to wait until a queue has been read has a connection of its own: reading it takes calls, too.
+LEASE: Final = Verb("outlet.lease", LeaseThere, Received, waits=True)
+SETTLE: Final = Verb("outlet.settle", Settle, Settled, waits=True)
+EXTEND: Final = Verb("outlet.extend", Extend, Settled, waits=True)
+WATCH: Final = Verb("outlet.watch", Watch, Heard, waits=True)
 RING: Final = Verb("outlet.ring", NamedQueue, Heard)
 OWNER_ENDED: Final = Verb("outlet.owner.ended", OwnerEnded, Nothing)
-STATES: Final = Verb("outlet.states", NamedQueue, States)
-PEEK: Final = Verb("outlet.peek", PeekThere, PeekedThere)
-SHIFT: Final = Verb("outlet.shift", Shift, Moved)
+STATES: Final = Verb("outlet.states", NamedQueue, States, waits=True)
+PEEK: Final = Verb("outlet.peek", PeekThere, PeekedThere, waits=True)
+SHIFT: Final = Verb("outlet.shift", Shift, Moved, waits=True)

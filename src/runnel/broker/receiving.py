@@ -60,7 +60,7 @@ class Receiving:
         self._turn = 0  # where the next receiver begins to look
         self._far: dict[tuple[str, BrokerId], _Far] = {}
         self._ringing: set[asyncio.Task[None]] = set()
-        calls.serve(queue_calls.LEASE, self._lease_for_another)
+        calls.serve_waiting(queue_calls.LEASE, self._lease_for_another)
         calls.serve(queue_calls.WATCH, self._watched)
         calls.serve(queue_calls.RING, self._rung)
 
@@ -198,9 +198,12 @@ class Receiving:
 
     # --- for other brokers
 
-    async def _lease_for_another(self, ask: LeaseThere) -> Received:
+    async def _lease_for_another(self, ask: LeaseThere, waits: Waits) -> Received:
         self._owners.leased(ask)
         found = await self._lease_here(ask)
+        if found and waits.over:
+            await self._give_back(ask.queue, found)  # the other broker is gone, or did not wait so long
+            return Received([])
         if found:
             self._pass_on(ask.queue, far=False)
         return Received(found)

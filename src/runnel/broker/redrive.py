@@ -73,9 +73,9 @@ class DropThere(Value, frozen=True):
     dry_run: bool
 
 
-LIST_THERE: Final = Verb("dead.list.there", ListThere, DeadLetters)
-DRIVE_THERE: Final = Verb("dead.drive.there", DriveThere, Task)
-DROP_THERE: Final = Verb("dead.drop.there", DropThere, Dropped)
+LIST_THERE: Final = Verb("dead.list.there", ListThere, DeadLetters, waits=True)
+DRIVE_THERE: Final = Verb("dead.drive.there", DriveThere, Task, waits=True)
+DROP_THERE: Final = Verb("dead.drop.there", DropThere, Dropped, waits=True)
 
 
 class _Grave(NamedTuple):

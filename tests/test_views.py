@@ -10,6 +10,7 @@ from runnel.client.cluster import Cluster
 from runnel.client.consumer import Consumer
 from runnel.client.metadata import TopicPartition
 from runnel.client.producer import Producer
+from runnel.client.sender import ProducerSettings
 from runnel.model.errors import InvalidConfig, InvalidTopicName, RunnelError
 
 WAIT_MS = 200
@@ -116,6 +117,22 @@ def test_what_no_view_can_be_is_said_by_every_broker(tmp_path: Path) -> None:
                 with pytest.raises(InvalidTopicName, match="is a view of 't'"):
                     async with Producer(cluster) as producer:
                         await producer.send("v", b"x", partition=0)
+
+    run(scenario())
+
+
+def test_a_view_takes_part_in_no_transaction(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cluster_of(tmp_path, 1) as brokers:
+            await create(brokers, replicas=1)
+            await make_view(brokers, "TRUE")
+            async with brokers.client() as cluster:
+                settings = ProducerSettings(transactional_id="tx")
+                with pytest.raises(RunnelError, match="INVALID_TOPIC"):
+                    async with Producer(cluster, settings) as producer, producer.transaction():
+                        await producer.send("v", b"x", partition=0)
+                async with Producer(cluster, settings) as producer, producer.transaction():
+                    await producer.send("t", b"x", partition=0)
 
     run(scenario())
 

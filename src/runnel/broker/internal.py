@@ -65,6 +65,10 @@ class ImageTopics:
         topic = self._image.topics.get(topic_id)
         return None if topic is None else topic.name
 
+    def is_view(self, name: str) -> bool:
+        topic = self._image.topic(name)
+        return topic is not None and topic.is_view
+
     def partition_count(self, topic_id: TopicId) -> int:
         topic = self._image.topics.get(topic_id)
         if topic is None:

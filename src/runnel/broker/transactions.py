@@ -18,7 +18,7 @@ from runnel.broker.shard import Shard
 from runnel.broker.shards import Shards
 from runnel.cluster.image import Broker, Change, Image
 from runnel.groups.regex import Pattern
-from runnel.model.errors import InvalidTopicName
+from runnel.model.errors import InvalidTopicName, ReadOnlyTopic
 from runnel.model.ids import ProducerId
 from runnel.model.seams import Clock
 from runnel.replica.partition import Partition
@@ -120,6 +120,8 @@ class Transactions:
         """Let partitions take part in the running transaction, which the first of them begins; or see if they do."""
         if any(name == TRANSACTIONS for name, _ in request.partitions):
             raise InvalidTopicName(f"topic {TRANSACTIONS!r} is internal: no transaction writes to it")
+        if view := next((name for name, _ in request.partitions if self._topics.is_view(name)), None):
+            raise ReadOnlyTopic(f"topic {view!r} is a view: no transaction writes to it")
         result: PartitionsAdded = await self.shards.ask(request.transactional_id, "add_partitions", request)
         return result
 

@@ -3,7 +3,9 @@
 Rule 1: who follows pulls: nothing is read ahead but one small part of each partition. A slow follower is behind, and
         costs no memory.
 Rule 2: after each part, `positions` says where to go on: whoever begins there misses nothing and sees nothing twice.
-Rule 3: what retention removed before it was read is passed over; `skipped` counts it.
+Rule 3: a wait at another broker takes one of few lanes to it (`calls`): who follows many partitions looks at them again
+        and again instead.
+Rule 4: what retention removed before it was read is passed over; `skipped` counts it.
 """
 
 import asyncio
@@ -20,7 +22,9 @@ from runnel.model.reading import END, START, Reading, ReadPartition
 
 PARTITIONS_MAX: Final = 1_000  # followed at once by one
 PART_MESSAGES, PART_BYTES = 200, 64 * KIB
-WAIT_MS: Final = 20_000
+WAIT_MS: Final = 5_000
+WAITING_MAX: Final = 4  # partitions that are waited for: a wait at another broker takes one of its few lanes
+LOOK_S: Final = 0.1  # between two looks at each of more partitions than that
 PAUSE_S: Final = 0.25
 
 
@@ -90,8 +94,9 @@ class Tail:
     async def _follow(self, number: int) -> None:
         position = self.positions[number]
         while not self._waits.over:
+            wait_ms = WAIT_MS if len(self.positions) <= WAITING_MAX else 0
             asked = ReadPartition(
-                self._topic_id, number, position, -1, PART_MESSAGES, PART_BYTES, WAIT_MS, self._filter
+                self._topic_id, number, position, -1, PART_MESSAGES, PART_BYTES, wait_ms, self._filter
             )
             try:
                 found = await self._read(asked, self._waits)
@@ -107,7 +112,7 @@ class Tail:
             if found.messages:
                 await self._parts.put(Part(number, found.messages, found.next_offset))
             elif found.next_offset == position:
-                await asyncio.sleep(0)
+                await asyncio.sleep(0 if wait_ms else LOOK_S)
             position = found.next_offset
 
     async def _skip(self, number: int, position: int) -> int:

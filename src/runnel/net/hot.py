@@ -148,7 +148,9 @@ class HotHttp(Http):
     def _answer(self, due: _Due, parts: tuple[bytes, ...]) -> None:
         if not due.keep_alive:
             parts = (parts[0], _CLOSE, *parts[1:])
-        self.transport.write(b"".join(parts))
+        answer = b"".join(parts)
+        self._traffic.bytes_out += len(answer)
+        self.transport.write(answer)
         due.response_complete = True
         if due.keep_alive:
             self.on_response_complete()

@@ -319,3 +319,24 @@ def test_what_a_page_is_too_slow_for_is_skipped_and_counted(broker: BrokerProces
             seen, skipped, last = seen + 1, skipped + answer.get("skipped", 0), number
     assert seen + skipped == 2000
     assert skipped
+
+
+# --- in a cluster
+def test_every_broker_pushes_what_others_lead(trio: list[BrokerProcess]) -> None:
+    with User(trio[0]) as user:
+        for number, broker in enumerate(trio):
+            topic = topic_of(user, f"push-trio-{number}", 6)
+            queue = queue_of(user, f"push-trio-{number}-q", topic=f"push-trio-{number}")
+            for n in range(12):
+                send(user, topic, f"m{n}", key=f"k{n}")
+            with events(broker, f"{topic}/events", begin="start") as stream:
+                assert {stream.data()["text"] for _ in range(12)} == {f"m{n}" for n in range(12)}
+                send(user, topic, "more")
+                assert stream.data()["text"] == "more"
+            with line(broker, f"{queue}/socket", credit=1) as socket:
+                got = set()
+                while len(got) < 13:
+                    message = heard(socket)
+                    if message["type"] == "message":
+                        got.add(message["message"]["text"])
+                        say(socket, ack=[message["message"]["receipt"]])

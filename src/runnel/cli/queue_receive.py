@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from runnel.client.cluster import Cluster
-    from runnel.model.calls import Delivered
+    from runnel.model.calls import Delivered, Receive
 
 WAIT_MS = 10_000  # of one call; it is asked again
 MESSAGES_MAX = 100
@@ -109,14 +109,11 @@ async def _receive(cluster: "Cluster", wanted: Wanted, write: "Callable[[Any], b
     import asyncio
     import sys
 
-    from runnel.client.calls import call
-
     loop = asyncio.get_running_loop()
     left, heard = wanted.count_max, loop.time()
     while left is None or left > 0:
         silent_ms = int((loop.time() - heard) * 1000)
-        asked, verb = _question(wanted, left, silent_ms)
-        messages = (await call(cluster, verb, asked, lane=LANE)).messages
+        messages = await _lease(cluster, _question(wanted, left, silent_ms))
         sys.stdout.buffer.write(b"".join([write(message) for message in messages]))
         sys.stdout.buffer.flush()
         await _settle(cluster, wanted, messages)
@@ -127,15 +124,22 @@ async def _receive(cluster: "Cluster", wanted: Wanted, write: "Callable[[Any], b
             return
 
 
-def _question(wanted: Wanted, left: int | None, silent_ms: int) -> Any:
-    from runnel.model.calls import QUEUE_RECEIVE, Receive
+async def _lease(cluster: "Cluster", asked: "Receive") -> "list[Delivered]":
+    """What can be leased; asked again while brokers fail over. What was leased for nobody then comes again later."""
+    from runnel.client.calls import call
+    from runnel.model.calls import QUEUE_RECEIVE
+
+    return (await cluster.persist(lambda: call(cluster, QUEUE_RECEIVE, asked, lane=LANE))).messages
+
+
+def _question(wanted: Wanted, left: int | None, silent_ms: int) -> "Receive":
+    from runnel.model.calls import Receive
 
     wait_ms = WAIT_MS if wanted.wait_ms is None else min(WAIT_MS, max(0, wanted.wait_ms - silent_ms))
     count = MESSAGES_MAX if left is None else min(left, MESSAGES_MAX)
-    asked = Receive(
+    return Receive(
         wanted.queue, count, wait_ms=wait_ms, lease_ms=wanted.lease_ms, consumer="runnel-cli", filter=wanted.filter
     )
-    return asked, QUEUE_RECEIVE
 
 
 async def _settle(cluster: "Cluster", wanted: Wanted, messages: "Sequence[Delivered]") -> None:

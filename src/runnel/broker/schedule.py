@@ -26,10 +26,12 @@ from runnel.cluster.image import NO_LEADER, Change, Image
 from runnel.model.calls import (
     SCHEDULE_CANCEL,
     SCHEDULE_COUNT,
+    SCHEDULE_GET,
     SCHEDULE_LIST,
     SCHEDULE_MOVE,
     Cancel,
     CountPending,
+    GetPending,
     ListPending,
     Move,
     Pending,
@@ -55,14 +57,17 @@ from runnel.model.schedule import (
     SCHEDULE_CHANGE_HERE,
     SCHEDULE_COUNT_HERE,
     SCHEDULE_FIRST_HERE,
+    SCHEDULE_NAMED_HERE,
     SCHEDULE_PARK,
     CancelHere,
     ChangedHere,
     CountHere,
     FirstHere,
+    NamedHere,
     OpenDueIndex,
     Park,
     Parked,
+    Row,
     WaitingRow,
     WaitingRows,
     WhenDue,
@@ -113,6 +118,8 @@ class Schedule:
         calls.serve(SCHEDULE_COUNT_HERE, self._count_here)
         calls.serve(SCHEDULE_CANCEL, self._cancel)
         calls.serve(SCHEDULE_MOVE, self._move)
+        calls.serve(SCHEDULE_NAMED_HERE, self._named_here)
+        calls.serve(SCHEDULE_GET, self.get)
         calls.serve(SCHEDULE_LIST, self.first)
         calls.serve(SCHEDULE_COUNT, self.count)
 
@@ -234,6 +241,12 @@ class Schedule:
         found = [self._shown(row, request.with_values) for row in rows[:rows_max]]
         return PendingMessages(found, len(rows) > rows_max)
 
+    async def get(self, request: GetPending) -> PendingMessages:
+        """What waits under an id."""
+        asked = NamedHere(request.id)
+        answers = [await self._calls.ask(broker, SCHEDULE_NAMED_HERE, asked) for broker in self._leaders()]
+        return PendingMessages([self._shown(row, True) for answer in answers for row in answer.rows])
+
     async def count(self, request: CountPending) -> PendingCount:
         """How many wait, and when the first is due."""
         asked = CountHere(self._topic_id(request.topic))
@@ -349,12 +362,10 @@ class Schedule:
                 _wanted(request.topic_id), request.from_ms, request.after_id, request.messages_max
             )
         rows.sort(key=lambda row: (row.due_ms, row.id))
-        return WaitingRows(
-            [
-                WaitingRow(row.target.topic_id, row.target.number, row.id, row.due_ms, row.body)
-                for row in rows[: request.messages_max]
-            ]
-        )
+        return _told(rows[: request.messages_max])
+
+    async def _named_here(self, request: NamedHere) -> WaitingRows:
+        return _told([row for shard in self.shards for row in await shard.named(request.id)])
 
     async def _count_here(self, request: CountHere) -> PendingCount:
         counts = [await shard.count(_wanted(request.topic_id)) for shard in self.shards]
@@ -365,6 +376,12 @@ class Schedule:
 def _size(message: Parked) -> int:
     size = len(message.key or b"") + len(message.value or b"")
     return size + sum(len(name) + len(value or b"") for name, value in message.headers)
+
+
+def _told(rows: Sequence[Row]) -> WaitingRows:
+    return WaitingRows(
+        [WaitingRow(row.target.topic_id, row.target.number, row.id, row.due_ms, row.body) for row in rows]
+    )
 
 
 def _wanted(topic_id: object) -> Callable[[PartitionKey], bool]:

@@ -205,6 +205,10 @@ class ScheduleShard:
 
     # --- looking
 
+    async def named(self, id: str) -> list[Row]:
+        """What waits under this id."""
+        return [row for row in await self._named(id) if not self._agenda.was_sent(row)]
+
     async def count(self, wanted: Callable[[PartitionKey], bool]) -> tuple[int, int | None]:
         """How many wait for these targets, and when the first is due."""
         self._must_serve()

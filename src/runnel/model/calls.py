@@ -385,6 +385,12 @@ class ListPending(Value, frozen=True):
     with_values: bool = False
 
 
+class GetPending(Value, frozen=True):
+    """What waits under an id: one message, or none, unless several topics have one of that name."""
+
+    id: str
+
+
 class PendingMessages(Value, frozen=True):
     messages: list[Pending]
     more: bool = False
@@ -434,6 +440,7 @@ REDRIVE_START: Final = Verb("dead.redrive.start", Redrive, RedriveState)
 REDRIVE_STATUS: Final = Verb("dead.redrive.status", RedriveTask, RedriveState)
 REDRIVE_STOP: Final = Verb("dead.redrive.stop", RedriveTask, RedriveState)
 SCHEDULE_LIST: Final = Verb("schedule.list", ListPending, PendingMessages)
+SCHEDULE_GET: Final = Verb("schedule.get", GetPending, PendingMessages)
 SCHEDULE_CANCEL: Final = Verb("schedule.cancel", Cancel, Rescheduled)
 SCHEDULE_MOVE: Final = Verb("schedule.move", Move, Rescheduled)
 SCHEDULE_COUNT: Final = Verb("schedule.count", CountPending, PendingCount)

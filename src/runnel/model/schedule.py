@@ -79,9 +79,14 @@ class CountHere(Value, frozen=True):
     topic_id: UUID | None
 
 
+class NamedHere(Value, frozen=True):
+    id: str
+
+
 SCHEDULE_PARK: Final = Verb("schedule.park", Park, WhenDue, waits=True)
 SCHEDULE_CHANGE_HERE: Final = Verb("schedule.change.here", CancelHere, ChangedHere, waits=True)
 SCHEDULE_FIRST_HERE: Final = Verb("schedule.first.here", FirstHere, WaitingRows, waits=True)
+SCHEDULE_NAMED_HERE: Final = Verb("schedule.named.here", NamedHere, WaitingRows, waits=True)
 SCHEDULE_COUNT_HERE: Final = Verb("schedule.count.here", CountHere, PendingCount, waits=True)
 
 

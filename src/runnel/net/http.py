@@ -362,15 +362,9 @@ class HttpListener:
             try:
                 await asyncio.wait_for(self.state.empty.wait(), grace_s)
             except TimeoutError:
-                await self._end_all()
-
-    async def _end_all(self) -> None:
-        for connection in list(self.state.connections):
-            connection.transport.abort()
-        tasks = list(self.state.tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+                # Tasks are not cancelled: what they wait for may be shared with others, and ends as the broker does.
+                for connection in list(self.state.connections):
+                    connection.transport.abort()
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()

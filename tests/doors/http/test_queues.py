@@ -138,6 +138,9 @@ def test_what_waits_is_listed_moved_and_cancelled(api: Api) -> None:
     rest = api.ok("GET", f"/v1/schedule?topic=s-list&since={last['due_ms']}&after={last['id']}")
     assert [each["value"] for each in rest["messages"]] == [0]
     assert api.ok("GET", "/v1/schedule/count?topic=s-list")["messages"] == 3
+    one = api.ok("GET", f"/v1/schedule/{ids[0]}")
+    assert (one["value"], one["topic"], one["id"]) == (0, "s-list", ids[0])
+    assert api.get("/v1/schedule/nothing").code == "not-pending"
     assert api.ask("PATCH", f"/v1/schedule/{ids[0]}", {"delay_ms": 60_000}).status == 204
     assert [each["value"] for each in api.ok("GET", "/v1/schedule?topic=s-list")["messages"]] == [0, 2, 1]
     assert api.ask("DELETE", f"/v1/schedule/{ids[1]}").status == 204

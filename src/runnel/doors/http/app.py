@@ -67,7 +67,7 @@ class HttpApp:
             await self._send_problem(send, error)
             return
         if isinstance(result, Stream):
-            await _send_stream(send, call, result)
+            await self._send_stream(send, call, result)
         elif isinstance(result, Reply):
             kind = (b"content-type", result.content_type.encode())
             await self._send(send, result.status, [kind, *result.headers], result.content)
@@ -128,6 +128,19 @@ class HttpApp:
         headers = [(b"content-type", PROBLEM_JSON), *headers_of(error, problem.status)]
         await self._send(send, problem.status, headers, ENCODER.encode(problem))
 
+    async def _send_stream(self, send: Send, call: Call, stream: Stream) -> None:
+        kind = (b"content-type", stream.content_type.encode())
+        await send({"type": "http.response.start", "status": 200, "headers": [kind, *stream.headers]})
+        async with aclosing(stream.chunks) as chunks:
+            if call.scope["method"] != "HEAD":
+                await send({"type": "http.response.body", "body": b"", "more_body": True})  # the head goes at once
+                async for chunk in chunks:
+                    if call.peer.over:
+                        break
+                    self._door.traffic.bytes_out += len(chunk)
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
     async def _converse(self, scope: Scope, receive: Receive, send: Send) -> None:
         socket = Socket(receive, send)
         try:
@@ -164,15 +177,3 @@ def _check_origin(call: Call) -> None:
 
 def _too_large(limit: int) -> BodyTooLarge:
     return BodyTooLarge(f"the body is above {limit} bytes, which is the most (http-body-bytes-max)")
-
-
-async def _send_stream(send: Send, call: Call, stream: Stream) -> None:
-    kind = (b"content-type", stream.content_type.encode())
-    await send({"type": "http.response.start", "status": 200, "headers": [kind, *stream.headers]})
-    await send({"type": "http.response.body", "body": b"", "more_body": True})  # the head goes at once
-    async with aclosing(stream.chunks) as chunks:
-        async for chunk in chunks:
-            if call.peer.over:
-                break
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
-    await send({"type": "http.response.body", "body": b""})

@@ -13,14 +13,17 @@ from runnel.doors.http.problems import InvalidInput
 from runnel.model.calls import (
     SCHEDULE_CANCEL,
     SCHEDULE_COUNT,
+    SCHEDULE_GET,
     SCHEDULE_LIST,
     SCHEDULE_MOVE,
     Cancel,
     CountPending,
+    GetPending,
     ListPending,
     Move,
     Pending,
 )
+from runnel.model.errors import NotPending
 
 Topic = Annotated[str, Meta(description="of one topic alone")]
 
@@ -78,6 +81,18 @@ async def count_schedule(call: Call, topic: Topic = "") -> CountView:
     """
     count = await call.look(SCHEDULE_COUNT, CountPending(topic))
     return CountView(messages=count.messages, next_due_ms=None if count.next_due_ms < 0 else count.next_due_ms)
+
+
+@operation("GET /v1/schedule/{id}")
+async def get_scheduled(call: Call, id: str, value: Value = "auto") -> PendingView:
+    """Get a message that waits for its time.
+
+    GET /v1/schedule/2dedb886e3d0db03
+    """
+    found = (await call.look(SCHEDULE_GET, GetPending(id))).messages
+    if not found:
+        raise NotPending(f"no message waits under the id {id!r}: it was delivered or cancelled, or there never was one")
+    return _view(found[0], value)
 
 
 @operation("DELETE /v1/schedule/{id}")

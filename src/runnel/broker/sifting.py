@@ -10,8 +10,9 @@ Rule 4: a transaction can't be delayed, as nobody knows yet whether it will be; 
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Set
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
 
 from runnel.broker.once import Once
 from runnel.broker.once_line import Claims
@@ -22,11 +23,15 @@ from runnel.model.errors import InvalidRecord, RunnelError
 from runnel.model.once import WINDOW
 from runnel.model.schedule import Parked
 from runnel.model.seams import Clock, Rng
+from runnel.model.topic_config import TopicConfig
 from runnel.queues.delay import NEEDLES, due_of, waiting_headers
 from runnel.record.batch import BatchHeader, check_produced, read_header
 from runnel.record.names import NEEDLE, name_of
 from runnel.record.records import Record, decode, emptied, open_batch, spans, thinned
 from runnel.replica.partition import Partition
+
+T = TypeVar("T")
+SMALL: Final = 500  # records that are looked at, or parked, in one go: about 10 ms of the loop
 
 
 class Sifted(NamedTuple):
@@ -43,6 +48,14 @@ class Sifted(NamedTuple):
             self.claims.follow(begun, self.times)
 
 
+class _Found(NamedTuple):
+    """What a look into a batch found, by the places of its records."""
+
+    late: dict[int, tuple[int, Record]]  # not due yet, each with its time
+    names: dict[int, str]  # of the others
+    times: dict[int, int]
+
+
 class Sifting:
     """Looks into batches."""
 
@@ -56,82 +69,96 @@ class Sifting:
         """What is to be appended instead of a batch; None if it is to be appended, or refused, as it is."""
         header = check_produced(batch)
         partition.must_lead()
-        found = self._found(partition, batch, header)
-        if not found:
+        if header.size > partition.config.max_message_bytes or not _would_be_new(partition, header):
             return None
-        late = self._late(partition, header, found)
-        claims = await self._claim(partition, header, found, late)
+        found = await _off_loop(partition, header, partial(_look, batch, partition.config, self._clock.wall_ms()))
+        if found is None:
+            return None
+        if found.late and header.transactional:
+            raise InvalidRecord(f"{partition.name}: a message of a transaction can't be delayed: send it without one")
+        claims = None
+        if found.names and not header.transactional:
+            claims = await self._once.line(partition).claim(found.names)
         try:
-            if late:
-                await self._park(partition, header, late, timeout_ms)
+            left = await self._take_out(partition, batch, header, found, claims, timeout_ms)
         except BaseException:
             if claims is not None:
                 claims.give_up()
             raise
-        out = late.keys() | (claims.duplicates if claims is not None else ())
-        left = batch if not out else memoryview(bytearray(_without(batch, out)))
-        return Sifted(left, read_header(left), claims, {number: one.timestamp for number, one in found.items()})
+        return Sifted(left, read_header(left), claims, found.times)
 
-    def _found(self, partition: Partition, batch: memoryview, header: BatchHeader) -> dict[int, Record]:
-        """The records of a batch, by their place, if there is anything to look at and it would be appended."""
-        config = partition.config
-        needles = (NEEDLES if config.delay_enable else ()) + ((NEEDLE,) if config.dedup_window_ms else ())
-        section = open_batch(batch)[1]
-        if header.size > config.max_message_bytes or not any(needle in section for needle in needles):
-            return {}
-        if header.producer_id >= 0 and not _would_be_new(partition, header):
-            return {}
-        return {record.offset - header.base_offset: record for record in decode(batch)}
-
-    def _late(
-        self, partition: Partition, header: BatchHeader, found: Mapping[int, Record]
-    ) -> dict[int, tuple[int, Record]]:
-        """Those that are not due yet, each with its time."""
-        if not partition.config.delay_enable:
-            return {}
-        now = self._clock.wall_ms()
-        late = {n: (due, one) for n, one in found.items() if (due := due_of(one.headers, now)) is not None}
-        if late and header.transactional:
-            raise InvalidRecord(f"{partition.name}: a message of a transaction can't be delayed: send it without one")
-        return late
-
-    async def _claim(
-        self, partition: Partition, header: BatchHeader, found: Mapping[int, Record], late: Mapping[int, object]
-    ) -> Claims | None:
-        if not partition.config.dedup_window_ms or header.transactional:
-            return None
-        names = {n: name for n, one in found.items() if n not in late and (name := name_of(one.headers)) is not None}
-        return await self._once.line(partition).claim(names) if names else None
+    async def _take_out(
+        self, partition: Partition, batch: memoryview, header: BatchHeader, found: _Found, claims: Claims | None,
+        timeout_ms: int,
+    ) -> memoryview:  # fmt: skip
+        out = found.late.keys() | (claims.duplicates if claims is not None else ())
+        if not out:
+            return batch
+        if found.late:
+            await self._park(partition, header, found.late, timeout_ms)
+        return memoryview(bytearray(await _off_loop(partition, header, partial(_without, batch, out))))
 
     async def _park(
         self, partition: Partition, header: BatchHeader, late: Mapping[int, tuple[int, Record]], timeout_ms: int
     ) -> None:
-        parked = [
-            Parked(
-                self._id(header, number, record), due, record.key, record.value,
-                list(waiting_headers(record.headers, due)), WINDOW, name_of(record.headers) is None,
-            )
-            for number, (due, record) in late.items()
-        ]  # fmt: skip
-        await self._schedule.park(partition.key.topic_id, partition.key.number, parked, timeout_ms=timeout_ms)
+        """Have messages wait, a part of them in each turn of the loop."""
+        places, (topic_id, number) = list(late), partition.key
+        parks = []
+        for first in range(0, len(places), SMALL):
+            part = [self._parked(header, n, *late[n]) for n in places[first : first + SMALL]]
+            park = self._schedule.park(topic_id, number, part, timeout_ms=timeout_ms)
+            parks.append(asyncio.get_running_loop().create_task(park))
+            await asyncio.sleep(0)
+        await asyncio.gather(*parks)
 
-    def _id(self, header: BatchHeader, number: int, record: Record) -> str:
-        if (name := name_of(record.headers)) is not None:
-            return name
+    def _parked(self, header: BatchHeader, number: int, due_ms: int, record: Record) -> Parked:
+        name = name_of(record.headers)
+        headers = list(waiting_headers(record.headers, due_ms))
+        id = name if name is not None else self._id(header, number)
+        return Parked(id, due_ms, record.key, record.value, headers, WINDOW, replaces=name is None)
+
+    def _id(self, header: BatchHeader, number: int) -> str:
         if header.producer_id < 0:
             return self._rng.token(16).hex()
         return f"{header.producer_id}.{header.producer_epoch}.{(header.base_sequence + number) % SEQUENCES}"
 
 
+async def _off_loop(partition: Partition, header: BatchHeader, work: Callable[[], T]) -> T:
+    """Large batches are not looked through on the loop."""
+    return work() if header.count <= SMALL else await partition.log.offload(work)
+
+
 def _would_be_new(partition: Partition, header: BatchHeader) -> bool:
-    """Whether the log does not have this batch of an idempotent producer, and may take it."""
+    """Whether the log does not have this batch, and may take it."""
+    if header.producer_id < 0:
+        return True
     try:
         return partition.log.producers.check(header) is None
     except RunnelError:
         return partition.log.busy  # the batches before it may still wait in line
 
 
-def _without(batch: memoryview, out: Sequence[int] | set[int]) -> bytes:
+def _look(batch: memoryview, config: TopicConfig, now_ms: int) -> _Found | None:
+    """The records that may have to be taken out; None if there is nothing to look at."""
+    needles = (NEEDLES if config.delay_enable else ()) + ((NEEDLE,) if config.dedup_window_ms else ())
+    header, section = open_batch(batch)
+    if not any(needle in section for needle in needles):
+        return None
+    found = _Found({}, {}, {})
+    for record in decode(batch):
+        number = record.offset - header.base_offset
+        found.times[number] = record.timestamp
+        if not record.headers:
+            continue
+        due_ms = due_of(record.headers, now_ms) if config.delay_enable else None
+        if due_ms is not None:
+            found.late[number] = due_ms, record
+        elif config.dedup_window_ms and (name := name_of(record.headers)) is not None:
+            found.names[number] = name
+    return found
+
+
+def _without(batch: memoryview, out: Set[int]) -> bytes:
     header, section, found = spans(batch)
     kept = [span for span in found if span.offset - header.base_offset not in out]
     return thinned(header, section, kept) if kept else emptied(header)

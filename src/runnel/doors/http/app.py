@@ -27,7 +27,7 @@ from runnel.doors.http.problems import (
 )
 from runnel.doors.http.routes import Found, Routes
 from runnel.doors.http.socket import Socket
-from runnel.model.errors import RunnelError
+from runnel.model.errors import Fatal, RunnelError
 from runnel.net.http import Receive, Scope, Send
 
 ENCODER: Final = msgspec.json.Encoder()
@@ -63,6 +63,8 @@ class HttpApp:
             result = await self._run(operation, call, found.values if found else [], receive)
         except PeerGone:
             return
+        except Fatal:
+            raise  # the listener ends the broker
         except RunnelError as error:
             await self._send_problem(send, error)
             return

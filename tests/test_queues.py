@@ -483,6 +483,27 @@ def test_who_waits_at_one_broker_is_woken_by_what_comes_to_another(trio: list[Br
     talk(trio[1].kafka, scenario)
 
 
+def test_leases_of_a_connection_end_with_it_at_every_broker(trio: list[BrokerProcess]) -> None:
+    async def hold(cluster: Cluster) -> None:
+        queue = Queue(cluster, "held")
+        await queue.create(partitions=6, retry_backoff_ms=1)
+        await asyncio.gather(*(queue.send(b"%d" % number, key=str(number)) for number in range(12)))
+        held = 0
+        while held < 12:
+            held += len(await queue.receive(12, wait=LONG_S, lease=0))
+        assert await queue.receive(wait=0.2) == []
+
+    async def take(cluster: Cluster) -> None:
+        queue = Queue(cluster, "held")
+        found: list[QueueMessage] = []
+        while len(found) < 12:
+            found += await receive(queue, 12)
+        assert {message.attempt for message in found} == {2}
+
+    talk(trio[0].kafka, hold)
+    talk(trio[1].kafka, take)
+
+
 def test_a_queue_goes_on_with_the_next_leader(three: list[BrokerProcess]) -> None:
     async def scenario(cluster: Cluster) -> None:
         queue = Queue(cluster, "q")

@@ -36,6 +36,19 @@ def test_what_is_cancelled_is_not_listed_and_can_not_be_cancelled_again(call: Ca
     assert "1 of 1 could not be cancelled" in refused.err
 
 
+def test_one_message_is_shown_whole(call: Call, name: str) -> None:
+    call("topic", "create", name)
+    one = later(call, name, "tea", "--delay", "1h", "-k", "k", "-H", "a=b")
+    out = call("schedule", "show", one).out
+    assert f"Message {one}  due " in out
+    assert f"for {name}/0" in out
+    assert ["a", "b"] in call("schedule", "show", one).rows
+    assert out.endswith("key     k\ntea\n")
+    assert call("schedule", "show", one, "--json").json["value"] == "tea"
+    call("schedule", "cancel", one)
+    assert "no message waits" in call("schedule", "show", one, code=1).err
+
+
 def test_a_message_is_moved(call: Call, name: str) -> None:
     call("topic", "create", name)
     one = later(call, name, "x")

@@ -26,7 +26,7 @@ runnel schedule move ID --delay 1h               send it another time
 """,
 )
 def schedule() -> None:
-    """Messages that wait for their time: list, cancel and move them."""
+    """Messages that wait for their time: look at them, cancel and move them."""
 
 
 # --- ls
@@ -122,6 +122,49 @@ def _print_pending(messages: "Sequence[Pending]", topic: str) -> None:
         [(x.id, iso_of(x.due_ms), f"{x.topic}/{x.partition}", preview(x.key), preview(x.value)) for x in messages],
         none=f"No message waits{f' for {topic}' if topic else ''}.",
     )
+
+
+# --- show
+@schedule.command(
+    examples="""
+runnel schedule show ID
+runnel schedule show ID --json | jq -r .value
+"""
+)
+@click.argument("message_id", metavar="ID")
+@json_option
+@broker_option
+def show(message_id: str, as_json: bool, broker: str) -> None:
+    """Show one message that waits: when it is due, where it goes, its headers and its value."""
+    from runnel.cli.output import print_json
+    from runnel.cli.session import run
+    from runnel.client.calls import call
+    from runnel.model.calls import SCHEDULE_GET, GetPending
+
+    found = run(broker, lambda cluster: call(cluster, SCHEDULE_GET, GetPending(message_id))).messages
+    if not found:
+        raise click.ClickException(f"no message waits under the id {message_id!r} (any more)")
+    if as_json:
+        print_json(_row(found[0]))
+    else:
+        _print_message(found[0])
+
+
+def _print_message(message: "Pending") -> None:
+    import sys
+
+    from runnel.cli.output import left, print_table
+    from runnel.cli.template import iso_of
+
+    click.echo(f"Message {message.id}  due {iso_of(message.due_ms)}  for {message.topic}/{message.partition}")
+    click.echo()
+    rows = [(header, (value or b"").decode(errors="replace")) for header, value in message.headers]
+    print_table(left("HEADER", "VALUE"), rows, none="It has no headers.")
+    click.echo()
+    if message.key is not None:
+        click.echo(f"key     {message.key.decode(errors='replace')}")
+    sys.stdout.flush()
+    sys.stdout.buffer.write((message.value or b"") + b"\n")
 
 
 # --- cancel

@@ -43,6 +43,7 @@ RETRY_S: Final = 0.5
 BURY_S: Final = 0.05  # the end of what was sent within this time is kept together
 BURY_ROWS: Final = 2_000
 DROP_ROWS: Final = 1_000
+LAG_MAX: Final = 4_000  # records that the index may be behind when more are parked: about 50 ms
 
 logger = logging.getLogger("runnel.schedule")
 
@@ -138,6 +139,8 @@ class ScheduleShard:
         self._must_serve()
         if not self._topics.has(target):
             raise UnknownTopicId(f"there is no partition {target}: ask for metadata")
+        # Whoever sends waits for the index to come along: it has to know all before it tells what is due.
+        await self._tail.reached(self.partition.high_watermark - LAG_MAX)
         now = self._clock.wall_ms()
         known = await self._waiting(target, [one.id for one in messages if one.floor == WINDOW and not one.replaces])
         rows = [

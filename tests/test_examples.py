@@ -20,6 +20,19 @@ SHOWS = {  # how many messages a poll brings is not promised, so neither is how 
         r"started again, it finished: 2[1-9] are written, 20 are committed",
         r"each order has exactly one invoice, in order: True",
     ],
+    "pace_matching.py": [r"120 requests sent in .* wait in the queue", r"left: 0  each exactly once: True"],
+    "retry_and_repair.py": [
+        r"booked: 42",
+        r"given up after 3 attempts .*: {\"id\":2}",
+        r"sent back: 1",
+        r"booked: 8, tries: {.*2: 4.*}",
+    ],
+    "reminders.py": [
+        r"waiting: \['pay rent', 'buy milk', 'call mum', 'go to bed'\]",
+        r"\npay rent\ncall mum\ngo to bed\nwaiting: 0\n",
+        r"too late: ",
+    ],
+    "publish_and_queue.py": [r"billing saw all in order: True, audit too: True", r"point-to-point: .* each once: True"],
 }
 
 

@@ -1,0 +1,188 @@
+"""The client that programs use, against a real broker."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from runnel.client import connect, sync
+from runnel.client.queue import QueueMessage
+from runnel.client.session import Runnel
+from runnel.model.errors import InvalidConfig, LeaseLost, NotPending
+from runnel.testing.process import BrokerProcess
+
+
+def on(broker: BrokerProcess, work: Callable[[Runnel], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        async with connect(broker.kafka) as runnel:
+            await work(runnel)
+
+    asyncio.run(asyncio.wait_for(whole(), 120))
+
+
+def test_what_is_sent_is_read_by_a_group_and_as_a_stream(broker: BrokerProcess, name: str) -> None:
+    async def work(runnel: Runnel) -> None:
+        sent = await runnel.send(name, {"id": 1}, key="k", headers={"trace": "7"})
+        assert (sent.topic, sent.offset, sent.scheduled_id) == (name, 0, "")
+        async with runnel.group(f"{name}.readers", name) as messages:
+            async for message in messages:
+                assert (message.json(), message.key, message.headers) == ({"id": 1}, b"k", {"trace": b"7"})
+                break
+        async for message in runnel.stream(name, partition=sent.partition):
+            assert message.offset == sent.offset
+            return
+
+    on(broker, work)
+
+
+def test_what_was_not_handled_is_handed_out_again(broker: BrokerProcess, name: str) -> None:
+    async def work(runnel: Runnel) -> None:
+        await runnel.queue(name).create(partitions=1)
+        for n in range(3):
+            await runnel.send(name, n)
+        with pytest.raises(ZeroDivisionError):
+            await fail_at(runnel, name, 1)
+        async with runnel.group(name, name) as messages:
+            async for message in messages:
+                assert message.offset <= 1  # what was handed out with it may come again as well
+                if message.offset == 1:
+                    break
+
+    on(broker, work)
+
+
+async def fail_at(runnel: Runnel, name: str, offset: int) -> None:
+    async with runnel.group(name, name) as messages:
+        async for message in messages:
+            if message.offset == offset:
+                raise ZeroDivisionError
+
+
+def test_a_stream_begins_somewhere(broker: BrokerProcess, name: str) -> None:
+    async def work(runnel: Runnel) -> None:
+        with pytest.raises(InvalidConfig, match="'start' or 'end'"):
+            runnel.group("g", name, begin="middle")
+
+    on(broker, work)
+
+
+def test_a_queue_is_settled(broker: BrokerProcess, name: str) -> None:
+    async def work(runnel: Runnel) -> None:
+        queue = runnel.queue(name)
+        await queue.create(partitions=1, retry_backoff_ms=0)
+        await queue.create(partitions=1)  # it is there already
+        for value in ("accepted", "released", "rejected"):
+            await queue.send(value)
+        for message in await queue.receive(3, wait=30):
+            await {"accepted": message.accept, "released": message.release, "rejected": message.reject}[message.text]()
+        [again] = await queue.receive(3, wait=30)
+        assert (again.text, again.attempt) == ("released", 2)
+        async with again:
+            assert [message.text for message in await queue.receive(3)] == []
+        assert await queue.receive(3) == []
+        await until(lambda: _one_dead(runnel, name, "rejected"))
+
+    on(broker, work)
+
+
+async def _one_dead(runnel: Runnel, name: str, text: str) -> bool:
+    return [letter.text for letter in await runnel.queue(name).dead_letters()] == [text]
+
+
+async def until(reached: Callable[[], Awaitable[bool]]) -> None:
+    while not await reached():
+        await asyncio.sleep(0.05)
+
+
+def test_a_lease_that_ended_settles_nothing(broker: BrokerProcess, name: str) -> None:
+    async def work(runnel: Runnel) -> None:
+        queue = runnel.queue(name)
+        await queue.create(partitions=1, retry_backoff_ms=0)
+        await queue.send("x")
+        [first] = await queue.receive(wait=30, lease=0.2)
+        [second] = await queue.receive(wait=30)
+        assert (first.attempt, second.attempt) == (1, 2)
+        with pytest.raises(LeaseLost):
+            await first.accept()
+        await second.extend(60)
+        await second.accept()
+        assert await queue.receive(wait=0.1) == []
+
+    on(broker, work)
+
+
+def test_many_are_settled_at_once(broker: BrokerProcess, name: str) -> None:
+    async def work(runnel: Runnel) -> None:
+        queue = runnel.queue(name)
+        await queue.create(partitions=1)
+        await asyncio.gather(*(queue.send(n) for n in range(200)))
+        taken: list[QueueMessage] = []
+        while len(taken) < 200:
+            taken += await queue.receive(100, wait=30)
+        await asyncio.gather(*(message.accept() for message in taken))
+        assert sorted(message.json() for message in taken) == list(range(200))
+        [partition] = (await queue.describe()).partitions
+        assert partition.first_open == 200
+
+    on(broker, work)
+
+
+def test_what_waits_is_cancelled_or_moved_or_comes(broker: BrokerProcess, name: str) -> None:
+    async def work(runnel: Runnel) -> None:
+        queue = runnel.queue(name)
+        await queue.create(partitions=1)
+        late = await runnel.send(name, "late", delay=3_600)
+        never = await runnel.send(name, "never", delay=3_600)
+        soon = await runnel.send(name, "soon", delay=0.1)
+        waiting = [message.text async for message in runnel.schedule.pending(name)]
+        assert waiting in (["soon", "late", "never"], ["late", "never"])  # the first may have come
+        await runnel.schedule.cancel(never.scheduled_id)
+        await runnel.schedule.move(late.scheduled_id, delay=0.2)
+        async for message in queue.messages():
+            async with message:
+                if message.text == "late":
+                    break
+        for gone in (soon, late, never):
+            with pytest.raises(NotPending):
+                await runnel.schedule.cancel(gone.scheduled_id)
+        assert await runnel.schedule.count(name) == 0
+
+    on(broker, work)
+
+
+def test_a_message_of_one_name_is_stored_once(broker: BrokerProcess, name: str) -> None:
+    async def work(runnel: Runnel) -> None:
+        await runnel.queue(name).create(partitions=1)
+        first = await runnel.send(name, "x", message_id="one")
+        again = await runnel.send(name, "x", message_id="one")
+        assert (first.offset, again.offset, first.duplicate, again.duplicate) == (0, 0, False, True)
+
+    on(broker, work)
+
+
+def test_it_works_without_async_from_many_threads(broker: BrokerProcess, name: str) -> None:
+    with sync.connect(broker.kafka) as runnel:
+        queue = runnel.queue(name)
+        queue.create(partitions=1)
+        threads = [threading.Thread(target=runnel.send, args=(name, n)) for n in range(10)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        seen = []
+        for message in queue.messages(batch=3):
+            with message:
+                seen.append(message.json())
+            if len(seen) == 10:
+                break
+        assert sorted(seen) == list(range(10))
+        with runnel.group(f"{name}.g", name) as group:
+            read = []
+            for read_one in group:
+                read.append(read_one.json())
+                if len(read) == 10:
+                    break
+        assert sorted(read) == list(range(10))
+        with pytest.raises(NotPending):
+            runnel.schedule.cancel("never-was")

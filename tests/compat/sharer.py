@@ -1,5 +1,6 @@
 """A member of a share group in a process of its own, driven by lines of JSON as any agent (see agent.py)."""
 
+import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -64,6 +65,13 @@ class Sharer(Agent):
 
         wait_until(some, f"{self.name}: a message", limit_s=90)
         return found
+
+    def freeze(self) -> None:
+        """It does nothing until it is thawed; its connections stay."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
 
     def acknowledge(self, messages: Iterable[Got], how: str) -> None:
         """Say what became of messages; it is sent with the next poll or commit."""

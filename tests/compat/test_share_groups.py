@@ -124,17 +124,26 @@ def test_what_fails_too_often_is_a_dead_letter(client: str, stage: Stage) -> Non
     member.close()
 
 
+def lost_to_another(stage: Stage, client: str) -> tuple[Sharer, Got, Sharer, Got]:
+    """A member that was too slow with a message, and one that has it now, for as long as it likes."""
+    topic, group = stage.topic("share-lock"), group_of(stage, share_record_lock_duration_ms="3000")
+    slow, quick = stage.sharer(client), stage.sharer(client)
+    stage.agent("confluent").produce(topic, texts("a", 1))
+    slow.open(group, topic)
+    [got] = slow.take()
+    slow.freeze()  # clients fetch ahead: it would have the message again itself
+    configure(stage, group, share_record_lock_duration_ms="3600000")
+    quick.open(group, topic)
+    [again] = quick.take()
+    assert (again.value, again.attempt) == (got.value, got.attempt + 1)
+    slow.thaw()
+    return slow, got, quick, again
+
+
 @pytest.mark.side_by_side
 @clients(*ABLE)
 def test_a_lock_that_ran_out_frees_the_message(client: str, stage: Stage) -> None:
-    topic, group = stage.topic("share-lock"), group_of(stage, share_record_lock_duration_ms="1500")
-    stage.agent("confluent").produce(topic, texts("a", 1))
-    slow = member_of(stage, client, group, topic)
-    [got] = slow.take()
-    configure(stage, group, share_record_lock_duration_ms="3600000")  # of whoever has it next
-    quick = member_of(stage, client, group, topic)
-    [again] = quick.take()
-    assert (again.value, again.attempt) == (got.value, 2)
+    slow, got, quick, again = lost_to_another(stage, client)
     quick.accept([again])
     slow.acknowledge([got], ACCEPT)
     assert set(slow.call("commit").values()) <= INVALID_RECORD_STATE | {""}  # it is done: either way nobody is harmed
@@ -146,13 +155,7 @@ def test_a_lock_that_ran_out_frees_the_message(client: str, stage: Stage) -> Non
 @pytest.mark.side_by_side
 @clients(*ABLE)
 def test_who_is_too_late_is_told_so(client: str, stage: Stage) -> None:
-    topic, group = stage.topic("share-late"), group_of(stage, share_record_lock_duration_ms="1500")
-    stage.agent("confluent").produce(topic, texts("a", 1))
-    slow = member_of(stage, client, group, topic)
-    [got] = slow.take()
-    configure(stage, group, share_record_lock_duration_ms="3600000")  # of whoever has it next
-    quick = member_of(stage, client, group, topic)
-    [again] = quick.take()
+    slow, got, quick, again = lost_to_another(stage, client)
     slow.acknowledge([got], REJECT)
     assert set(slow.call("commit").values()) <= INVALID_RECORD_STATE
     quick.accept([again])
@@ -163,14 +166,16 @@ def test_who_is_too_late_is_told_so(client: str, stage: Stage) -> None:
 @pytest.mark.side_by_side
 @clients("java-4.3")
 def test_a_lock_that_is_renewed_lasts(client: str, stage: Stage) -> None:
-    topic, group = stage.topic("share-renew"), group_of(stage, share_record_lock_duration_ms="5000")
-    worker, other = member_of(stage, client, group, topic), member_of(stage, client, group, topic)
-    other.poll(100)
+    topic, group = stage.topic("share-renew"), group_of(stage, share_record_lock_duration_ms="8000")
+    worker, other = stage.sharer(client), stage.sharer(client)
+    other.call("types", group=group)  # it runs by now: that may take longer than the lock
     stage.agent("confluent").produce(topic, texts("a", 1))
+    worker.open(group, topic)
     [got] = worker.take()
-    assert worker.call("lock_ms") == 5000
+    assert worker.call("lock_ms") == 8000
+    other.open(group, topic)
     begun = time.monotonic()
-    while time.monotonic() < begun + 8:  # longer than the lock
+    while time.monotonic() < begun + 12:  # longer than the lock
         worker.acknowledge([got], RENEW)
         assert set(worker.call("commit").values()) == {""}
         assert worker.take() == [got], "the client shows it again, as the same delivery"

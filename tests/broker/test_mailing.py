@@ -9,7 +9,14 @@ import pytest
 from runnel.broker import mailing
 from runnel.broker.mailing import Mailing
 from runnel.broker.produce import Produced
-from runnel.model.errors import BatchTooLarge, NotLeader, OutOfOrderSequence, RequestTimedOut, RunnelError
+from runnel.model.errors import (
+    BatchTooLarge,
+    InvalidRecord,
+    NotLeader,
+    OutOfOrderSequence,
+    RequestTimedOut,
+    RunnelError,
+)
 from runnel.model.ids import NO_TOPIC_ID, Offset, PartitionKey, ProducerId
 from runnel.record.batch import read_header
 from runnel.record.records import decode
@@ -18,7 +25,10 @@ KEY = PartitionKey(NO_TOPIC_ID, 0)
 
 
 class Log:
-    """A partition that remembers what it was given; `gate` holds appends, `errors` are raised first."""
+    """A partition that remembers what it was given; `gate` holds appends, `errors` are raised first.
+
+    A batch with a message that says `bad` is refused.
+    """
 
     def __init__(self) -> None:
         self.batches: list[list[bytes | None]] = []
@@ -35,7 +45,10 @@ class Log:
         self.producers.append((header.producer_id, header.base_sequence))
         if self.errors:
             raise self.errors.pop(0)
-        self.batches.append([record.value for record in decode(batch)])
+        values = [record.value for record in decode(batch)]
+        if b"bad" in values:
+            raise InvalidRecord("every record needs a key")
+        self.batches.append(values)
         base, self._end = self._end, self._end + header.count
         return Produced(Offset(base), -1, Offset(0))
 
@@ -92,6 +105,18 @@ def test_one_after_the_other_nobody_waits_for_company() -> None:
         for n in range(50):
             assert await put(to, b"x") == n
         assert loop.time() - began < 50 * mailing.PACE_S_MAX / 2
+
+    run(scenario)
+
+
+def test_a_message_that_is_refused_costs_nobody_else() -> None:
+    async def scenario(log: Log) -> None:
+        to = log.mailing()
+        texts = [b"bad" if n in (3, 4) else b"%d" % n for n in range(9)]
+        results = await asyncio.gather(*[put(to, text) for text in texts], return_exceptions=True)
+        assert [type(each) for each in results] == [InvalidRecord if text == b"bad" else int for text in texts]
+        assert [value for batch in log.batches for value in batch] == [text for text in texts if text != b"bad"]
+        assert len(log.producers) < 2 * len(texts)
 
     run(scenario)
 

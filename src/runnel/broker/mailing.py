@@ -6,7 +6,8 @@ Rule 1: what arrives in one turn of the loop, or while the batch before is on it
 Rule 2: messages of one partition keep the order in which they arrived here.
 Rule 3: a batch is that of an idempotent producer: however often it has to be sent, it is in the log once. When nobody
         knows what became of one, the next batches are those of another producer.
-Rule 4: what waits is bounded: beyond it, senders are told to come back later.
+Rule 4: a message that is refused costs nobody else: those that were in one batch with it go without it.
+Rule 5: what waits is bounded: beyond it, senders are told to come back later.
 """
 
 import asyncio
@@ -18,6 +19,8 @@ from runnel.model.errors import (
     BatchTooLarge,
     DuplicateSequence,
     InvalidProducerEpoch,
+    InvalidRecord,
+    InvalidTimestamp,
     OutOfOrderSequence,
     RequestTimedOut,
     RunnelError,
@@ -37,6 +40,7 @@ OVERHEAD_BYTES: Final = 100  # of a record in a batch, about
 Append: TypeAlias = Callable[[PartitionKey, memoryview, int, int], Awaitable[Produced]]
 NewProducer: TypeAlias = Callable[[], Awaitable[ProducerId]]
 
+ONES_FAULT: Final = (InvalidRecord, InvalidTimestamp, BatchTooLarge)  # of a batch: nothing of it was kept
 FORGOTTEN: Final = (OutOfOrderSequence, UnknownProducer, InvalidProducerEpoch, DuplicateSequence)
 
 
@@ -100,20 +104,32 @@ class Mailing:
             while self._waiting:
                 batch, began = self._take(), self._loop.time()
                 try:
-                    base = await self._send(batch)
+                    await self._deliver(batch)
                 except asyncio.CancelledError:
                     self._fail(batch, RequestTimedOut("the broker stopped meanwhile: the message may be kept, or not"))
                     raise
-                except RunnelError as error:
-                    self._producer = None
-                    self._fail(batch, error)
-                else:
-                    for place, one in enumerate(batch, base):
-                        if not one.done.done():
-                            one.done.set_result(place)
-                    await self._pace(began, len(batch))
+                await self._pace(began, len(batch))
         finally:
             self._sending = None
+
+    async def _deliver(self, batch: list[_Waiting]) -> None:
+        """Send a batch, and tell each what came of it; where one message may be to blame, look for it by halves."""
+        try:
+            base = await self._send(batch)
+        except ONES_FAULT as error:
+            half = len(batch) // 2
+            if half == 0:
+                self._fail(batch, error)
+                return
+            await self._deliver(batch[:half])
+            await self._deliver(batch[half:])
+        except RunnelError as error:
+            self._producer = None
+            self._fail(batch, error)
+        else:
+            for place, one in enumerate(batch, base):
+                if not one.done.done():
+                    one.done.set_result(place)
 
     async def _pace(self, began: float, count: int) -> None:
         left_s = min(PACE_S_MAX, PACE_S * (count - 1)) - (self._loop.time() - began)

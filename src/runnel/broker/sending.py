@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
 from runnel.broker.calls import Calls, failure_of
-from runnel.broker.mailing import Append, Mailing, NewProducer
+from runnel.broker.mailing import BATCH_BYTES, ONES_FAULT, Append, Mailing, NewProducer
 from runnel.broker.once import Once
 from runnel.broker.produce import ACKS_ALL
 from runnel.broker.schedule import Schedule
@@ -30,6 +30,7 @@ from runnel.model.errors import (
     RunnelError,
 )
 from runnel.model.ids import PartitionKey
+from runnel.model.limits import FRAME_BYTES_MAX
 from runnel.model.once import WINDOW, OnceMessage
 from runnel.model.schedule import Parked
 from runnel.model.seams import Clock, Rng
@@ -80,13 +81,16 @@ class Sending:
         results: list[Sent] = [RequestTimedOut("it was not sent: try again")] * len(messages)
         mailed: list[tuple[int, int, asyncio.Future[int]]] = []
         others: dict[tuple[int, Way], list[int]] = {}
+        mailings: dict[int, Mailing] = {}
         for number, message in enumerate(messages):
             try:
                 partition, way = _partition_of(found, message, lot), self._way(message, acks)
-                if way is None:
-                    mailed.append((number, partition, self._mail(found, partition, message)))
-                else:
+                if way is not None:
                     others.setdefault((partition, way), []).append(number)
+                    continue
+                to = mailings.get(partition) or mailings.setdefault(partition, self._mailing(found, partition))
+                place = to.put(message.key, message.value, tuple(message.headers), self._time(message))
+                mailed.append((number, partition, place))
             except RunnelError as error:
                 results[number] = error
         for (partition, way), numbers in others.items():
@@ -123,14 +127,15 @@ class Sending:
 
     # --- the ways that a message can go
 
-    def _mail(self, topic: Topic, partition: int, message: Outgoing) -> "asyncio.Future[int]":
+    def _mailing(self, topic: Topic, partition: int) -> Mailing:
+        """Its limit is the leader's affair: topics have limits of their own."""
         key = PartitionKey(topic.id, partition)
         mailing = self._mailings.get(key)
         if mailing is None:
             if len(self._mailings) >= MAILINGS_MAX:
                 self._mailings = {key: mailing for key, mailing in self._mailings.items() if not mailing.idle}
-            mailing = self._mailings[key] = Mailing(key, self._append, self._new_producer)
-        return mailing.put(message.key, message.value, tuple(message.headers), self._time(message))
+            mailing = self._mailings[key] = Mailing(key, self._append, self._new_producer, FRAME_BYTES_MAX)
+        return mailing
 
     async def _park(
         self, topic: Topic, partition: int, messages: Sequence[Outgoing], acks: int, timeout_ms: int
@@ -164,10 +169,19 @@ class Sending:
     async def _produce(
         self, topic: Topic, partition: int, messages: Sequence[Outgoing], acks: int, timeout_ms: int
     ) -> Sequence[Sent]:
+        """In batches of a request's own; where one message may be to blame, look for it by halves (rule 4)."""
         records = [Record(n, self._time(one), one.key, one.value, tuple(one.headers)) for n, one in enumerate(messages)]
-        key = PartitionKey(topic.id, partition)
-        produced = await self._append(key, memoryview(bytearray(encode(records))), acks, timeout_ms)
-        return [Placed(topic.name, partition, produced.base_offset + n) for n in range(len(messages))]
+        batch, half = encode(records), len(messages) // 2
+        if half == 0 or len(batch) <= BATCH_BYTES:
+            try:
+                key = PartitionKey(topic.id, partition)
+                produced = await self._append(key, memoryview(bytearray(batch)), acks, timeout_ms)
+                return [Placed(topic.name, partition, produced.base_offset + n) for n in range(len(messages))]
+            except ONES_FAULT as error:
+                if half == 0:
+                    return [error]
+        first = await _try(self._produce, topic, partition, messages[:half], acks, timeout_ms)
+        return [*first, *await _try(self._produce, topic, partition, messages[half:], acks, timeout_ms)]
 
     def _time(self, message: Outgoing) -> int:
         return self._clock.wall_ms() if message.timestamp_ms is None else message.timestamp_ms

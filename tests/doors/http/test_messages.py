@@ -147,6 +147,20 @@ def test_one_bad_message_costs_the_others_nothing(api: Api) -> None:
     assert api.post("/v1/topics/mixed/messages", {"value": 2, "partition": 2}).code == "invalid-partitions"
 
 
+@pytest.mark.parametrize("acks", ["1", "all"])
+def test_a_message_that_its_topic_refuses_costs_the_others_nothing(api: Api, acks: str) -> None:
+    topic = f"keyed-{acks}"
+    api.ok(
+        "POST", "/v1/topics", {"name": topic, "settings": {"cleanup.policy": "compact", "max.message.bytes": 100_000}}
+    )
+    sent = [{"text": "x" * 30_000, "key": "k"} for _ in range(12)]
+    sent[4:6] = [{"text": "no key"}, {"text": "x" * 120_000, "key": "too large"}]
+    answer = api.post(f"/v1/topics/{topic}/messages?acks={acks}", sent)
+    assert answer.status == 207
+    codes = [each["error"]["code"] if "error" in each else each["offset"] for each in answer.json["results"]]
+    assert codes == [0, 1, 2, 3, "invalid-record", "batch-too-large", 4, 5, 6, 7, 8, 9]
+
+
 @pytest.mark.parametrize(
     "message",
     [

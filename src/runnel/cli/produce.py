@@ -145,12 +145,10 @@ def produce(
         null_if_empty,
         as_json,
     )
-    if (transaction or transactional_id) and acks != "all":
-        raise click.UsageError("a transaction needs --acks all")
-    if delay is not None or deliver_at is not None:
-        if transaction or transactional_id or acks != "all":
-            raise click.UsageError("what is sent later needs --acks all, and can't be in a transaction")
-        _produce_later(topic, shape, due_at(delay, deliver_at), files, messages, verbose, quiet, broker)
+    due_ms = due_at(delay, deliver_at)
+    _check_usage(acks, transaction or transactional_id is not None, due_ms)
+    if due_ms is not None:
+        _produce_later(topic, shape, due_ms, files, messages, verbose, quiet, broker)
         return
     settings = ProducerSettings(
         acks=ACKS_ALL if acks == "all" else int(acks),
@@ -166,8 +164,15 @@ def produce(
         note(f"sent {plural(count, 'message')} to {topic}")
 
 
+def _check_usage(acks: str, in_transaction: bool, due_ms: int | None) -> None:
+    if in_transaction and due_ms is not None:
+        raise click.UsageError("what is sent later can't be in a transaction")
+    if (in_transaction or due_ms is not None) and acks != "all":
+        raise click.UsageError(f"{'a transaction' if in_transaction else 'what is sent later'} needs --acks all")
+
+
 def _produce_later(
-    topic: str, shape: Shape, due_ms: int | None, files: tuple[str, ...], messages: tuple[str, ...],
+    topic: str, shape: Shape, due_ms: int, files: tuple[str, ...], messages: tuple[str, ...],
     verbose: bool, quiet: bool, broker: str,
 ) -> None:  # fmt: skip
     """Park the messages with the schedule until they are due."""
@@ -187,7 +192,7 @@ def _produce_later(
 
     count = run(broker, work)
     if not quiet and not verbose:
-        note(f"{plural(count, 'message')} for {topic} will be sent {iso_of(due_ms or 0)}")
+        note(f"{plural(count, 'message')} for {topic} will be sent {iso_of(due_ms)}")
 
 
 def _new_id() -> str:

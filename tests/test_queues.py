@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -236,9 +237,7 @@ async def bury(queue: Queue, count: int) -> None:
     while buried < count:
         messages = await receive(queue, 100)
         buried += len(messages)
-        await asyncio.gather(
-            *(settled(lambda message=message: message.reject(f"reason {message.key}")) for message in messages)  # type: ignore[misc]
-        )
+        await asyncio.gather(*(settled(partial(message.reject, f"reason {message.key!r}")) for message in messages))
 
     async def all_there() -> bool:
         return len(await queue.dead_letters(1000)) == count
@@ -523,5 +522,60 @@ def test_a_queue_goes_on_with_the_next_leader(three: list[BrokerProcess]) -> Non
         graves = Queue(cluster, "graves")
         await cluster.persist(lambda: graves.create(topic="q.dead"))
         assert [message.value for message in await receive(graves, 10)] == [b"1"]
+
+    talk_to_all(three, scenario)
+
+
+def test_brokers_killed_in_turn_lose_nothing_double_no_dead_letter_and_deliver_nothing_that_was_accepted(
+    three: list[BrokerProcess],
+) -> None:
+    count = 200
+
+    async def scenario(cluster: Cluster) -> None:
+        queue = Queue(cluster, "q")
+        await queue.create(partitions=3, attempts_max=1000, retry_backoff_ms=1)
+        for start in range(0, count, 50):
+            await asyncio.gather(*(queue.send(b"%d" % n, key=str(n)) for n in range(start, start + 50)))
+        dead = {b"%d" % number for number in range(0, count, 10)}
+        settled_as: dict[bytes | None, str] = {}
+        attempts: dict[bytes | None, int] = {}
+        late: list[bytes | None] = []
+
+        async def consume() -> None:
+            while len(settled_as) < count:
+                for message in await receive(queue, 4, wait=0.5, lease=3.0):
+                    late.extend([message.value] if message.value in settled_as else [])
+                    assert message.attempt > attempts.get(message.value, 0)
+                    attempts[message.value] = message.attempt
+                    dies = message.value in dead
+                    try:
+                        await settled(partial(message.reject, "bad") if dies else message.accept)
+                        settled_as[message.value] = "rejected" if dies else "accepted"
+                    except LeaseLost:
+                        continue  # it took too long: it comes again, or was rejected before the answer got lost
+
+        async def kill() -> None:
+            for broker in three:
+                await asyncio.sleep(1.0)
+                broker.kill()
+                await asyncio.sleep(3.0)
+                await asyncio.to_thread(broker.start)
+
+        consumers = [asyncio.ensure_future(consume()) for _ in range(4)]
+        await kill()
+
+        async def all_settled() -> bool:
+            return len(settled_as) + len(dead - settled_as.keys()) >= count and not await queue.receive(wait=3.5)
+
+        await eventually(all_settled)
+        for consumer in consumers:
+            consumer.cancel()
+        await asyncio.wait(consumers)
+        assert late == []
+        letters = Counter(letter.value for letter in await queue.dead_letters(1000))
+        assert letters == dict.fromkeys(dead, 1)
+        assert {value for value, how in settled_as.items() if how == "accepted"} == {
+            b"%d" % number for number in range(count)
+        } - dead
 
     talk_to_all(three, scenario)

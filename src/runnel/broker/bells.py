@@ -72,6 +72,9 @@ class Bells:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._waiting)
+
     def add(self, queue: str, waiter: Waiter) -> None:
         """Begin to wait, behind all who do."""
         if queue not in self._waiting:

@@ -12,9 +12,7 @@ from typing import TypeVar
 from runnel.broker.calls import Calls
 from runnel.broker.config import BrokerConfig
 from runnel.broker.damage import Damages
-from runnel.broker.deliveries import Deliveries
 from runnel.broker.departed import Departed
-from runnel.broker.drive import Parts as DriveParts
 from runnel.broker.endings import Endings
 from runnel.broker.fetch import Fetching
 from runnel.broker.followers import Followers
@@ -35,26 +33,22 @@ from runnel.broker.internal import (
 )
 from runnel.broker.isr import InSync
 from runnel.broker.keepers import Keepers
-from runnel.broker.leaving import Exits, Targets
-from runnel.broker.lengths import Lengths
 from runnel.broker.markers import MarkerSender
 from runnel.broker.members import Members
 from runnel.broker.messages import Messages
-from runnel.broker.once import Once, OnceMessage
+from runnel.broker.once import Once
 from runnel.broker.own_client import OwnClient
 from runnel.broker.owners import Life
 from runnel.broker.partitions import Partitions
 from runnel.broker.peers import Peers
 from runnel.broker.produce import Producing
 from runnel.broker.queue_definitions import QueueDefinitions, check_filters
-from runnel.broker.queues import Queues
+from runnel.broker.queueing import Queueing, Surroundings
 from runnel.broker.reading import PartitionReading
-from runnel.broker.redrive import Redrives
 from runnel.broker.removal import Removal
 from runnel.broker.replication import Replication
 from runnel.broker.replication import Settings as ReplicationSettings
 from runnel.broker.requests import Requests
-from runnel.broker.resuming import Resuming
 from runnel.broker.routing import Routing
 from runnel.broker.schedule import Schedule
 from runnel.broker.seen import WAIT_MS, Seen
@@ -65,7 +59,6 @@ from runnel.broker.share_offsets import ShareOffsets
 from runnel.broker.share_places import SharePlaces
 from runnel.broker.sharing import Sharing
 from runnel.broker.sifting import Sifting
-from runnel.broker.sources import Sources
 from runnel.broker.throttle import Throttle
 from runnel.broker.transactions import Transactions
 from runnel.broker.views import Views, filter_problem
@@ -83,9 +76,8 @@ from runnel.model.errors import InvalidTopicName, RunnelError, TopicAlreadyExist
 from runnel.model.ids import BrokerId, Offset, PartitionKey, ProducerId, TopicId
 from runnel.model.internal_calls import MAKE_INTERNAL, MakeInternal
 from runnel.model.limits import MIB, topic_name_problem
-from runnel.model.schedule import OpenDueIndex, Parked
+from runnel.model.schedule import OpenDueIndex
 from runnel.model.seams import Clock, Disk, Rng
-from runnel.queues.values import Target
 from runnel.replica.partition import Partition
 from runnel.transactions.values import TransactionConfig
 
@@ -197,30 +189,21 @@ class Broker:
         self.write_markers = Endings(self.partitions, self.groups).write
 
     def _serve_queues(self, clock: Clock, rng: Rng) -> None:
-        """Make what delivers the messages of queues."""
-        messages, sources = Messages(), Sources(self._newest)
-        targets = Targets(self.once, self._newest, self.create_missing)
-        exits = Exits(messages, self.once, self._park, targets, clock, rng)
-        self.deliveries = Deliveries(self.partitions, self.keepers, messages, exits, clock, rng, sources)
+        """Make what delivers the messages of queues and share groups."""
+        self._queueing = Queueing(
+            Surroundings(
+                self.partitions, self.calls, self.keepers, self.once, self.schedule, self.sending, self._newest,
+                lambda: Life(self.id, self.metadata.epoch), self.create_missing, clock, rng,
+            )
+        )  # fmt: skip
+        self.queues, self.deliveries = self._queueing.queues, self._queueing.deliveries
+        self.redrives, sources = self._queueing.redrives, self._queueing.sources
         self.sharing = Sharing(self.deliveries, sources.config)
         self.share_groups = ShareGroups(self.groups, sources.config)
         self.share_places = SharePlaces(self.deliveries, self.calls)
         self.share_offsets = ShareOffsets(
             self.share_groups, self.groups, self.keepers, self.calls, self._newest, sources.defined
         )
-        self.queues = Queues(
-            self.id, self.deliveries, sources, self.sending, self.calls, messages, self._newest,
-            lambda: Life(self.id, self.metadata.epoch), rng,
-        )  # fmt: skip
-        drives = DriveParts(self.keepers, messages, self.once, self._newest, clock, rng)
-        self.redrives = Redrives(self.partitions, sources, self.calls, drives)
-        self._lengths = Lengths(self.partitions, self.deliveries, sources)
-        self._resuming = Resuming(self.id, self.keepers, self.deliveries, self.redrives)
-
-    async def _park(self, target: Target, due_ms: int, messages: Sequence[OnceMessage]) -> None:
-        """Have messages appended when they are due; a second time does no harm."""
-        parked = [Parked(one.id, due_ms, one.key, one.value, one.headers, one.floor) for one in messages]
-        await self.schedule.park(target.topic_id, target.partition, parked)
 
     async def start(self) -> None:
         """Open everything that is placed here, and begin to follow the image."""
@@ -237,10 +220,7 @@ class Broker:
         self._webhooks.start(image)
         self.keepers.start(image)
         self.schedule.start(image)
-        self.deliveries.start(image)
-        self.queues.start(image)
-        self._lengths.start(image)
-        self._resuming.start(image)
+        self._queueing.start(image)
         self._housekeeping.start()
         self._leader_balance.start()
         self._in_sync.start()
@@ -256,9 +236,7 @@ class Broker:
         self.groups.close()
         self.transactions.close()
         self.sharing.close()
-        self._resuming.close()
-        self.redrives.close()
-        self.deliveries.close()
+        self._queueing.close()
         self.keepers.close()
         self.schedule.close()
         self.gate.close()
@@ -341,11 +319,7 @@ class Broker:
             self._webhooks.follow(change)
             self.keepers.follow(change)
             self.schedule.follow(change)
-            self.deliveries.follow(change)
-            self.queues.follow(change)
-            self.redrives.follow(change)
-            self._lengths.follow(change)
-            self._resuming.follow(change)
+            self._queueing.follow(change)
             self._seen.reach(change.after)
             if change.delta.deleted:
                 self._removal.look()
@@ -363,7 +337,7 @@ class Broker:
         self.transactions.shards.open()
         self.keepers.shards.open()
         self.schedule.open()
-        self.deliveries.sweep()
+        self._queueing.sweep()
 
     def _followed(self, task: "asyncio.Task[None]") -> None:
         self._follower = None

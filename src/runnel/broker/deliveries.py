@@ -55,13 +55,23 @@ class Deliveries:
     def follow(self, change: Change) -> None:
         """The image changed: close what is led elsewhere now or gone, heed settings, let those who wait look."""
         self._image = change.after
+        delta = change.delta
         for outlet in list(self):
-            if not outlet.shard.belongs_to(self._led(outlet.partition.key)):
+            moved = outlet.partition.key.topic_id in delta.topics or bool(delta.brokers)
+            if moved and not outlet.shard.belongs_to(self._led(outlet.partition.key)):
                 self.close_outlet(outlet)
-            elif change.delta.configs:
+                self._parts.messages.forget(outlet.partition)
+            elif delta.configs:
                 self._reconfigure(outlet)
-        if change.delta.topics or change.delta.brokers:
-            self.bells.ring_all()  # what they wait for may be led elsewhere now
+        if delta.topics:
+            self._wake_readers_of({topic.name for topic in delta.topics.values() if topic is not None})
+
+    def _wake_readers_of(self, topics: set[str]) -> None:
+        """These may be led elsewhere now: let those who wait for their messages look."""
+        for queue in list(self.bells):
+            config = self._sources.config(queue)
+            if not topics.isdisjoint((config.topic_of(queue), config.retry_topic_of(queue))):
+                self.bells.ring_all(queue)
 
     def close(self) -> None:
         """The broker is about to stop."""

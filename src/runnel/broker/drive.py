@@ -90,6 +90,10 @@ class Drive:
         if self._runner is not None:
             self._runner.cancel()
 
+    @property
+    def is_idle(self) -> bool:
+        return self.shard.loaded and self._runner is None
+
     async def machine(self) -> Redriving:
         """The state machine, once it has been read."""
         if not self.shard.loaded:

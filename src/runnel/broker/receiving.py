@@ -149,7 +149,7 @@ class Receiving:
             left, room = ask.messages_max - len(found), ask.bytes_max - size
             haul = await outlet.lease(Want(ask.owner, left, room, ask.lease_ms, passes))
             found += _delivered(outlet, haul)
-            size += sum(len(message.value or b"") for message in found)
+            size += sum(len(taken.record.value or b"") for taken in haul.messages)
             if len(found) >= ask.messages_max or size >= ask.bytes_max:
                 break
         return found

@@ -119,6 +119,13 @@ class Redrives:
             drive.close()
         self._drives.clear()
 
+    def sweep(self) -> None:
+        """Close what nothing is under way in: it is opened again when it is asked for."""
+        for name, drive in list(self._drives.items()):
+            if drive.is_idle:
+                del self._drives[name]
+                drive.close()
+
     def resume(self, queue: str, key: PartitionKey) -> None:
         """Something is under way in a partition that is led here now."""
         self._drive(queue, key)

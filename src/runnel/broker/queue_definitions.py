@@ -228,7 +228,7 @@ class QueueDefinitions:
         image = self._newest()
         request = ImageFollowed(image.version)
         others = [broker.id for broker in image.brokers.values() if broker.serving and broker.id != self._me]
-        asked = (self._calls.ask(broker, IMAGE_FOLLOWED, request, timeout_ms=FOLLOW_MS) for broker in others)
+        asked = (self._calls.ask(broker, IMAGE_FOLLOWED, request, timeout_ms=2 * FOLLOW_MS) for broker in others)
         for result in await asyncio.gather(*asked, return_exceptions=True):
             if isinstance(result, BaseException) and not isinstance(result, RetriableError):
                 raise result

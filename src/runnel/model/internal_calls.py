@@ -69,7 +69,7 @@ KEEPER_FORGET: Final = Verb("keeper.forget", KeeperForget, Forgotten)
 KEEPER_PENDING: Final = Verb("keeper.pending", KeeperPending, Owners)
 
 # --- for every broker in turn
-IMAGE_FOLLOWED: Final = Verb("image.followed", ImageFollowed, Nothing)
+IMAGE_FOLLOWED: Final = Verb("image.followed", ImageFollowed, Nothing, waits=True)
 
 # --- for the controller
 MAKE_INTERNAL: Final = Verb("topic.make-internal", MakeInternal, Nothing)

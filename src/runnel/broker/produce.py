@@ -9,7 +9,7 @@ Rule 3: before the first batch of a transaction in a partition its coordinator i
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from runnel.broker.admission import Claim, Closed, Gate, admit, begins
@@ -71,14 +71,18 @@ class Producing:
         `adds`: the partitions that are written to are to be added to the transaction.
         """
         sifted: dict[int, Sifted | RunnelError] = {}
-        if self._sifting is not None and _look_inside(appends):
-            sifted = await self._sift(self._sifting, appends, timeout_ms)
-        if transactional_id is None and not sifted:
-            begun = [(self._begin(append, acks), _epoch_of(append)) for append in appends]
-        else:
+        try:
+            if self._sifting is not None and _look_inside(appends):
+                await self._sift(self._sifting, appends, timeout_ms, sifted)
             guards: dict[int, Guard | RunnelError] = {}
             if transactional_id is not None:
                 guards = await self._admitted(appends, Claim(transactional_id, adds, timeout_ms))
+        except BaseException:
+            _give_up(sifted)
+            raise
+        if not sifted and not guards:
+            begun = [(self._begin(append, acks), _epoch_of(append)) for append in appends]
+        else:
             begun = [
                 (self._begin(append, acks, guards.get(n), sifted.get(n)), _epoch_of(append))
                 for n, append in enumerate(appends)
@@ -105,18 +109,21 @@ class Producing:
         return await admit(self._gate, claim, first) if first else {}
 
     async def _sift(
-        self, sifting: Sifting, appends: Sequence[Append], timeout_ms: int
-    ) -> dict[int, Sifted | RunnelError]:
-        """What is left of batches out of which records were taken, or why that could not be done."""
-        sifted: dict[int, Sifted | RunnelError] = {}
-        for number, (partition, batch) in enumerate(appends):
+        self, sifting: Sifting, appends: Sequence[Append], timeout_ms: int, sifted: dict[int, Sifted | RunnelError]
+    ) -> None:
+        """Learn what is left of batches out of which records were taken, or why that could not be done.
+
+        All requests go through partitions in the same order: one that has claimed names may wait for another's.
+        """
+        places = {partition.key: n for n, (partition, _) in enumerate(appends) if isinstance(partition, Partition)}
+        for _, number in sorted(places.items()):
+            partition, batch = appends[number]
             if isinstance(partition, Partition) and batch is not None and partition.looks_inside:
                 try:
                     if (found := await sifting.sift(partition, batch, timeout_ms)) is not None:
                         sifted[number] = found
                 except RunnelError as error:
                     sifted[number] = error
-        return sifted
 
     def _begin(
         self, append: Append, acks: int, guard: Guard | RunnelError | None = None,
@@ -209,6 +216,13 @@ def _look_inside(appends: Sequence[Append]) -> bool:
         if isinstance(partition, Partition) and partition.looks_inside:
             return True
     return False
+
+
+def _give_up(sifted: Mapping[int, Sifted | RunnelError]) -> None:
+    """Nothing of these is appended: whoever waits for their names need not."""
+    for one in sifted.values():
+        if isinstance(one, Sifted):
+            one.give_up()
 
 
 def _epoch_of(append: Append) -> Epoch:

@@ -47,6 +47,11 @@ class Sifted(NamedTuple):
         if self.claims is not None:
             self.claims.follow(begun, self.times)
 
+    def give_up(self) -> None:
+        """The batch is not appended."""
+        if self.claims is not None:
+            self.claims.give_up()
+
 
 class _Found(NamedTuple):
     """What a look into a batch found, by the places of its records."""

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from runnel.model.headers import TAG
+from runnel.route import conditions as c
 from runnel.route import operands as o
 from runnel.route import syntax as s
 from runnel.route.body import Body
@@ -106,11 +107,11 @@ class _Compiler:
     def _condition(self, node: s.Not | s.All | s.Any | s.Compare | s.Between | s.In | s.Like | s.IsNull) -> Get:
         match node:
             case s.Not():
-                return _not(self.condition(node.inner))
+                return c.negated(self.condition(node.inner))
             case s.All():
-                return _all([self.condition(part) for part in node.parts])
+                return c.all_of([self.condition(part) for part in node.parts])
             case s.Any():
-                return _any([self.condition(part) for part in node.parts])
+                return c.any_of([self.condition(part) for part in node.parts])
             case s.Compare():
                 return self._compare(node.operator, node.left, node.right, node.at)
             case s.Between():
@@ -155,7 +156,7 @@ class _Compiler:
                 other = operand(message, scratch)
                 if total is None or other is None:
                     return None
-                total = _operated(operate, total, other)
+                total = c.operated(operate, total, other)
             found: int | float | None = total
             return found
 
@@ -215,13 +216,13 @@ class _Compiler:
         if kind is Kind.TRUTH and sign not in ("=", "<>"):
             raise wrong(at.position, sign, "= or <> between conditions")
         if kind is None:
-            return _compare_unknown(_OPERATORS[sign], one.get, other.get)
-        if kind is Kind.TEXT and one.kind is Kind.RAW and other.constant is not None and sign in _AGAINST_BYTES:
-            return _AGAINST[sign](one.get, other.constant.encode())  # the same without decoding
+            return c.compared_as_found(_OPERATORS[sign], one.get, other.get)
+        if kind is Kind.TEXT and one.kind is Kind.RAW and other.constant is not None and sign in c.EXACT:
+            return c.AGAINST[sign](one.get, other.constant.encode())  # the same without decoding
         get = self._read_as(one, kind, left[1])
         if other.constant is not None:
-            return _AGAINST[sign](get, other.constant)
-        return _compare(_OPERATORS[sign], get, self._read_as(other, kind, right[1]))
+            return c.AGAINST[sign](get, other.constant)
+        return c.compared(_OPERATORS[sign], get, self._read_as(other, kind, right[1]))
 
     def _between(self, node: s.Between) -> Get:
         inner = self.operand(node.inner)
@@ -229,16 +230,16 @@ class _Compiler:
             inner = inner._replace(get=self._remembering(inner.get))
         low, high = ((self.operand(bound), bound) for bound in (node.low, node.high))
         above = self._compared(">=", (inner, node.inner), low, node.at)
-        return _all([above, self._compared("<=", (inner, node.inner), high, node.at)])
+        return c.all_of([above, self._compared("<=", (inner, node.inner), high, node.at)])
 
     def _in(self, node: s.In) -> Get:
         inner = self.operand(node.inner)
         texts = frozenset(value for value in node.values if isinstance(value, str))
         numbers = frozenset(value for value in node.values if not isinstance(value, str))
         if inner.kind is Kind.RAW:
-            return _in_raw(inner.get, frozenset(text.encode() for text in texts), numbers)
+            return c.in_raw(inner.get, frozenset(text.encode() for text in texts), numbers)
         if inner.kind is Kind.ANY:
-            return _in_any(inner.get, texts, numbers)
+            return c.in_any(inner.get, texts, numbers)
         wanted, others = (texts, numbers) if inner.kind is Kind.TEXT else (numbers, texts)
         if inner.kind is Kind.TRUTH or others:
             found = "a list with texts" if others is texts else "a list with numbers"
@@ -316,110 +317,3 @@ def _dated(one: Operand, other: Operand, at: Token) -> Operand:
     except (ValueError, OverflowError):
         raise wrong(at.position, at.shown, "a date such as '2026-01-31T08:00:00Z', or milliseconds") from None
     return Operand(Kind.NUMBER, lambda *_: value, value)
-
-
-# --- functions that are put together
-_AGAINST: dict[str, Callable[[Get, Any], Get]] = {
-    "=": lambda get, c: lambda m, s: None if (v := get(m, s)) is None else v == c,
-    "<>": lambda get, c: lambda m, s: None if (v := get(m, s)) is None else v != c,
-    "<": lambda get, c: lambda m, s: None if (v := get(m, s)) is None else v < c,
-    "<=": lambda get, c: lambda m, s: None if (v := get(m, s)) is None else v <= c,
-    ">": lambda get, c: lambda m, s: None if (v := get(m, s)) is None else v > c,
-    ">=": lambda get, c: lambda m, s: None if (v := get(m, s)) is None else v >= c,
-}
-_AGAINST_BYTES = ("=", "<>")
-
-
-def _compare(operate: Callable[[Any, Any], Any], left: Get, right: Get) -> Get:
-    def test(message: Message, scratch: Scratch) -> Any:
-        one = left(message, scratch)
-        if one is None:
-            return None
-        other = right(message, scratch)
-        return None if other is None else operate(one, other)
-
-    return test
-
-
-def _compare_unknown(operate: Callable[[Any, Any], Any], left: Get, right: Get) -> Get:
-    """Compare what may be of any kind. Truth values have no order."""
-    ordered = operate not in (operator.eq, operator.ne)
-
-    def test(message: Message, scratch: Scratch) -> Any:
-        one, other = left(message, scratch), right(message, scratch)
-        if one is None or other is None:
-            return None
-        pair = o.comparable(one, other)
-        if pair is None or (ordered and type(pair[0]) is bool):
-            return None
-        return operate(*pair)
-
-    return test
-
-
-def _operated(operate: Callable[[Any, Any], Any], one: int | float, other: int | float) -> int | float | None:
-    try:
-        return o.number_of(operate(one, other))
-    except ZeroDivisionError:
-        return None
-
-
-def _not(inner: Get) -> Get:
-    return lambda m, s: None if (found := inner(m, s)) is None else not found
-
-
-def _all(tests: Sequence[Get]) -> Get:
-    rows = tuple(tests)
-
-    def test(message: Message, scratch: Scratch) -> bool | None:
-        result: bool | None = True
-        for each in rows:
-            found = each(message, scratch)
-            if found is False:
-                return False
-            if found is None:
-                result = None
-        return result
-
-    return test
-
-
-def _any(tests: Sequence[Get]) -> Get:
-    rows = tuple(tests)
-
-    def test(message: Message, scratch: Scratch) -> bool | None:
-        result: bool | None = False
-        for each in rows:
-            found = each(message, scratch)
-            if found is True:
-                return True
-            if found is None:
-                result = None
-        return result
-
-    return test
-
-
-def _in_raw(get: Get, texts: frozenset[bytes], numbers: frozenset[int | float]) -> Get:
-    if not numbers:
-        return lambda m, s: None if (raw := get(m, s)) is None else raw in texts
-
-    def test(message: Message, scratch: Scratch) -> bool | None:
-        raw = get(message, scratch)
-        if raw is None or raw in texts:
-            return None if raw is None else True
-        number = o.number_of_bytes(raw)
-        return None if number is None else number in numbers
-
-    return test
-
-
-def _in_any(get: Get, texts: frozenset[str], numbers: frozenset[int | float]) -> Get:
-    def test(message: Message, scratch: Scratch) -> bool | None:
-        value = get(message, scratch)
-        if type(value) is str:
-            return value in texts or (None if numbers else False)
-        number = o.number_of(value)
-        return None if number is None else number in numbers or (None if texts else False)
-
-    return test

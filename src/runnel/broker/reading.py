@@ -32,7 +32,8 @@ from runnel.route.message import view_of
 
 WAIT_MS_MAX: Final = 60_000
 ANSWER_MS: Final = 15_000  # beyond the wait that was asked for
-SCAN_S: Final = 1.0  # looked for messages that pass a filter, in one read
+SCAN_S: Final = 1.0  # looked for messages that pass a filter, in one read,
+FILL_S: Final = 0.05  # or for more of them
 BYTES_MAX: Final = 16 * MIB
 
 Fetch: TypeAlias = Callable[..., Awaitable[list[ReadResult]]]
@@ -56,7 +57,7 @@ class PartitionReading:
         self._fetch = fetch
         self._messages = messages
         self._rng = rng
-        calls.serve(READ_PARTITION, self._serve)
+        calls.serve_waiting(READ_PARTITION, self._serve)
 
     async def read(self, asked: ReadPartition, waits: Waits) -> Reading:
         """Messages of a partition, wherever it is led; waits for the first no longer than asked, nor than `waits`."""
@@ -87,7 +88,7 @@ class PartitionReading:
         except NotLeader:
             leader = self._image().topic_with_id(key.topic_id).partitions[key.number].leader
             timeout_ms = min(asked.wait_ms, WAIT_MS_MAX) + ANSWER_MS
-            return await self._calls.ask(leader, READ_PARTITION, asked, timeout_ms=timeout_ms)
+            return await self._calls.ask(leader, READ_PARTITION, asked, timeout_ms=timeout_ms, waits=waits)
         return await self._read(partition, asked, waits)
 
     async def _pause(self, end: float, error: RetriableError) -> None:
@@ -96,9 +97,9 @@ class PartitionReading:
             raise error
         await asyncio.sleep(pause_s)
 
-    async def _serve(self, asked: ReadPartition) -> Reading:
+    async def _serve(self, asked: ReadPartition, waits: Waits) -> Reading:
         partition = self._partitions.find_by_id(TopicId(asked.topic_id), asked.partition)
-        return await self._read(partition, asked, Waits())
+        return await self._read(partition, asked, waits)
 
     async def _read(self, partition: Partition, asked: ReadPartition, waits: Waits) -> Reading:
         found = _Found(partition, asked)
@@ -112,8 +113,9 @@ class PartitionReading:
                 return found.answer(found.next)
             position = max(position, stretch.end)
             if position < partition.last_stable_offset:
-                if found.messages or loop.time() - begun > SCAN_S:
+                if loop.time() - begun > (FILL_S if found.messages else SCAN_S):
                     return found.answer(position)
+                await asyncio.sleep(0)  # what is in memory is read without waiting: others have a turn
                 continue
             left_s = end - loop.time()
             if found.messages or left_s <= 0 or waited_at == position:

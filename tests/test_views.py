@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from tests.test_replication import Brokers, cluster_of, create, eventually, run
 
+from runnel.cli.cluster_survey import survey
 from runnel.client.admin import Admin, NewTopic
 from runnel.client.cluster import Cluster
 from runnel.client.consumer import Consumer
@@ -133,6 +134,18 @@ def test_a_view_takes_part_in_no_transaction(tmp_path: Path) -> None:
                         await producer.send("v", b"x", partition=0)
                 async with Producer(cluster, settings) as producer, producer.transaction():
                     await producer.send("t", b"x", partition=0)
+
+    run(scenario())
+
+
+def test_who_moves_partitions_leaves_views_out(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cluster_of(tmp_path, 2) as brokers:
+            await create(brokers, replicas=1)
+            await make_view(brokers, "TRUE")
+            async with brokers.client() as cluster:
+                found = await survey(cluster)
+                assert set(found.ground().held) == {TopicPartition("t", 0)}
 
     run(scenario())
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runnel.client.admin import Disk
 from runnel.client.balancing import Ground
@@ -48,13 +48,19 @@ class Survey:
 
 async def survey(cluster: Cluster) -> Survey:
     admin = ClusterAdmin(cluster)
-    view = await admin.admin.view()
+    view = await _own_partitions(admin, await admin.admin.view())
     description, disks, minimums, reassignments, rates = await asyncio.gather(
         admin.describe(), admin.disks(), _minimums(admin, view), admin.reassignments(), admin.copy_rates()
     )
     adding = {where: moving.adding for where, moving in reassignments.items()}
     health = health_of(view, minimum=minimums, adding=adding)
     return Survey(description, view, health, disks, reassignments, rates)
+
+
+async def _own_partitions(admin: ClusterAdmin, view: ClusterView) -> ClusterView:
+    """Without views, which have the partitions of other topics: nobody can move those twice."""
+    views = await admin.views(view.topics) if view.topics else set()
+    return replace(view, topics={name: topic for name, topic in view.topics.items() if name not in views})
 
 
 async def _minimums(admin: ClusterAdmin, view: ClusterView) -> dict[str, int]:

@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 PREFERRED, UNCLEAN = 0, 1  # kinds of elections
 MIN_IN_SYNC = "min.insync.replicas"
+VIEW_OF = "view.of"
 COPY_RATE = "follower.replication.throttled.rate"  # of a broker
 THROTTLED = "follower.replication.throttled.replicas"  # of a topic
 UNLIMITED = 2**63 - 1
@@ -79,6 +80,11 @@ class ClusterAdmin:
             for entry in entries
             if entry.value is not None
         }
+
+    async def views(self, topics: Iterable[str]) -> set[str]:
+        """Those of these topics that are views: their partitions are those of another topic."""
+        found = await self.admin.configs(topics, [VIEW_OF])
+        return {topic for topic, entries in found.items() if any(entry.value for entry in entries)}
 
     async def disks(self) -> dict[int, Disk | None]:
         """What each broker has on its disk; None for one that does not answer."""

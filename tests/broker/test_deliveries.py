@@ -199,6 +199,22 @@ def test_what_was_leased_for_one_who_went_meanwhile_is_given_back(tmp_path: Path
     serve(tmp_path, scenario)
 
 
+def test_a_receipt_is_good_at_its_own_queue_alone(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await make(broker, "q", 1)
+        await make(broker, "other")
+        [message] = (await broker.queues.receive(Receive("q"), Waits())).messages
+        accept = [Settlement(message.receipt, "accept"), Settlement("nonsense", "accept")]
+        refused = (await broker.queues.settle(Settle("other", accept))).failures
+        assert [failure.name for failure in refused if failure] == ["LeaseLost", "InvalidRequest"]
+        with pytest.raises(UnknownQueue):
+            await broker.queues.settle(Settle("none", accept))
+        assert {outlet.queue for outlet in broker.deliveries} == {"q"}
+        assert (await broker.queues.settle(Settle("q", accept[:1]))).failures == [None]
+
+    serve(tmp_path, scenario)
+
+
 # --- one partition
 
 

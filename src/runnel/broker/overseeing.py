@@ -95,7 +95,7 @@ class Overseeing:
             ]
 
     async def _states_here(self, request: NamedQueue) -> States:
-        queue = self._sources.queue(request.queue)
+        queue = self._sources.must_know(request.queue)
         states = [await self._state(queue.name, source) for source in queue.sources if source.leader == self._me]
         return States(states)
 
@@ -136,6 +136,7 @@ class Overseeing:
         return Peeked(found)
 
     async def _peek_here(self, request: PeekThere) -> PeekedThere:
+        self._sources.must_know(request.queue)
         outlet = self._deliveries.find(request.queue, _key(request.place))
         stands = await outlet.describe()
         passes = passes_of(request.filter, outlet.partition) if request.filter else None
@@ -188,6 +189,7 @@ class Overseeing:
         return Shifted(moved)
 
     async def _shift_here(self, shift: Shift) -> Moved:
+        self._sources.must_know(shift.queue)
         outlet = self._deliveries.find(shift.queue, _key(shift.place))
         topic, number = outlet.partition.topic, outlet.partition.key.number
         if shift.verb == "purge":

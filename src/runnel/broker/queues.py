@@ -49,7 +49,7 @@ class Queues:
     ) -> None:  # fmt: skip
         self._sources = sources
         self._sending = sending
-        settling = Settling(me, deliveries, calls, image, rng)
+        settling = Settling(me, deliveries, sources, calls, image, rng)
         overseeing = Overseeing(me, deliveries, sources, calls, messages)
         self._owners = Owners(deliveries, calls, life)
         self._receiving = Receiving(deliveries, sources, calls, self._owners, life, settling.give_back)

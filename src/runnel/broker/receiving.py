@@ -199,6 +199,7 @@ class Receiving:
     # --- for other brokers
 
     async def _lease_for_another(self, ask: LeaseThere, waits: Waits) -> Received:
+        self._sources.must_know(ask.queue)  # or it would begin with settings that are not its own
         self._owners.leased(ask)
         found = await self._lease_here(ask)
         if found and waits.over:
@@ -210,7 +211,7 @@ class Receiving:
 
     async def _watched(self, watch: Watch) -> Heard:
         """Ring there, once, when there may be something."""
-        queue, broker = self._sources.queue(watch.queue), BrokerId(watch.broker)
+        queue, broker = self._sources.must_know(watch.queue), BrokerId(watch.broker)
         bells = self._deliveries.bells
         far = self._far.get((queue.name, broker))
         if far is None:

@@ -14,6 +14,7 @@ from runnel.broker import queue_calls
 from runnel.broker.calls import Calls, failure_of
 from runnel.broker.deliveries import Deliveries
 from runnel.broker.routing import ELSEWHERE, PAUSE_MS
+from runnel.broker.sources import Sources
 from runnel.client.outcome import error_of_failure
 from runnel.cluster.image import NO_LEADER, Image
 from runnel.model.calls import Delivered, Extend, Failure, Settle, Settled, Settlement, Verb
@@ -37,10 +38,11 @@ class Settling:
     """The verbs."""
 
     def __init__(
-        self, me: BrokerId, deliveries: Deliveries, calls: Calls, image: Callable[[], Image], rng: Rng
+        self, me: BrokerId, deliveries: Deliveries, sources: Sources, calls: Calls, image: Callable[[], Image], rng: Rng
     ) -> None:
         self._me = me
         self._deliveries = deliveries
+        self._sources = sources
         self._calls = calls
         self._image = image
         self._rng = rng
@@ -49,6 +51,7 @@ class Settling:
 
     async def settle(self, request: Settle) -> Settled:
         """Say what became of messages; for each receipt None, or why not."""
+        self._sources.queue(request.queue)
         receipts = [settlement.receipt for settlement in request.settlements]
 
         def part(numbers: Sequence[int]) -> Settle:
@@ -58,6 +61,7 @@ class Settling:
 
     async def extend(self, request: Extend) -> Settled:
         """Lease on; for each receipt None, or why not."""
+        self._sources.queue(request.queue)
 
         def part(numbers: Sequence[int]) -> Extend:
             return Extend(request.queue, [request.receipts[number] for number in numbers], request.lease_ms)
@@ -151,7 +155,15 @@ class Settling:
         for number, (key, _) in enumerate(verdicts):
             by_key[key].append(number)
         failures: list[Failure | None] = [None] * len(verdicts)
+        known = self._sources.must_know(queue).keys
         for key, numbers in by_key.items():
+            if key not in known:
+                lost = LeaseLost(
+                    f"queue {queue!r} does not deliver what this receipt is of: see which queue it came from"
+                )
+                for number in numbers:
+                    failures[number] = failure_of(lost)
+                continue
             try:
                 verb, asked = ask([verdicts[number][1] for number in numbers])
                 settled: values.Settled = await self._deliveries.find(queue, key).ask(verb, asked)

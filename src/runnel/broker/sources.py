@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from runnel.cluster.image import GROUP, Image
-from runnel.model.errors import UnknownQueue
+from runnel.model.errors import LeaderNotAvailable, UnknownQueue
 from runnel.model.ids import BrokerId, PartitionKey
 from runnel.model.queue_config import DEFINED, QueueConfig, config_of
 
@@ -26,6 +26,7 @@ class Queue(NamedTuple):
     name: str
     config: QueueConfig
     sources: Sequence[Source]
+    keys: frozenset[PartitionKey]
 
 
 class Sources:
@@ -57,8 +58,16 @@ class Sources:
             if not self.defined(name):
                 raise UnknownQueue(f"queue {name!r} does not exist: create it first")
             config = self.config(name)
-            self._queues[name] = Queue(name, config, _sources(image, name, config))
+            found = _sources(image, name, config)
+            self._queues[name] = Queue(name, config, found, frozenset(source.key for source in found))
         return self._queues[name]
+
+    def must_know(self, name: str) -> Queue:
+        """The same for who was asked by another broker, which knows it: this one will, too."""
+        try:
+            return self.queue(name)
+        except UnknownQueue:
+            raise LeaderNotAvailable(f"queue {name!r} is not known by this broker yet: try again") from None
 
 
 def _sources(image: Image, queue: str, config: QueueConfig) -> list[Source]:

@@ -10,19 +10,30 @@ Rule 4: a message is told of when it is committed, in both senses: its sender he
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 from runnel.broker.calls import Calls
 from runnel.broker.fetch import Waits
 from runnel.broker.inbox_news import NEWS_MS, PAUSE_S, RemoteNews
 from runnel.broker.key_index import KeyIndex, hash_of
 from runnel.broker.key_indexes import KeyIndexes
+from runnel.broker.mail import (
+    FROM,
+    INBOX,
+    Mail,
+    MessageId,
+    Placing,
+    after,
+    letter_of,
+    mail_of,
+    partition_of_user,
+    tag_of,
+    user_of,
+)
 from runnel.broker.mailing import Append, Mailing, NewProducer
 from runnel.broker.messages import Messages
 from runnel.broker.partitions import Partitions
 from runnel.broker.routing import ELSEWHERE
-from runnel.client.partitioner import partition_of_key
 from runnel.cluster.image import Change, Image, Topic
 from runnel.cluster.topic_rules import NewTopic
 from runnel.model.calls import Header, Outgoing
@@ -31,30 +42,12 @@ from runnel.model.ids import BrokerId, PartitionKey, TopicId
 from runnel.model.inbox import INBOX_LOOK, INBOX_NEWS, Arrived, Found, Letter, Look, News
 from runnel.model.limits import MIB
 from runnel.model.seams import Clock, Disk
-from runnel.record.records import Record
 from runnel.replica.partition import Partition
 
-INBOX: Final = "inbox"
 PARTITIONS: Final = 4  # of the topic, unless somebody has made it already: so many brokers can share the work
-FROM: Final = "runnel-from"  # the header with the sender
 KEPT_BYTES_MAX: Final = 16 * MIB  # messages that were decoded, for those who come next
-USER_BYTES_MAX: Final = 1024
 LOOK_MS: Final = 30_000  # a new leader may have to read a long log first
 WAIT_MS_MAX: Final = 300_000
-
-_ID: Final = "%08x%04x%016x"
-ID_CHARS: Final = 28
-
-
-class MessageId(NamedTuple):
-    """The place of a message. As text it has a fixed width, and sorts by offset within a partition."""
-
-    topic: int  # 32 bits of the topic's id: a topic that was made again is another one
-    partition: int
-    offset: int
-
-    def __str__(self) -> str:
-        return _ID % self
 
 
 def growth_refused(topic: str) -> InvalidPartitions | None:
@@ -62,36 +55,6 @@ def growth_refused(topic: str) -> InvalidPartitions | None:
     if topic != INBOX:
         return None
     return InvalidPartitions(f"topic {INBOX!r} keeps its number of partitions: it says where the messages of users are")
-
-
-def parse_id(text: str) -> MessageId:
-    try:
-        if len(text) != ID_CHARS or not text.isascii() or not text.isalnum():
-            raise ValueError(text)
-        return MessageId(int(text[:8], 16), int(text[8:12], 16), int(text[12:], 16))
-    except ValueError:
-        raise InvalidRequest(f"{text[:40]!r} is not the id of a message: use one as it came from /receive") from None
-
-
-class Placing(NamedTuple):
-    """A message on its way to its place."""
-
-    topic: int
-    partition: int
-    offset: "asyncio.Future[int]"
-
-    def id_of(self, offset: int) -> MessageId:
-        return MessageId(self.topic, self.partition, offset)
-
-
-class Mail(NamedTuple):
-    """A message to a user."""
-
-    message_id: str
-    from_user: str
-    to_user: str
-    message: str
-    timestamp_ms: int
 
 
 class Inbox:
@@ -110,7 +73,8 @@ class Inbox:
         self._clock = clock
         self._messages = Messages(KEPT_BYTES_MAX)
         self._indexes = KeyIndexes(INBOX, partitions, disk, self._messages)
-        self._mailings: dict[PartitionKey, Mailing] = {}
+        self._mailings: dict[int, Mailing] = {}  # by partition
+        self._mailed: TopicId | None = None  # the topic that they are of
         self._news: dict[PartitionKey, RemoteNews] = {}
         self._all = Waits()
         calls.serve(INBOX_LOOK, self._look)
@@ -139,9 +103,11 @@ class Inbox:
 
     def _place(self, image: Image) -> None:
         self._indexes.follow(image)
-        topic = self._indexes.topic
-        for gone in [key for key in self._mailings if topic is None or key.topic_id != topic.id]:
-            self._mailings.pop(gone).close(NotLeader("the topic 'inbox' was deleted: nothing of the message was kept"))
+        topic_id = None if self._indexes.topic is None else self._indexes.topic.id
+        if topic_id != self._mailed:
+            for mailing in self._mailings.values():
+                mailing.close(NotLeader("the topic 'inbox' was deleted: the message is gone with it, or was not kept"))
+            self._mailings, self._mailed = {}, topic_id
 
     # --- sending
 
@@ -157,32 +123,30 @@ class Inbox:
 
     async def addressed(self, from_user: str, to_user: str, message: str) -> Outgoing:
         """A message as one of the topic's, for who sends it another way."""
-        topic, user = await self._made(), _user(to_user)
+        topic, user = await self._made(), user_of(to_user)
         headers: list[Header] = [(FROM, from_user.encode())]
-        return Outgoing(message.encode(), user, headers, _partition_of(user, len(topic.partitions)))
+        return Outgoing(message.encode(), user, headers, partition_of_user(user, len(topic.partitions)))
 
     def id_of(self, partition: int, offset: int) -> MessageId:
         topic = self._indexes.topic
         if topic is None:
             raise RequestTimedOut("the topic 'inbox' was deleted meanwhile")
-        return MessageId(_tag(topic), partition, offset)
+        return MessageId(tag_of(topic), partition, offset)
 
     def put(self, from_user: str, to_user: str, message: str) -> "Placing | None":
         """Begin to keep a message; None if the topic is not there yet."""
-        user = _user(to_user)
+        user = user_of(to_user)
         topic = self._indexes.topic
         if topic is None:
             return None
-        number = _partition_of(user, len(topic.partitions))
+        number = partition_of_user(user, len(topic.partitions))
         headers = ((FROM, from_user.encode()),)
-        offset = self._mailing(topic, number).put(user, message.encode(), headers, self._clock.wall_ms())
-        return Placing(_tag(topic), number, offset)
+        mailing = self._mailings.get(number) or self._mailing(topic, number)
+        offset = mailing.put(user, message.encode(), headers, self._clock.wall_ms())
+        return Placing(tag_of(topic), number, offset)
 
     def _mailing(self, topic: Topic, number: int) -> Mailing:
-        key = PartitionKey(topic.id, number)
-        mailing = self._mailings.get(key)
-        if mailing is None:
-            mailing = self._mailings[key] = Mailing(key, self._append, self._new_producer)
+        mailing = self._mailings[number] = Mailing(PartitionKey(topic.id, number), self._append, self._new_producer)
         return mailing
 
     async def _made(self) -> Topic:
@@ -200,17 +164,19 @@ class Inbox:
         waits: Waits,
     ) -> list[Mail]:  # fmt: skip
         """The next messages of a user, in order; if there is none, waits for one, but not longer than `waits`."""
-        user = _user(user_id)
+        user = user_of(user_id)
         topic = await self._made()
-        number = _partition_of(user, len(topic.partitions))
+        number = partition_of_user(user, len(topic.partitions))
         key = PartitionKey(topic.id, number)
-        position = 0 if last_message_id is None else _after(last_message_id, topic, number)
+        position = 0 if last_message_id is None else after(last_message_id, topic, number)
         loop = asyncio.get_running_loop()
         end = loop.time() + min(max(wait_ms, 0), WAIT_MS_MAX) / 1000
         patience = max(end, loop.time() + LOOK_MS / 1000)
         while True:
+            self._check_same(topic)
             try:
-                found = await self._ask(Look(*key, user, position, messages_max, bytes_max, LOOK_MS))
+                found = self._at_once(number, user, position, messages_max, bytes_max)
+                found = found or await self._ask(Look(*key, user, position, messages_max, bytes_max, LOOK_MS))
             except ELSEWHERE:
                 if loop.time() + PAUSE_S >= patience:
                     raise
@@ -218,9 +184,39 @@ class Inbox:
                 continue
             left_s = end - loop.time()
             if found.letters or left_s <= 0 or waits.over or self._all.over:
-                return [_mail(one, topic, number, user_id) for one in found.letters]
+                return [mail_of(one, topic, number, user_id) for one in found.letters]
             position = max(position, found.upto)
             await self._wait(key, hash_of(user), position, left_s, waits)
+
+    def _check_same(self, topic: Topic) -> None:
+        """Positions mean nothing in a topic that was made again."""
+        current = self._indexes.topic
+        if current is not topic and (current is None or current.id != topic.id):
+            raise InvalidRequest("the topic 'inbox' was deleted meanwhile, with all messages: begin at the first")
+
+    def _at_once(self, number: int, user: bytes, position: int, messages_max: int, bytes_max: int) -> Found | None:
+        """What `_look` would say, if this broker leads and has it all in memory: most who ask know what is older."""
+        index = self._indexes.at(number)
+        if index is None or not index.partition.is_leader:
+            return None
+        known = index.find_now(hash_of(user), position, messages_max)
+        if known is None:
+            return None
+        offsets, upto = known
+        if not offsets:
+            return Found([], upto) if position <= upto and upto >= index.partition.last_stable_offset else None
+        letters: list[Letter] = []
+        size = 0
+        for offset in offsets:
+            stretch = self._messages.cached(index.partition, offset)
+            record = None if stretch is None else stretch.get(offset)
+            if record is None or record.key != user:
+                return None
+            letters.append(letter_of(record))
+            size += len(record.value or b"")
+            if size >= bytes_max:
+                return Found(letters, offset + 1)
+        return Found(letters, upto)
 
     async def _ask(self, look: Look) -> Found:
         key = PartitionKey(TopicId(look.topic_id), look.partition)
@@ -235,7 +231,7 @@ class Inbox:
 
     async def _wait(self, key: PartitionKey, key_hash: int, position: int, left_s: float, waits: Waits) -> None:
         """Until there may be something for this user at or above `position`, or the time is up."""
-        index = self._indexes.get(key)
+        index = self._indexes.at(key.number)
         source: KeyIndex | RemoteNews
         if index is not None and index.partition.is_leader:
             source = index
@@ -304,7 +300,7 @@ class Inbox:
             stretch = self._messages.cached(partition, offset) or await self._messages.read(partition, offset, 1)
             record = stretch.get(offset)
             if record is not None and record.key == look.user:
-                letters.append(_letter(record))
+                letters.append(letter_of(record))
                 size += len(record.value or b"")
                 if size >= look.bytes_max:
                     return Found(letters, offset + 1)
@@ -316,7 +312,7 @@ class Inbox:
         loop = asyncio.get_running_loop()
         while position < stable and not letters:
             stretch = await self._messages.read(partition, position)
-            letters = [_letter(one) for one in stretch.since(position) if one.key == look.user][: look.messages_max]
+            letters = [letter_of(one) for one in stretch.since(position) if one.key == look.user][: look.messages_max]
             if stretch.end <= position or loop.time() >= end:
                 break
             position = letters[-1].offset + 1 if letters else stretch.end
@@ -344,46 +340,3 @@ class _Ending:
     def end(self) -> None:
         if not self._future.done():
             self._future.set_result(None)
-
-
-@lru_cache(maxsize=65_536)
-def _partition_of(user: bytes, count: int) -> int:
-    """As Kafka's clients choose it for a key: what they send to a user arrives too."""
-    return partition_of_key(user, count)
-
-
-def _user(name: str) -> bytes:
-    user = name.encode()
-    if not 0 < len(user) <= USER_BYTES_MAX:
-        raise InvalidRequest(f"the name of a user has 1 to {USER_BYTES_MAX} bytes, not {len(user)}")
-    return user
-
-
-def _after(text: str, topic: Topic, number: int) -> int:
-    """The offset behind a message of this partition."""
-    place = parse_id(text)
-    if place.topic != _tag(topic) or place.partition != number:
-        raise InvalidRequest(
-            f"{text!r} is not the id of a message to this user: use one that came from /receive for the same user,"
-            " or leave last_message_id out to begin at the first"
-        )
-    return place.offset + 1
-
-
-def _tag(topic: Topic) -> int:
-    return topic.id.int & 0xFFFFFFFF
-
-
-def _letter(record: Record) -> Letter:
-    sender = next((value for name, value in record.headers if name == FROM), None)
-    return Letter(record.offset, record.timestamp, sender or b"", record.value or b"")
-
-
-def _mail(letter: Letter, topic: Topic, number: int, user: str) -> Mail:
-    return Mail(
-        str(MessageId(_tag(topic), number, letter.offset)),
-        letter.from_user.decode(errors="replace"),
-        user,
-        letter.message.decode(errors="replace"),
-        letter.timestamp_ms,
-    )

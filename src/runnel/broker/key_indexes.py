@@ -28,6 +28,7 @@ class KeyIndexes:
         self._indexes: dict[PartitionKey, KeyIndex] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self.topic: Topic | None = None
+        self._numbered: list[KeyIndex | None] = []  # by partition of the topic
 
     def follow(self, image: Image) -> None:
         """Index what is here now, forget what is not."""
@@ -43,6 +44,11 @@ class KeyIndexes:
                 index = KeyIndex(partition, f"{FOLDER}/{key}", self._disk, self._files, self._messages)
                 self._indexes[key] = index
                 index.start()
+        self._numbered = [self._indexes.get(key) for key in keys]
+
+    def at(self, number: int) -> KeyIndex | None:
+        """That of a partition of the topic as it is now, if it is here."""
+        return self._numbered[number] if number < len(self._numbered) else None
 
     def get(self, key: PartitionKey) -> KeyIndex | None:
         return self._indexes.get(key)

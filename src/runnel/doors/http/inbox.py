@@ -9,7 +9,8 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from runnel.broker.inbox import INBOX, USER_BYTES_MAX, WAIT_MS_MAX, Inbox, Mail, MessageId
+from runnel.broker.inbox import WAIT_MS_MAX, Inbox
+from runnel.broker.mail import INBOX, USER_BYTES_MAX, Mail, MessageId
 from runnel.doors.http.call import Call, PeerWaits
 from runnel.doors.http.idempotency import IdempotencyKey, send_once
 from runnel.doors.http.operation import Struct, View, decoded, operation

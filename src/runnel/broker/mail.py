@@ -1,0 +1,107 @@
+"""Messages to users as values: their ids, the partition they are in, and how they lie in the log.
+
+Rule 1: where the messages of a user are follows from the user's name and the number of partitions alone, in the same
+        way as with Kafka's clients.
+Rule 2: an id is a place. As text it has a fixed width, and sorts by offset within a partition.
+"""
+
+import asyncio
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from runnel.client.partitioner import partition_of_key
+from runnel.cluster.image import Topic
+from runnel.model.errors import InvalidRequest
+from runnel.model.inbox import Letter
+from runnel.record.records import Record
+
+INBOX: Final = "inbox"  # the topic
+FROM: Final = "runnel-from"  # the header with the sender
+USER_BYTES_MAX: Final = 1024
+
+_ID: Final = "%08x%04x%016x"
+ID_CHARS: Final = 28
+
+
+class MessageId(NamedTuple):
+    """The place of a message. As text it has a fixed width, and sorts by offset within a partition."""
+
+    topic: int  # 32 bits of the topic's id: a topic that was made again is another one
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return _ID % self
+
+
+def parse_id(text: str) -> MessageId:
+    try:
+        if len(text) != ID_CHARS or not text.isascii() or not text.isalnum():
+            raise ValueError(text)
+        return MessageId(int(text[:8], 16), int(text[8:12], 16), int(text[12:], 16))
+    except ValueError:
+        raise InvalidRequest(f"{text[:40]!r} is not the id of a message: use one as it came from /receive") from None
+
+
+class Placing(NamedTuple):
+    """A message on its way to its place."""
+
+    topic: int
+    partition: int
+    offset: "asyncio.Future[int]"
+
+    def id_of(self, offset: int) -> MessageId:
+        return MessageId(self.topic, self.partition, offset)
+
+
+class Mail(NamedTuple):
+    """A message to a user."""
+
+    message_id: str
+    from_user: str
+    to_user: str
+    message: str
+    timestamp_ms: int
+
+
+@lru_cache(maxsize=65_536)
+def partition_of_user(user: bytes, count: int) -> int:
+    """As Kafka's clients choose it for a key: what they send to a user arrives too."""
+    return partition_of_key(user, count)
+
+
+def user_of(name: str) -> bytes:
+    user = name.encode()
+    if not 0 < len(user) <= USER_BYTES_MAX:
+        raise InvalidRequest(f"the name of a user has 1 to {USER_BYTES_MAX} bytes, not {len(user)}")
+    return user
+
+
+def after(text: str, topic: Topic, number: int) -> int:
+    """The offset behind a message of this partition."""
+    place = parse_id(text)
+    if place.topic != tag_of(topic) or place.partition != number:
+        raise InvalidRequest(
+            f"{text!r} is not the id of a message to this user: use one that came from /receive for the same user,"
+            " or leave last_message_id out to begin at the first"
+        )
+    return place.offset + 1
+
+
+def tag_of(topic: Topic) -> int:
+    return topic.id.int & 0xFFFFFFFF
+
+
+def letter_of(record: Record) -> Letter:
+    sender = next((value for name, value in record.headers if name == FROM), None)
+    return Letter(record.offset, record.timestamp, sender or b"", record.value or b"")
+
+
+def mail_of(letter: Letter, topic: Topic, number: int, user: str) -> Mail:
+    return Mail(
+        str(MessageId(tag_of(topic), number, letter.offset)),
+        letter.from_user.decode(errors="replace"),
+        user,
+        letter.message.decode(errors="replace"),
+        letter.timestamp_ms,
+    )

@@ -14,6 +14,7 @@ class Row:
     attempts: int = 0
     until: int = 0
     owner: str = ""
+    ended: int = 1  # if it is done: the attempt that was accepted; 0: none
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,6 @@ class Naive:
     rows: list[Row] = field(default_factory=list)
     generation: int = 0
     outbox: dict[tuple[int, int], tuple[Why, int]] = field(default_factory=dict)
-    left: set[tuple[int, int]] = field(default_factory=set)  # who ever was in the outbox, or would have been
     known: set[int] = field(default_factory=set)  # keys that this leader has learned
 
     def copy(self) -> "Naive":
@@ -68,7 +68,7 @@ class Naive:
             if not message.passes:
                 self._finish(offset)
             elif 0 < message.expires_ms <= wall_ms:
-                self._finish(offset)
+                self._drop(offset)
                 if self.config.expired is Expired.DEAD:
                     self._leave(offset, Why.EXPIRED)
             elif self._blocked(offset, messages):
@@ -128,11 +128,12 @@ class Naive:
         if generation != self.generation:
             return False
         if row.state == "done":
-            return outcome is Outcome.ACCEPT and (generation, offset) not in self.left
+            return outcome is Outcome.ACCEPT and row.ended == attempt
         if row.state != "leased" or row.attempts != attempt:
             return False
         if outcome is Outcome.ACCEPT:
             self._finish(offset)
+            row.ended = attempt
         elif outcome is Outcome.REJECT:
             self._finish(offset)
             self._leave(offset, Why.REJECTED)
@@ -187,11 +188,16 @@ class Naive:
         self.rows[offset].state = "done"
         self.rows[offset].until = 0
 
+    def _drop(self, offset: int) -> None:
+        self._finish(offset)
+        if self.rows[offset].attempts:
+            self.rows[offset].ended = 0
+
     def _leave(self, offset: int, why: Why) -> None:
-        assert (self.generation, offset) not in self.left, "it has left before"
+        assert (self.generation, offset) not in self.outbox, "it has left before"
+        self.rows[offset].ended = 0
         if self.config.dead_letter_topic or not why.dies:
             self.outbox[self.generation, offset] = (why, self.rows[offset].attempts)
-            self.left.add((self.generation, offset))
 
     def trim(self, end: int) -> None:
         """Drop the oldest that nobody has, beyond the maximum length."""
@@ -200,7 +206,7 @@ class Naive:
             return
         excess = len(self.open("ready", "waiting", "leased")) + max(0, end - len(self.rows)) - config.max_length
         for offset in self.open("ready", "waiting")[: max(0, excess)]:
-            self._finish(offset)
+            self._drop(offset)
             excess -= 1
         for _ in range(max(0, min(excess, end - len(self.rows)))):
             self.rows.append(Row("done"))
@@ -212,7 +218,7 @@ class Naive:
 
     def purge(self, end: int) -> None:
         for offset in self.open("ready", "waiting"):
-            self._finish(offset)
+            self._drop(offset)
         self.rows += [Row("done") for _ in range(end - len(self.rows))]
 
     def rewind(self, offset: int) -> None:

@@ -4,7 +4,7 @@ from msgspec.structs import replace
 from tests.queues.rig import DEAD, RETRY, WALL_MS, Rig, flat, one
 
 from runnel.model.errors import LeaseLost
-from runnel.queues.outbox import ARRIVED_MAX
+from runnel.queues.past import NOTES_MAX
 from runnel.queues.values import Aimed, Offered, OwnerGone, Settle, Span, Verdict, Why
 
 
@@ -74,7 +74,7 @@ def test_the_window_is_bounded_by_what_is_not_done() -> None:
         rig.accept(*range(got[0], got[0] + 3))
     assert rig.describe().first_open == 0
     assert rig.describe().next_new == 9_004
-    assert len(rig.kept) == 1 + 2  # the mark, and the chunks at both ends
+    assert len(rig.kept) == 1 + 2 + 1  # the mark, the chunks at both ends, and how 1 to 3 ended
 
 
 def test_nothing_is_passed_over_beyond_the_window() -> None:
@@ -366,9 +366,38 @@ def test_who_has_left_was_not_accepted_also_when_it_has_arrived() -> None:
     assert rig.leaving == []
 
 
+def test_what_another_attempt_did_was_not_done_by_this_one() -> None:
+    rig = Rig(end=3)
+    rig.lease()
+    rig.release(0, 1, 2)
+    rig.lease("b", 3)
+    rig.accept(0, 1, attempt=2)
+    rig.release(2, attempt=2)
+    rig.purge()
+    for _ in range(2):
+        assert rig.accept(0, 1, 2, attempt=1) == {0, 1, 2}
+        assert rig.accept(0, 1, attempt=2) == set()
+        assert rig.accept(2, attempt=2) == {2}
+        rig.wake()
+
+
+def test_a_clock_that_ran_ahead_holds_up_nobody_for_longer_than_a_lease() -> None:
+    rig = Rig(end=2, lease_ms=10_000)
+    rig.wall_ms += 3_600_000
+    rig.wake()
+    rig.lease("a", 1)
+    rig.lease("a", 1, lease_ms=50_000)
+    rig.wall_ms -= 3_600_000
+    rig.wake()
+    rig.pass_time(49_000)
+    assert rig.states(0, 1) == "ll"
+    rig.pass_time(5_000)
+    assert rig.states(0, 1) == "rr"
+
+
 def test_of_what_was_long_ago_nobody_is_told_that_it_was_accepted() -> None:
     rig = Rig(end=2_000)
-    for offset in range(0, 2 * ARRIVED_MAX + 4, 2):
+    for offset in range(0, 2 * NOTES_MAX + 4, 2):
         rig.lease("a", 2)
         rig.accept(offset)
         rig.reject(offset + 1)
@@ -376,7 +405,7 @@ def test_of_what_was_long_ago_nobody_is_told_that_it_was_accepted() -> None:
     assert rig.accept(0, 1, 2, 3, 4, 5) == {0, 1, 2, 3, 5}
     rig.wake()
     assert rig.accept(0, 1, 2, 3, 4, 5) == {0, 1, 2, 3, 5}
-    assert len(rig.kept) == ARRIVED_MAX + 2
+    assert len(rig.kept) == NOTES_MAX + 2
     rig.rewind(0)
     assert len(rig.kept) == 1
 

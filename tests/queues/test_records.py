@@ -4,23 +4,23 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel.model.errors import Fatal
 from runnel.model.ids import TopicId
 from runnel.queues.records import (
-    KeptArrived,
     KeptChunk,
     KeptLeaving,
     KeptMark,
+    KeptPast,
     Mark,
     Run,
-    arrived_record,
     chunk_record,
     decode,
     leaving_record,
     mark_record,
+    past_record,
 )
 from runnel.queues.status import DONE, LEASED, READY, WAIT
 from runnel.queues.values import Counters, Leaving, LeavingId, Target, Why
@@ -34,6 +34,7 @@ def runs_of(kind: int) -> st.SearchStrategy[Run]:
     return st.builds(Run, st.integers(1, 1_024), st.just(kind), attempts, moments)
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from([DONE, READY, WAIT, LEASED]).flatmap(runs_of), max_size=50), st.integers(0, 2**50))
 def test_a_chunk_is_read_as_it_was_written(runs: list[Run], number: int) -> None:
     assert decode(*chunk_record(number, runs)) == KeptChunk(number, runs)
@@ -43,7 +44,7 @@ def test_marks_and_leavings_are_read_as_they_were_written() -> None:
     mark = Mark(5, 9, 1, "holder", Counters(delivered=12, dead=1))
     assert decode(*mark_record(mark)) == KeptMark(mark)
     assert decode(*leaving_record(LEAVING.id, LEAVING)) == KeptLeaving(LeavingId(2, 10), LEAVING)
-    assert decode(*arrived_record(LEAVING.id, LEAVING)) == KeptArrived(LeavingId(2, 10), LEAVING)
+    assert decode(*past_record(7, (9, 2))) == KeptPast(7, (9, 2))
 
 
 def test_tombstones_name_what_is_gone() -> None:

@@ -15,6 +15,7 @@ from runnel.model.queue_config import Overflow, QueueConfig
 from runnel.model.step import Step
 from runnel.queues.keys import Keys
 from runnel.queues.outbox import Outbox
+from runnel.queues.past import OTHERWISE, Past
 from runnel.queues.retry import backoff_ms, rounded_up
 from runnel.queues.status import DONE_STATUS, LEASED, READY, WAIT, Status
 from runnel.queues.values import Counters, Leaving, View, Why
@@ -43,6 +44,8 @@ class Course:
         self.window = Window()
         self.outbox = Outbox()
         self.keys: Keys | None = None
+        self.past = Past()
+        self.longest_ms = 0  # of all leases and waits
         self.generation = 0
         self.counters = Counters()
 
@@ -72,6 +75,7 @@ class Course:
     def _wait(self, piece: Piece, pause_ms: int, turn: Turn) -> None:
         """Messages are to wait: in place as far as there is room, else they are copied forward."""
         first, last, attempts = piece.first, piece.last, piece.status.attempts
+        self.promise(pause_ms)
         beyond = min(last + 1, first + self._waiting_room(pause_ms, turn.config))
         if beyond > first:
             self.window.put(first, beyond - 1, Status(WAIT, attempts, rounded_up(turn.now + pause_ms, pause_ms)))
@@ -88,9 +92,30 @@ class Course:
             return 0
         return max(0, (config.window_max + 1) // 2 - self.window.counts[WAIT])
 
+    def promise(self, length_ms: int) -> None:
+        """A lease or a wait of that length begins."""
+        if length_ms > self.longest_ms:
+            self.longest_ms = length_ms
+            self.window.touch()
+
+    def bound_moments(self, now: int) -> None:
+        """Believe no clock that ran ahead: nothing lasts longer than the longest that was promised."""
+        latest = rounded_up(now + self.longest_ms, self.longest_ms)
+        for first, last, status in self.window.unsettled(LEASED, WAIT):
+            if status.until > latest:
+                self.window.put(first, last, status._replace(until=latest))
+
+    def end(self, piece: Piece, attempt: int, turn: Turn) -> None:
+        """Note how messages ended that are done: accepted by this attempt, or otherwise."""
+        sure_from = self.past.sure_from
+        self.past.note(piece.first, piece.last, attempt, turn.step)
+        if self.past.sure_from != sure_from:
+            self.window.touch()
+
     def leave(self, piece: Piece, why: Why, reason: str, due_ms: int, turn: Turn) -> None:
         """Rule 2. The messages are done already."""
         size = piece.last - piece.first + 1
+        self.end(piece, OTHERWISE, turn)
         if why.dies:
             self.counters.dead += size
             target = turn.view.dead
@@ -110,15 +135,17 @@ class Course:
         if self.keys is not None:
             self.keys.finish(first, last)
 
-    def drop(self, pieces: Iterator[Piece], messages_max: int) -> int:
+    def drop(self, pieces: Iterator[Piece], messages_max: int, turn: Turn) -> int:
         """Give up messages, so many at the most; how many there were."""
         dropped = 0
-        for first, last, _ in pieces:
+        for first, last, status in pieces:
             if dropped >= messages_max:
                 break
-            last = min(last, first + messages_max - dropped - 1)
-            self.put_done(first, last)
-            dropped += last - first + 1
+            piece = Piece(first, min(last, first + messages_max - dropped - 1), status)
+            self.put_done(piece.first, piece.last)
+            if status.attempts:  # somebody had it, and may say that it is done
+                self.end(piece, OTHERWISE, turn)
+            dropped += piece.last - first + 1
         return dropped
 
     def pass_fresh(self, offset: int) -> None:
@@ -134,7 +161,7 @@ class Course:
         excess = self.length(turn.view) - config.max_length
         if not config.max_length or config.overflow is not Overflow.DROP_OLDEST or excess <= 0:
             return
-        dropped = self.drop(self.window.unsettled(READY, WAIT), excess)
+        dropped = self.drop(self.window.unsettled(READY, WAIT), excess, turn)
         fresh = max(0, min(excess - dropped, turn.view.end - self.window.next))
         self.pass_fresh(self.window.next + fresh)
         self.counters.dropped += dropped + fresh
@@ -143,13 +170,12 @@ class Course:
         """What retention took is done."""
         if view.start <= self.window.done:
             return
-        below = (
-            Piece(first, min(last, view.start - 1), status)
-            for first, last, status in self.window.unsettled(READY, WAIT, LEASED)
-            if first < view.start
-        )
-        dropped = self.drop(below, NEVER)
-        self.counters.dropped += dropped + max(0, view.start - self.window.next)
+        dropped = max(0, view.start - self.window.next)
+        for first, last, _ in self.window.unsettled(READY, WAIT, LEASED):
+            if first < view.start:
+                self.put_done(first, min(last, view.start - 1))
+                dropped += min(last + 1, view.start) - first
+        self.counters.dropped += dropped
         self.pass_fresh(view.start)
 
     def ripen(self, now: int) -> None:

@@ -8,7 +8,8 @@ Rule 2: a receipt is an offset, an attempt and a generation. Whoever settles com
 Rule 3: attempts never go back, but with a rewind: it begins a new generation, which voids all receipts that are out.
         And where there are no receipts (bound leases), if their owner says in good order that it did not begin.
 Rule 4: leases that end at a moment outlive the leader; those of connections end with it.
-Rule 5: time is what the wall clock said when this leader began, and goes on with the clock that never goes back.
+Rule 5: time is what the wall clock said when this leader began, and goes on with the clock that never goes back. What
+        another leader's clock said is not believed where that is longer than any lease or wait ever was.
 Rule 6: messages that leave (dead, or copied forward) are done here, and wait in the outbox: see `outbox`.
 Rule 7: whoever finds nothing to lease is told when that may have changed (the order Available).
 """
@@ -26,9 +27,10 @@ from runnel.queues.breaker import Breaker
 from runnel.queues.course import Course, Turn
 from runnel.queues.holder import Holder
 from runnel.queues.keys import Keys
-from runnel.queues.records import KeptArrived, KeptChunk, KeptLeaving, KeptMark, Mark, Run, decode
+from runnel.queues.past import OTHERWISE
+from runnel.queues.records import KeptChunk, KeptLeaving, KeptMark, KeptPast, Mark, Run, decode
 from runnel.queues.retry import rounded_up
-from runnel.queues.status import DONE, LEASED, READY, WAIT, Status
+from runnel.queues.status import DONE, DONE_STATUS, LEASED, READY, STATES, WAIT, Status
 from runnel.queues.taking import Taking
 from runnel.queues.values import (
     Aimed,
@@ -87,8 +89,8 @@ class Delivery:
                 self._kept_chunks[number] = runs
             case KeptLeaving(id, leaving):
                 self._outbox.restore(id, leaving)
-            case KeptArrived(id, arrived):
-                self._outbox.restore_arrived(id, arrived)
+            case KeptPast(first, note):
+                self._course.past.restore(first, note)
 
     def wake(self, view: View, now_ms: Millis, wall_ms: Millis) -> Step:
         """Begin to serve: all that was kept is read. Connections of the time before are gone; what leaves goes on."""
@@ -101,6 +103,8 @@ class Delivery:
         self._outbox.wake(turn.step)
         if self._holder.name:
             self._holder.seen(self._holder.name, view.config.lease_ms, turn.now)
+        self._course.promise(view.config.lease_ms)
+        self._course.bound_moments(turn.now)
         for piece in self._window.unsettled(LEASED):
             if not piece.status.until:
                 self._course.give_back(piece, 0, turn)
@@ -108,7 +112,7 @@ class Delivery:
 
     def _restore(self, mark: Mark) -> None:
         self._course.generation, self._course.counters, self._holder.name = mark.generation, mark.counters, mark.holder
-        self._outbox.sure_from = mark.sure_from
+        self._course.past.sure_from, self._course.longest_ms = mark.sure_from, mark.longest_ms
         self._window.restore(mark.done, mark.next, self._kept_chunks)
         self._kept_chunks = {}
 
@@ -192,16 +196,8 @@ class Delivery:
     def standing(self, offset: int) -> Standing:
         """How one offset stands (peek)."""
         status = self._window.at(offset)
-        match status.kind:
-            case 1:
-                return Standing("done", 0, 0, "")
-            case 2:
-                return Standing("ready", status.attempts, 0, "")
-            case 3:
-                return Standing("waiting", status.attempts, status.until, "")
-            case 4:
-                return Standing("leased", status.attempts, status.until, status.owner)
-        return Standing("new", 0, 0, "")
+        attempts = 0 if status.kind == DONE else status.attempts
+        return Standing(STATES[status.kind], attempts, status.until, status.owner)
 
     # --- leasing
     def lease(self, request: Lease, ticket: object, view: View, now_ms: Millis, wall_ms: Millis) -> Step:
@@ -214,6 +210,7 @@ class Delivery:
         config = turn.config
         lease_ms = min(config.lease_ms if request.lease_ms is None else request.lease_ms, LEASE_MS_MAX)
         until = rounded_up(turn.now + lease_ms, lease_ms) if lease_ms else 0
+        self._course.promise(lease_ms)
         room = min(request.messages_max, self._room(request.owner, turn))
         taking = Taking(
             self._window, self._course.keys, request.owner, until, turn.wall_ms, bound=request.bound,
@@ -237,6 +234,8 @@ class Delivery:
             self._course.counters.expired += last - first + 1
             if turn.config.expired is Expired.DEAD:
                 self._course.leave(Piece(first, last, Status(READY, attempts)), Why.EXPIRED, "", 0, turn)
+            elif attempts:
+                self._course.end(Piece(first, last, DONE_STATUS), OTHERWISE, turn)
 
     # --- settling
     def settle(self, request: Settle, ticket: object, view: View, now_ms: Millis, wall_ms: Millis) -> Step:
@@ -280,7 +279,7 @@ class Delivery:
         """Whether a consumer says once more what is so already."""
         if piece.status.kind != DONE or verdict.outcome is not Outcome.ACCEPT:
             return False
-        return not self._outbox.may_have(self._course.generation, piece.first, piece.last)
+        return self._course.past.was_accepted(piece.first, piece.last, verdict.attempt)
 
     def _judge(self, piece: Piece, verdict: Verdict, turn: Turn) -> None:
         """Do what a consumer says of messages."""
@@ -289,6 +288,7 @@ class Delivery:
         if verdict.outcome is Outcome.ACCEPT:
             self._course.counters.accepted += size
             self._course.put_done(piece.first, piece.last)
+            self._course.end(piece, piece.status.attempts, turn)
         elif verdict.outcome is Outcome.RELEASE:
             self._course.counters.released += size
             self._course.give_back(piece, verdict.delay_ms, turn)
@@ -303,6 +303,7 @@ class Delivery:
     def _extend(self, request: Extend, turn: Turn) -> Settled:
         lease_ms = min(turn.config.lease_ms if request.lease_ms is None else request.lease_ms, LEASE_MS_MAX)
         until = rounded_up(turn.now + lease_ms, lease_ms)
+        self._course.promise(lease_ms)
 
         def prolong(piece: Piece, verdict: Verdict) -> None:
             first, last, status = piece
@@ -317,7 +318,7 @@ class Delivery:
         return self._answer(self._purge, request, ticket, self._begin(view, now_ms, wall_ms))
 
     def _purge(self, request: Purge, turn: Turn) -> Purged:
-        dropped = self._course.drop(self._window.unsettled(READY, WAIT), NEVER)
+        dropped = self._course.drop(self._window.unsettled(READY, WAIT), NEVER, turn)
         dropped += max(0, turn.view.end - self._window.next)
         self._course.pass_fresh(turn.view.end)
         self._course.counters.dropped += dropped
@@ -332,7 +333,7 @@ class Delivery:
         offset = max(turn.view.start, min(request.offset, turn.view.end))
         self._course.generation += 1
         self._window.reset(offset)
-        self._outbox.rewind(turn.step)
+        self._course.past.rewind(turn.step)
         self._course.keys = Keys(self._window) if turn.config.keyed else None
         return Rewound(before, offset, self._course.generation)
 
@@ -386,10 +387,7 @@ class Delivery:
     def left(self, news: LeavingId, view: View, now_ms: Millis, wall_ms: Millis) -> Step:
         """Messages that were ordered to leave are all in their target, committed."""
         turn = self._begin(view, now_ms, wall_ms)
-        sure_from = self._outbox.sure_from
         self._outbox.left(news, turn.step)
-        if self._outbox.sure_from != sure_from:
-            self._window.touch()
         return self._finish(turn)
 
     # --- the frame of a verb
@@ -409,8 +407,11 @@ class Delivery:
     def _finish(self, turn: Turn) -> Step:
         """Rules 1 and 7."""
         window = self._window
-        course, outbox = self._course, self._outbox
-        mark = Mark(window.done, window.next, course.generation, self._holder.name, course.counters, outbox.sure_from)
+        course = self._course
+        mark = Mark(
+            window.done, window.next, course.generation, self._holder.name, course.counters, course.past.sure_from,
+            course.longest_ms,
+        )  # fmt: skip
         window.flush(mark, turn.step.records)
         if (self._hungry and self._has_some(self._holder.name, turn)) or (self._standby and self._has_some("", turn)):
             self._hungry = self._standby = False

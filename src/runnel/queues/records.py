@@ -16,7 +16,7 @@ from runnel.queues.values import Counters, Leaving, LeavingId
 MARK: Final = 1
 CHUNK: Final = 2
 LEAVING: Final = 3
-ARRIVED: Final = 4
+PAST: Final = 4
 
 
 class Run(NamedTuple):
@@ -36,7 +36,8 @@ class Mark(msgspec.Struct, frozen=True, array_like=True, tag=1):
     generation: int
     holder: str  # the single active consumer
     counters: Counters
-    sure_from: int = 0  # of what is done below, nobody knows any more whether it had left
+    sure_from: int = 0  # see `past`
+    longest_ms: int = 0  # no lease and no wait was ever longer
 
 
 class Chunk(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -47,9 +48,16 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class Left(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """Messages that leave, or have arrived."""
+    """Messages that leave."""
 
     leaving: Leaving
+
+
+class Ended(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """How messages ended, see `past`."""
+
+    last: int
+    attempt: int
 
 
 class KeptMark(NamedTuple):
@@ -66,17 +74,18 @@ class KeptLeaving(NamedTuple):
     leaving: Leaving | None
 
 
-class KeptArrived(NamedTuple):
-    id: LeavingId
-    arrived: Leaving | None
+class KeptPast(NamedTuple):
+    first: int
+    note: tuple[int, int] | None
 
 
-Kept: TypeAlias = KeptMark | KeptChunk | KeptLeaving | KeptArrived
+Kept: TypeAlias = KeptMark | KeptChunk | KeptLeaving | KeptPast
 
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 _marks = msgspec.msgpack.Decoder(Mark)
 _chunks = msgspec.msgpack.Decoder(Chunk)
 _leavings = msgspec.msgpack.Decoder(Left)
+_pasts = msgspec.msgpack.Decoder(Ended)
 _MARK_KEY: Final = _encoder.encode((MARK,))
 LEAVING_BEGINS: Final = _encoder.encode((LEAVING, 0, 0))[:2]  # the keys of what is on its way out of a queue
 
@@ -93,8 +102,8 @@ def leaving_record(id: LeavingId, leaving: Leaving | None) -> Record:
     return _encoder.encode((LEAVING, *id)), None if leaving is None else _encoder.encode(Left(leaving))
 
 
-def arrived_record(id: LeavingId, arrived: Leaving | None) -> Record:
-    return _encoder.encode((ARRIVED, *id)), None if arrived is None else _encoder.encode(Left(arrived))
+def past_record(first: int, note: tuple[int, int] | None) -> Record:
+    return _encoder.encode((PAST, first)), None if note is None else _encoder.encode(Ended(*note))
 
 
 def decode(key: bytes, value: bytes | None) -> Kept | None:
@@ -114,14 +123,12 @@ def _decoded(parts: list[int], value: bytes | None) -> Kept | None:
         case [2, number]:
             return KeptChunk(number, None if value is None else _unpacked(_chunks.decode(value)))
         case [3, generation, first]:
-            return KeptLeaving(LeavingId(generation, first), _left(value))
-        case [4, generation, first]:
-            return KeptArrived(LeavingId(generation, first), _left(value))
+            leaving = None if value is None else _leavings.decode(value).leaving
+            return KeptLeaving(LeavingId(generation, first), leaving)
+        case [4, first]:
+            ended = None if value is None else _pasts.decode(value)
+            return KeptPast(first, None if ended is None else (ended.last, ended.attempt))
     return None
-
-
-def _left(value: bytes | None) -> Leaving | None:
-    return None if value is None else _leavings.decode(value).leaving
 
 
 def _packed(runs: list[Run]) -> Chunk:

@@ -6,13 +6,15 @@ fresh --lease--> leased --accept--> done
   +----> ready <-- wait (until a moment)      what leaves for good is done here, see `outbox`
 """
 
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 FRESH: Final = 0  # never looked at
 DONE: Final = 1
 READY: Final = 2  # looked at, and to be had
 WAIT: Final = 3  # to be had from a moment on
 LEASED: Final = 4
+StateName: TypeAlias = Literal["new", "done", "ready", "waiting", "leased"]
+STATES: Final[tuple[StateName, ...]] = ("new", "done", "ready", "waiting", "leased")  # by kind
 
 
 class Status(NamedTuple):

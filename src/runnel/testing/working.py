@@ -91,7 +91,7 @@ class Worker:
                 await self._treat(cluster, handed)
 
     async def _receive(self, cluster: Cluster) -> list[tuple[Delivered, Handed]]:
-        lease_ms = self._rng.pick((None, None, 700))
+        lease_ms = self._rng.pick((None, None, 700, 0))  # 0: for as long as the connection lives
         request = Receive(
             JOBS, 1 + self._rng.below(8), wait_ms=self._rng.pick((0, 300)), lease_ms=lease_ms,
             consumer=self._client.process,

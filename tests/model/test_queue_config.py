@@ -3,7 +3,20 @@
 import pytest
 
 from runnel.model.errors import InvalidConfig
-from runnel.model.queue_config import ALIASES, DEFAULTS, SETTINGS, Consumers, Expired, Order, Overflow, parse_setting
+from runnel.model.limits import topic_name_problem
+from runnel.model.queue_config import (
+    ALIASES,
+    DEFAULTS,
+    SETTINGS,
+    Consumers,
+    Expired,
+    Order,
+    Overflow,
+    QueueConfig,
+    Start,
+    config_of,
+    parse_setting,
+)
 from runnel.model.topic_config import shown
 
 
@@ -51,3 +64,20 @@ def test_topics_are_named_after_the_queue() -> None:
     assert DEFAULTS.retry_topic_of("q") == "q.retry"
     assert DEFAULTS.with_overrides({"dead.letter.topic": ""}).dead_topic_of("q") == ""
     assert DEFAULTS.with_overrides({"order": "key"}).retry_topic_of("q") == ""
+
+
+def test_groups_whose_name_no_topic_can_have_get_dead_letters_all_the_same() -> None:
+    assert DEFAULTS.dead_topic_of("mailers") == "mailers.dead"
+    assert DEFAULTS.dead_topic_of("my group/ä") == "my_group__.dead"
+    long = DEFAULTS.dead_topic_of("x" * 1_000)
+    assert long == "x" * 244 + ".dead"
+    assert topic_name_problem(long) is None
+    assert QueueConfig(dead_letter_topic="").dead_topic_of("my group") == ""
+    assert QueueConfig(dead_letter_topic="graveyard").dead_topic_of("my group") == "graveyard"
+
+
+def test_a_share_group_that_is_no_queue_has_kafkas_defaults() -> None:
+    mere = config_of(frozenset({("attempts.max", "3")}))
+    assert (mere.start, mere.retry_backoff_ms, mere.retry_topic, mere.attempts_max) == (Start.LATEST, 0, "", 3)
+    queue = config_of(frozenset({("topic", "t")}))
+    assert (queue.start, queue.retry_backoff_ms, queue.retry_topic_of("q")) == (Start.EARLIEST, 1_000, "q.retry")

@@ -4,6 +4,7 @@ One table drives parsing, validation, DescribeConfigs and the reference page. Th
 name. In the name of a topic `{queue}` stands for the name of the queue.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
@@ -11,13 +12,14 @@ from functools import lru_cache
 from typing import Any
 
 from runnel.model.errors import InvalidConfig
-from runnel.model.limits import topic_name_problem
+from runnel.model.limits import NAME_CHARS_MAX, topic_name_problem
 from runnel.model.parsing import number, whole
 from runnel.model.topic_config import DAY_MS, INT_MAX, LONG_MAX, Kind, Setting, field_name
 
 LEASE_MS_MAX = DAY_MS  # a lease outlives no consumer for longer; who works longer extends it
 FILTER_CHARS_MAX = 4_096  # what a filter may have; see runnel.route
 QUEUE = "{queue}"
+ODD = re.compile(r"[^A-Za-z0-9._-]")  # what is in no topic's name
 URL_CHARS_MAX = 2_000
 SECRET_CHARS_MAX = 256
 HIDDEN = "(hidden)"  # shown instead of a secret
@@ -184,11 +186,11 @@ class QueueConfig:
 
     def dead_topic_of(self, queue: str) -> str:
         """Where dead messages go; nothing if they are dropped."""
-        return self.dead_letter_topic.replace(QUEUE, queue)
+        return named(self.dead_letter_topic, queue)
 
     def retry_topic_of(self, queue: str) -> str:
         """Where messages go that wait for long; nothing if they wait in place: key order needs that."""
-        return "" if self.keyed else self.retry_topic.replace(QUEUE, queue)
+        return "" if self.keyed else named(self.retry_topic, queue)
 
     def with_overrides(self, overrides: Mapping[str, str]) -> "QueueConfig":
         """These settings with others on top; raises InvalidConfig at the first that is unknown or not allowed."""
@@ -196,6 +198,15 @@ class QueueConfig:
         for name, text in overrides.items():
             values[field_name(canonical(name))] = parse_setting(name, text)
         return QueueConfig(**values)
+
+
+def named(template: str, queue: str) -> str:
+    """The topic that a template means for a queue. The name of a share group may be one that no topic can have."""
+    name = template.replace(QUEUE, queue)
+    if not name or topic_name_problem(name) is None:
+        return name
+    room = NAME_CHARS_MAX - len(template.replace(QUEUE, ""))
+    return template.replace(QUEUE, ODD.sub("_", queue)[:room])
 
 
 SETTINGS: dict[str, Setting] = {f.metadata["setting"].name: f.metadata["setting"] for f in fields(QueueConfig)}

@@ -1,6 +1,7 @@
 """Share groups byte by byte, against a real broker: sessions, acknowledgements, limits, and who waits."""
 
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -317,6 +318,26 @@ def test_a_fetch_that_only_renews_brings_nothing(line: Line, join: Join, topic: 
     answer = member.fetch(acks={0: [(0, 0, [RENEW])]}, is_renew_ack=True, max_records=0, max_bytes=0)
     [partition] = answer.responses[0].partitions
     assert (partition.acknowledge_error_code, acquired(partition)) == (0, [])
+
+
+def test_a_group_whose_name_no_topic_can_have_has_dead_letters(line: Line, topic: Topic) -> None:
+    group = f"my group/{uuid.uuid4().hex}"
+    configure(line, group, share_auto_offset_reset="earliest")
+    topic.produce(line, 1)
+    member = Member(line, group, topic)
+    assert member.take(0) == [(0, 0, 1)]
+    assert member.settle(0, 0, REJECT) == 0
+    dead = group.replace(" ", "_").replace("/", "_") + ".dead"
+    end = time.monotonic() + LONG_MS / 1000
+    while True:
+        wanted = [m.MetadataRequest.MetadataRequestTopic(name=dead)]
+        asked = m.MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+        [found] = line.ask(Api.METADATA, 12, asked).topics
+        if found.error_code == 0:
+            break
+        assert found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 # --- limits

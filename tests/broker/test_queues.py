@@ -1,0 +1,147 @@
+"""What users of queues may ask for: lanes, keys in order, expiry, delay, one consumer, a look without taking."""
+
+import asyncio
+from pathlib import Path
+
+from tests.broker.serving import serve
+from tests.broker.test_deliveries import make, take
+from tests.broker.test_leaving import letters
+
+from runnel.broker.broker import Broker
+from runnel.broker.fetch import Waits
+from runnel.model import headers as h
+from runnel.model.calls import (
+    QUEUE_CREATE,
+    CreateQueue,
+    Extend,
+    Outgoing,
+    Peek,
+    Receive,
+    Send,
+    Sent,
+    Settle,
+    Settlement,
+)
+from runnel.shell.clock import SystemClock
+
+LONG_MS = 60_000
+
+
+async def send(broker: Broker, queue: str, *messages: Outgoing) -> Sent:
+    return await broker.queues.send(Send(queue, list(messages)))
+
+
+def test_a_message_of_a_higher_lane_goes_first(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.calls.ask(broker.id, QUEUE_CREATE, CreateQueue("q", {"lanes": "3"}))
+        sent = await send(
+            broker, "q", Outgoing(b"low"), Outgoing(b"high", priority=2), Outgoing(b"middle", priority=1),
+            Outgoing(b"no", priority=3),
+        )  # fmt: skip
+        assert [place.partition if place else None for place in sent.placed] == [0, 2, 1, None]
+        assert [failure.name for failure in sent.failures if failure] == ["InvalidRequest"]
+        assert [value for value, _ in await take(broker, "q", 10)] == [b"high", b"middle", b"low"]
+
+    serve(tmp_path, scenario)
+
+
+def test_one_message_of_a_key_at_a_time(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await make(broker, "q", order="key")
+        rows = [Outgoing(value, value[:1]) for value in (b"a1", b"a2", b"b1", b"a3", b"b2")]
+        await send(broker, "q", *rows)
+        got = (await broker.queues.receive(Receive("q", 10), Waits())).messages
+        assert [message.value for message in got] == [b"a1", b"b1"]
+        assert await take(broker, "q", 10) == []
+        waiting = asyncio.ensure_future(take(broker, "q", 10, wait_ms=LONG_MS))
+        await asyncio.sleep(0)
+        await broker.queues.settle(Settle("q", [Settlement(got[0].receipt, "accept")]))
+        assert await waiting == [(b"a2", 1)]
+
+    serve(tmp_path, scenario)
+
+
+def test_what_expired_is_dropped_or_dies(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await make(broker, "drops")
+        await make(broker, "buries", expired="dead")
+        past = (h.EXPIRES_AT, b"1000")
+        for queue in ("drops", "buries"):
+            await send(broker, queue, Outgoing(b"late", headers=[past]), Outgoing(b"fresh"))
+            assert await take(broker, queue, 10) == [(b"fresh", 1)]
+        assert await letters(broker, "buries.dead", 1) == [(b"late", b"expired")]
+        assert "drops.dead" not in broker.image.names
+
+    serve(tmp_path, scenario)
+
+
+def test_a_delayed_message_is_not_received_before_its_time(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await make(broker, "q")
+        due_ms = SystemClock().wall_ms() + 300
+        sent = await send(broker, "q", Outgoing(b"later", deliver_at_ms=due_ms), Outgoing(b"now"))
+        assert not any(sent.failures)
+        assert await take(broker, "q", 10) == [(b"now", 1)]
+        assert await take(broker, "q", 10, wait_ms=LONG_MS) == [(b"later", 1)]
+        assert SystemClock().wall_ms() >= due_ms
+
+    serve(tmp_path, scenario)
+
+
+def test_a_named_message_is_kept_once(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await make(broker, "q")
+        first = await send(broker, "q", Outgoing(b"a", message_id="order-1"))
+        second = await send(broker, "q", Outgoing(b"a", message_id="order-1"))
+        assert [place.duplicate for place in (*first.placed, *second.placed) if place] == [False, True]
+        assert await take(broker, "q", 10) == [(b"a", 1)]
+
+    serve(tmp_path, scenario)
+
+
+def test_one_consumer_has_a_partition_until_it_is_done_with_it(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await make(broker, "q", 4, consumers="single")
+
+        async def receive(consumer: str) -> list[str]:
+            got = (await broker.queues.receive(Receive("q", 1, consumer=consumer), Waits())).messages
+            return [message.receipt for message in got]
+
+        held = await receive("one")
+        assert await receive("two") == []
+        held += await receive("one")
+        assert len(held) == 2
+
+    serve(tmp_path, scenario)
+
+
+def test_to_peek_changes_nothing(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await make(broker, "q", 4)
+        got = (await broker.queues.receive(Receive("q", 2), Waits())).messages
+        await broker.queues.settle(Settle("q", [Settlement(got[0].receipt, "accept")]))
+        for _ in range(2):
+            seen = (await broker.queues.peek(Peek("q", 10))).messages
+            assert [(one.value, one.state, one.attempts) for one in seen] == [
+                (b"1", "leased", 1), (b"2", "ready", 0), (b"3", "ready", 0),
+            ]  # fmt: skip
+        all_of_it = (await broker.queues.peek(Peek("q", 10, offset=0))).messages
+        assert [one.state for one in all_of_it] == ["done", "leased", "ready", "ready"]
+        some = (await broker.queues.peek(Peek("q", 10, filter="offset > 2"))).messages
+        assert [one.value for one in some] == [b"3"]
+        assert len(await take(broker, "q", 10)) == 2
+
+    serve(tmp_path, scenario)
+
+
+def test_a_lease_that_is_extended_lasts_longer(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await make(broker, "q", 1)
+        [message] = (await broker.queues.receive(Receive("q", lease_ms=150), Waits())).messages
+        assert (await broker.queues.extend(Extend("q", [message.receipt], LONG_MS))).failures == [None]
+        assert await take(broker, "q", wait_ms=400) == []
+        assert (await broker.queues.settle(Settle("q", [Settlement(message.receipt, "accept")]))).failures == [None]
+        refused = (await broker.queues.extend(Extend("q", [message.receipt]))).failures
+        assert [failure.name for failure in refused if failure] == ["LeaseLost"]
+
+    serve(tmp_path, scenario)

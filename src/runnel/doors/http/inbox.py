@@ -23,6 +23,7 @@ MESSAGES_MAX: Final = 1_000
 SENT: Final = "sent"
 IDEMPOTENCY_KEY: Final = b"idempotency-key"
 LIMIT: Final = 100
+LAST_MS: Final = 253_402_300_799_999  # the end of the year 9999
 FIELDS: Final = dict.fromkeys(("user_id", "last_message_id", "wait_ms", "limit"))
 PLAIN: Final = re.compile(rb"(?:[a-z_]+=[A-Za-z0-9_.~-]{1,300}(?:&|$)){1,4}")  # nothing that would have to be decoded
 
@@ -179,5 +180,6 @@ def received(mail: Mail) -> Received:
 
 
 def iso(timestamp_ms: int) -> str:
-    """2026-11-16T08:00:00.000Z"""
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
+    """2026-11-16T08:00:00.000Z; what a Kafka client may have set beyond is shown as the first or the last moment."""
+    moment = datetime.fromtimestamp(min(max(timestamp_ms, 0), LAST_MS) / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds")[:-6] + "Z"

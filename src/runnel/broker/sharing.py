@@ -100,10 +100,16 @@ class Sharing:
             with self._listening(outlets, waits) as sleeper:
                 shares |= await self._take_all(outlets, owner, limits, waits)
                 left_s = deadline - loop.time()
-                if shares or not outlets or left_s <= 0 or self._all.over or waits.over:
-                    return shares
-                await sleeper.sleep(left_s)
-                sleeper.woken = False  # it looks again now
+                if not shares and outlets and left_s > 0 and not self._over(waits):
+                    await sleeper.sleep(left_s)
+                    if not self._over(waits):
+                        sleeper.woken = False  # it looks again now
+                        continue
+                return shares
+
+    def _over(self, waits: Waits) -> bool:
+        """Whether nobody is there to be answered any more, or everybody has to be now."""
+        return self._all.over or waits.over
 
     def _outlets(
         self, group_id: str, keys: Sequence[PartitionKey]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.broker.conftest import ME, OpenPartition, Scenario
 
-from runnel.broker.once_line import WINDOW_MS, Line, check
+from runnel.broker.once_line import WINDOW_MS, Line, Share, check
 from runnel.cluster.image import Partition as PartitionImage
 from runnel.model.errors import BatchTooLarge, InvalidRecord, InvalidRequest, NotEnoughReplicas, NotLeader
 from runnel.model.headers import MESSAGE_ID
@@ -26,8 +26,8 @@ Run = Callable[[Scenario], None]
 CLOCK = SystemClock()
 
 
-def line_of(partition: Partition, share: int = 1_000) -> Line:
-    return Line(partition, CLOCK, lambda: share)
+def line_of(partition: Partition, share: int = 1_000, page_bytes: int = 0) -> Line:
+    return Line(partition, CLOCK, lambda: Share(share, page_bytes))
 
 
 def message(name: str, floor: int = 0, **fields: Any) -> OnceMessage:
@@ -202,6 +202,28 @@ def test_memory_is_bounded_and_what_was_forgotten_is_found_in_the_log(run: Run) 
         line.trim()
         assert len(line.names) == 10
         assert len(await kept(partition)) == 100
+
+    run(scenario)
+
+
+def test_of_names_before_the_last_ones_a_few_bytes_are_enough(run: Run) -> None:
+    async def scenario(open_partition: OpenPartition, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        line = line_of(partition, share=10, page_bytes=1 << 20)
+        for turn in range(10):
+            await add(line, *(message(f"{turn}-{n}", WINDOW) for n in range(10)))
+        line.trim()
+        assert (len(line.names), line.names.covered) == (10, 0)
+        again = await add(line, *(message(f"{turn}-3", WINDOW) for turn in range(10)), message("new", WINDOW))
+        assert [(one.offset, one.duplicate) for one in again[:-1]] == [(10 * turn + 3, True) for turn in range(10)]
+        assert (again[-1].offset, again[-1].duplicate) == (100, False)
+        claims = await line.claim({0: "0-5", 1: "newer"})
+        assert claims.duplicates == {0}
+        claims.give_up()
+        fresh = line_of(partition, share=10, page_bytes=1 << 20)  # of the next leader
+        found = await add(fresh, message("0-9", WINDOW), message("9-9", WINDOW), message("newer", WINDOW))
+        assert [one.offset for one in found] == [9, 99, 101]
+        assert len(await kept(partition)) == 102
 
     run(scenario)
 

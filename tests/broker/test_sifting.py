@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from tests.broker.conftest import OpenPartition, Scenario
 
-from runnel.broker.once_line import Line
+from runnel.broker.once_line import Line, Share
 from runnel.broker.produce import Append, Produced, Producing
 from runnel.broker.sifting import SMALL, Sifting
 from runnel.model.errors import BatchTooLarge, InvalidRecord, NotLeader, OutOfOrderSequence, RunnelError
@@ -52,7 +52,7 @@ class Lines:
 
     def line(self, partition: Partition) -> Line:
         if partition not in self._lines:
-            self._lines[partition] = Line(partition, CLOCK, lambda: 1_000)
+            self._lines[partition] = Line(partition, CLOCK, lambda: Share(1_000, 0))
         return self._lines[partition]
 
 

@@ -12,21 +12,23 @@ from typing import Final
 
 from runnel.broker.calls import Calls, failure_of
 from runnel.broker.elsewhere import ELSEWHERE, PAUSE_MS
-from runnel.broker.once_line import Line, check
+from runnel.broker.once_line import Line, Share, check
 from runnel.broker.once_outbox import Outbox, Result
 from runnel.broker.partitions import Partitions
 from runnel.client.outcome import error_of_failure
 from runnel.cluster.image import Image
 from runnel.model.errors import NotLeader, RequestTimedOut, RetriableError, RunnelError, UnknownTopic
 from runnel.model.ids import BrokerId, Offset, PartitionKey, TopicId
+from runnel.model.limits import KIB, MIB
 from runnel.model.once import APPEND_ONCE, ONCE_FLOOR, AppendedOnce, AppendOnce, AskFloor, Floor, OnceMessage, Placed
 from runnel.model.seams import Clock, Rng
 from runnel.replica.partition import Partition
 
 __all__ = ["Once", "OnceMessage", "Placed"]
 
-NAMES_MAX: Final = 200_000  # in memory, of all partitions: about 60 MB
-SHARE_MIN: Final = 1_000  # of one partition, however many there are
+NAMES_MAX: Final = 100_000  # in memory with their places, of all partitions: about 30 MB
+PAGE_BYTES_MAX: Final = 32 * MIB  # for eight million more, of which less is known
+SHARE_MIN, PAGE_BYTES_MIN = 1_000, 32 * KIB  # of one partition, however many there are
 TIMEOUT_MS: Final = 30_000
 
 
@@ -135,9 +137,10 @@ class Once:
                 other.trim()
         return line
 
-    def _share(self) -> int:
+    def _share(self) -> Share:
         """How many names one partition may have in memory."""
-        return max(SHARE_MIN, NAMES_MAX // max(1, len(self._lines)))
+        lines = max(1, len(self._lines))
+        return Share(max(SHARE_MIN, NAMES_MAX // lines), max(PAGE_BYTES_MIN, PAGE_BYTES_MAX // lines))
 
     # --- elsewhere
 

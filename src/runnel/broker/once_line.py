@@ -12,8 +12,7 @@ Rule 5: names that did not get into the log are forgotten; those of which nobody
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -39,6 +38,16 @@ WINDOW_MS: Final = 10 * 60_000  # of topics without dedup.window.ms
 logger = logging.getLogger("runnel.once")
 
 
+class Share(NamedTuple):
+    """How much one partition may have in memory."""
+
+    names: int  # with their places
+    page_bytes: int  # for those before
+
+
+NOTHING: Final = Share(0, 0)
+
+
 class _Waiting(NamedTuple):
     message: OnceMessage
     future: "asyncio.Future[Placed]"
@@ -47,7 +56,7 @@ class _Waiting(NamedTuple):
 class Line:
     """Those who wait, and the names that are known."""
 
-    def __init__(self, partition: Partition, clock: Clock, share: Callable[[], int]) -> None:
+    def __init__(self, partition: Partition, clock: Clock, share: Callable[[], Share]) -> None:
         self.partition = partition
         self.epoch: Epoch = partition.leader_epoch
         self.names = Names(partition.log.end_offset)
@@ -74,7 +83,7 @@ class Line:
 
     def trim(self) -> None:
         """Forget what is beyond this partition's share of memory, or older than any window."""
-        self.names.trim(self._share(), self._clock.wall_ms() - self._window_ms)
+        self.names.trim(*self._share(), self._clock.wall_ms() - self._window_ms)
 
     @property
     def _window_ms(self) -> int:
@@ -86,12 +95,13 @@ class Line:
         """Claim the names of records (by their place in a batch) that is about to be appended, and find duplicates."""
         while not self._has_window:
             await self._learn_window()
+        seen = await self._suspected(names.values())
         while others := {claim for name in names.values() if (claim := self._claims.get(name)) is not None}:
             await asyncio.wait(others)
         claims = Claims(self)
         loop = asyncio.get_running_loop()
         for number, name in names.items():
-            if name in self._claims or self.names.find(name, WINDOW) is not None:
+            if name in self._claims or name in seen or self.names.find(name, WINDOW) is not None:
                 claims.duplicates.add(number)
             else:
                 self._claims[name] = loop.create_future()
@@ -131,7 +141,11 @@ class Line:
             task.add_done_callback(self._scans.discard)
 
     def _knows(self, message: OnceMessage) -> bool:
-        """Whether memory has every name that counts for this one."""
+        """Whether memory says for certain that there is none of this name, if it did not find one."""
+        return self._covers(message) and not self.names.suspects(message.id, _lowest(message))
+
+    def _covers(self, message: OnceMessage) -> bool:
+        """Whether memory has every name that counts for this one, in one way or the other."""
         if _lowest(message) == WINDOW and not self._has_window:
             return False
         return message.floor == WINDOW or self.names.knows(max(message.floor, self.partition.log.start_offset))
@@ -141,30 +155,52 @@ class Line:
     async def _look_up(self, unknown: list[_Waiting]) -> None:
         """Find out about names that memory may not have; what is not in the log is appended."""
         try:
-            look = _Look({waiting.message.id for waiting in unknown}, self._share())
-            start, until = await self._start_of(unknown), self.names.covered
-            await self._scan(look, start, until)
+            hits = await self._suspected([waiting.message.id for waiting in unknown])
+            before = [waiting for waiting in unknown if not self._covers(waiting.message)]
+            if before:
+                windowed = any(_lowest(waiting.message) == WINDOW for waiting in before)
+                hits = (
+                    await self._learn({one.message.id for one in before}, await self._start_of(before), windowed) | hits
+                )
         except RunnelError as error:
             self._fail(unknown, error)
             return
         except BaseException:
             self._fail(unknown, NotLeader(f"{self.partition.name}: the look into its log was ended: send again"))
             raise
-        self._learn(look, start, until, any(_lowest(waiting.message) == WINDOW for waiting in unknown))
         fresh = []
         for waiting in unknown:
-            one = look.hits.get(waiting.message.id)
+            one = hits.get(waiting.message.id)
             if one is not None and one.offset >= _lowest(waiting.message):
                 self._settle(waiting, Placed(one.offset, one.timestamp_ms, True))
             else:
                 fresh.append(waiting)
         self._append(fresh)
 
+    async def _suspected(self, ids: Iterable[str]) -> dict[str, Named]:
+        """Those that lie in the log where they may lie, as far as memory says."""
+        hits: dict[str, Named] = {}
+        for id in ids:
+            for first, end in self.names.suspects(id, 0):
+                look = _Look({id})
+                await self._scan(look, first, end)
+                hits.update(look.hits)
+        return hits
+
     async def _learn_window(self) -> None:
-        look = _Look(set(), self._share())
-        start, until = await self._start_of_window(), self.names.covered
+        await self._learn(set(), await self._start_of_window(), True)
+
+    async def _learn(self, wanted: set[str], start: int, is_window: bool) -> dict[str, Named]:
+        """Look into the log before what is covered, and keep the names in it; those that are wanted."""
+        until = self.names.covered
+        look = _Look(wanted, Names(start), self._share())
         await self._scan(look, start, until)
-        self._learn(look, start, until, True)
+        assert look.names is not None
+        if self.names.covered == until:
+            self.names.extend(look.names)
+        if is_window and (self.names.covered <= start or self.names.covered >= until or look.names.covered > start):
+            self._has_window = True
+        return look.hits
 
     async def _start_of(self, unknown: Sequence[_Waiting]) -> int:
         floors = [waiting.message.floor for waiting in unknown if waiting.message.floor != WINDOW]
@@ -186,15 +222,6 @@ class Line:
             if not data:
                 return
             offset = await log.offload(partial(look.into, data, offset, until))
-
-    def _learn(self, look: "_Look", start: int, until: int, is_window: bool) -> None:
-        """Keep what was found, as far as there is room."""
-        if self.names.covered == until:
-            self.names.extend(
-                max(start, look.complete_from), ((one.id, Place(one.offset, one.timestamp_ms)) for one in look.last)
-            )
-        if is_window and (self.names.covered <= start or self.names.covered >= until or look.complete_from > start):
-            self._has_window = True
 
     # --- appending
 
@@ -279,24 +306,25 @@ class Claims:
 
 
 class _Look:
-    """What a look into the log found: the wanted names, and the last ones of all."""
+    """What a look into the log found: the wanted names, and all of them, if they are to be kept."""
 
-    def __init__(self, wanted: set[str], keep_max: int) -> None:
-        self.wanted = wanted
+    def __init__(self, wanted: set[str], names: Names | None = None, share: Share = NOTHING) -> None:
+        self._wanted = wanted
+        self._share = share
+        self.names = names
         self.hits: dict[str, Named] = {}
-        self.last: deque[Named] = deque(maxlen=keep_max)
-        self.complete_from = 0  # `last` has all that lies at or above
 
     def into(self, data: bytes | memoryview, start: int, until: int) -> int:
         """Look at whole batches; where they end. Not on the loop."""
         for one in named(data, start):
             if one.offset >= until:
                 break
-            if len(self.last) == self.last.maxlen:
-                self.complete_from = self.last[0].offset + 1 if self.last else one.offset + 1
-            self.last.append(one)
-            if one.id in self.wanted:
+            if self.names is not None:
+                self.names.note(one.id, Place(one.offset, one.timestamp_ms))
+            if one.id in self._wanted:
                 self.hits[one.id] = one
+        if self.names is not None:
+            self.names.trim(*self._share, -1)
         return next_offset(data)
 
 

@@ -121,6 +121,18 @@ def test_markers_and_what_was_aborted_are_no_messages(run: Run, commit: bool) ->
     run(scenario)
 
 
+def test_what_is_read_is_bounded_also_if_no_message_is_in_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runnel.broker.batches.GATHER_BYTES_MAX", 1)
+
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        for _ in range(3):
+            await append(partition, 1, size=READ_BYTES)
+        assert spans_of((await gathered(partition, (0, 2))).offers) == [(0, 0)]
+
+    run(scenario)
+
+
 def test_a_batch_in_which_a_message_asks_for_something_is_looked_into(run: Run) -> None:
     async def scenario(open_partition: Any, disk: GatedDisk) -> None:
         partition = await open_partition()

@@ -2,6 +2,7 @@
 
 Rule 1: what is read is what is offered, and what is sent is cut out of it: the log is read once for a receiver.
 Rule 2: a batch is sent if one of its messages was granted, and never twice.
+Rule 3: what is read at once is bounded, also if there is no message in it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,6 +22,7 @@ from runnel.replica.partition import Partition
 
 READ_BYTES: Final = 128 * KIB  # at first: few consumers take more messages at once
 READ_BYTES_MAX: Final = MIB
+GATHER_BYTES_MAX: Final = 4 * MIB  # of what may turn out to be no messages: a transaction that was aborted has any size
 
 
 class Batches:
@@ -33,6 +35,7 @@ class Batches:
         self.offers: list[Offered] = []
         self.messages = 0  # that were offered
         self.bytes = 0
+        self._read_bytes = 0
 
     async def gather(self, spans: Iterable[Span], messages_max: int, bytes_max: int) -> None:
         """Read what lies in some spans, in whole batches, until that is enough."""
@@ -43,7 +46,7 @@ class Batches:
                 if not data:
                     break
                 until = self._offer(data, aborted, Span(at, span.last), messages_max, bytes_max)
-                if until is None:
+                if until is None or self._read_bytes >= GATHER_BYTES_MAX:
                     return
                 at, size = max(until, at + 1), READ_BYTES_MAX
 
@@ -63,6 +66,7 @@ class Batches:
     ) -> int | None:  # fmt: skip
         """Take over what was read; what comes next, or None if this is enough."""
         self._pieces.append(memoryview(data))
+        self._read_bytes += len(data)
         until = next_offset(data)
         for offer in whole_offers(data, aborted, Span(span.first, min(span.last, until - 1)), _decoded):
             self.offers.append(offer)

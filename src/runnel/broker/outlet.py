@@ -139,7 +139,9 @@ class Outlet:
         partition, version = self.partition, self._leaver.targets_version
         if version != self._targets_seen:
             self._targets_seen, self._targets = version, self._leaver.targets()
-        committed = self.config.isolation is Isolation.COMMITTED
+        committed = (
+            self.config.isolation is Isolation.COMMITTED or not self.rules.plain
+        )  # those are decoded, see Messages
         end = partition.last_stable_offset if committed else partition.high_watermark
         # Chance is drawn once for each outlet: from there on numbers that look like it do as well, and cost nothing.
         self._chance = (self._chance * 1_103_515_245 + 12_345) % JITTER
@@ -297,7 +299,7 @@ class Outlet:
             spans = self._wants(want.owner, self.config.leases_max if want.whole_batches else want.messages_max)
             await batches.gather(spans, want.messages_max, want.bytes_max)
             if not batches.offers:
-                break
+                return Lot()
             messages = max(want.messages_max, batches.messages) if want.whole_batches else want.messages_max
             # Bytes are spent by whole batches, and those were bounded when they were read.
             able = want._replace(messages_max=messages, bytes_max=max(want.bytes_max, batches.bytes))
@@ -305,6 +307,7 @@ class Outlet:
             if leased.grants:
                 return Lot(batches.cut(leased.grants), leased.grants, leased.until_ms)
             batches = self._batches()
+        self._ring()  # whoever waits goes on, where not all was looked at
         return Lot()
 
     def _batches(self) -> Batches:

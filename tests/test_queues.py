@@ -503,6 +503,22 @@ def test_leases_of_a_connection_end_with_it_at_every_broker(trio: list[BrokerPro
     talk(trio[1].kafka, take)
 
 
+def test_leases_of_a_connection_end_with_the_broker_that_it_was_at(three: list[BrokerProcess]) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        queue = Queue(cluster, "q")
+        await queue.create(partitions=1, retry_backoff_ms=1)
+        await queue.send(b"a")
+        [state] = (await queue.describe()).partitions
+        other = next(number for number in (1, 2, 3) if number != state.leader)
+
+        async with Cluster([three[other - 1].kafka], clock=SystemClock(), rng=SeededRng(2)) as elsewhere:
+            assert len(await Queue(elsewhere, "q").receive(wait=LONG_S, lease=0)) == 1
+            three[other - 1].kill()
+        assert values(await receive(queue)) == [(b"a", 2)]
+
+    talk_to_all(three, scenario)
+
+
 def test_a_queue_goes_on_with_the_next_leader(three: list[BrokerProcess]) -> None:
     async def scenario(cluster: Cluster) -> None:
         queue = Queue(cluster, "q")

@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
+from runnel.broker.internal import INTERNAL
 from runnel.broker.keepers import Keepers
 from runnel.broker.messages import Messages
 from runnel.broker.once import Once, OnceMessage, Placed
 from runnel.broker.shard import Shard
 from runnel.client.partitioner import partition_of_key
-from runnel.cluster.image import Image
+from runnel.cluster.image import VIEW_OF, Image
 from runnel.model.errors import ClientError, InvalidRequest, OffsetOutOfRange, PolicyViolation, RetriableError
 from runnel.model.ids import TopicId
 from runnel.model.seams import Clock, Rng
@@ -220,10 +221,11 @@ class Drive:
     def _place(self, letter: Record, to: str) -> Place:
         """Where a letter goes: where it came from, or where it belongs by its key."""
         origin = origin_of(letter.headers) or Origin("", -1, -1, -1)
-        topic = self._parts.image().topic(to or origin.topic)
-        if topic is None:
+        name = to or origin.topic
+        topic = self._parts.image().topic(name)
+        if topic is None or name in INTERNAL or VIEW_OF in topic.config:
             raise InvalidRequest(
-                f"the dead letter at offset {letter.offset} has nowhere to go: there is no {to or origin.topic!r}"
+                f"the dead letter at offset {letter.offset} has nowhere to go: {name!r} can't be written to"
             )
         count = len(topic.partitions)
         if not to and 0 <= origin.partition < count:

@@ -12,7 +12,7 @@ from runnel.broker.sending import Sending
 from runnel.client.partitioner import partition_of_key
 from runnel.cluster.image import Delta, Image, Partition, Topic
 from runnel.model.calls import Outgoing, Placed
-from runnel.model.errors import InvalidAcks, InvalidTopicName, NotLeader, RunnelError, UnknownTopic
+from runnel.model.errors import InvalidAcks, InvalidTopicName, NotLeader, RequestTimedOut, RunnelError, UnknownTopic
 from runnel.model.ids import BrokerId, Epoch, Offset, PartitionKey, ProducerId, TopicId
 from runnel.model.once import Placed as Once
 from runnel.record.batch import read_header
@@ -35,6 +35,8 @@ class Cluster:
         self.parked: list[tuple[int, list[str]]] = []
         self.made: list[str] = []
         self.broken: set[int] = set()
+        self.slow: set[int] = set()
+        self.go_on = asyncio.Event()
         self._ends = [0] * PARTITIONS
         self._producers = 0
         self.sending = Sending(
@@ -49,6 +51,11 @@ class Cluster:
     async def append(self, key: PartitionKey, batch: memoryview, acks: int, timeout_ms: int) -> Produced:
         if key.number in self.broken:
             raise NotLeader("nobody leads it")
+        if key.number in self.slow:
+            try:
+                await asyncio.wait_for(self.go_on.wait(), timeout_ms / 1000)
+            except TimeoutError:
+                raise RequestTimedOut("no answer") from None
         self.appended.append((key.number, acks, [record.value for record in decode(batch)]))
         base = self._ends[key.number]
         self._ends[key.number] += read_header(batch).count
@@ -144,6 +151,18 @@ def test_one_messages_error_costs_the_others_nothing() -> None:
         for acks in (-1, 1):
             results = places(await cluster.sending.send("t", messages, acks=acks))
             assert [isinstance(each, tuple) for each in results] == [True, False, False, True]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("acks", [-1, 1])
+def test_nobody_waits_longer_than_it_said(acks: int) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.slow.add(1)
+        messages = [Outgoing(b"x", partition=number) for number in (0, 1)]
+        results = places(await cluster.sending.send("t", messages, acks=acks, timeout_ms=50))
+        assert results == [(0, 0), RequestTimedOut]
+        cluster.go_on.set()
 
     run(scenario)
 

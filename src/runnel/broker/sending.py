@@ -78,7 +78,8 @@ class Sending:
             raise InvalidAcks(f"acks={acks} is not known: use 0, 1 or -1 (all)")
         found = await self.topic_of(topic)
         lot = self._rng.below(len(found.partitions))
-        results: list[Sent] = [RequestTimedOut("it was not sent: try again")] * len(messages)
+        late = RequestTimedOut(f"it was not acknowledged in {timeout_ms} ms: it may be kept yet, or not")
+        results: list[Sent] = [late] * len(messages)
         mailed: list[tuple[int, int, asyncio.Future[int]]] = []
         others: dict[tuple[int, Way], list[int]] = {}
         mailings: dict[int, Mailing] = {}
@@ -97,6 +98,11 @@ class Sending:
             some = [messages[number] for number in numbers]
             for number, sent in zip(numbers, await _try(way, found, partition, some, acks, timeout_ms), strict=True):
                 results[number] = sent
+        if mailed and timeout_ms < TIMEOUT_MS:  # mailings have that deadline themselves
+            _, waiting = await asyncio.wait([place for _, _, place in mailed], timeout=timeout_ms / 1000)
+            for place in waiting:
+                place.add_done_callback(_ignore)
+            mailed = [one for one in mailed if one[2].done()]
         for number, partition, place in mailed:
             results[number] = await _placed(topic, partition, place)
         return results
@@ -203,6 +209,12 @@ async def _try(
         return await way(topic, partition, messages, acks, timeout_ms)
     except RunnelError as error:
         return [error] * len(messages)
+
+
+def _ignore(place: "asyncio.Future[int]") -> None:
+    """Nobody waits for it any more: what became of it is no error of anybody."""
+    if not place.cancelled():
+        place.exception()
 
 
 async def _placed(topic: str, partition: int, place: "asyncio.Future[int]") -> Sent:

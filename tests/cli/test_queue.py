@@ -151,6 +151,23 @@ def test_a_lease_that_is_kept_hides_its_message(call: Call, name: str) -> None:
     assert [f"{name}/0@0", "leased", "1", "-", "a"] in call("queue", "peek", name).rows
 
 
+def test_leases_are_settled_and_extended_by_their_receipts(call: Call, name: str) -> None:
+    call("queue", "create", name)
+    call("queue", "send", name, "-m", "a", "-m", "b", "-m", "c")
+    leased = rows(call("queue", "receive", name, "-c", "3", "--then", "nothing", "--json").out)
+    one, two, three = (row["receipt"] for row in leased)
+    assert call("queue", "extend", name, one, two, "--lease", "10m").out == "extended 2 messages\n"
+    assert call("queue", "settle", name, one).out == "accepted 1 message\n"
+    assert call("queue", "settle", name, one).out == "accepted 1 message\n"  # said again, it is still so
+    call("queue", "settle", name, two, "--then", "release", "--delay", "0s")
+    rejected = call("queue", "settle", name, three, "--then", "reject", "--reason", "odd", "--json").json
+    assert rejected == {"receipt": three, "rejected": True, "failure": None}
+    assert call("queue", "receive", name, "-c", "1").out == "b\n"
+    lost = call("queue", "settle", name, two, "--then", "release", code=1)
+    assert "1 of 1 could not be released" in lost.err
+    assert "goes with --then release" in call("queue", "settle", name, one, "--delay", "1s", code=2).err
+
+
 def test_a_filter_leaves_the_rest(call: Call, name: str) -> None:
     call("queue", "create", name)
     call("queue", "send", name, "-m", '{"n":1}', "-m", '{"n":2}')

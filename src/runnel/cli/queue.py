@@ -10,6 +10,8 @@ TABLE = {
     "delete": ("runnel.cli.queue_define:delete", "Delete queues; with --topics their messages too."),
     "send": ("runnel.cli.queue_send:send", "Send messages from stdin, files or arguments."),
     "receive": ("runnel.cli.queue_receive:receive", "Lease messages, print them, and say what became of them."),
+    "settle": ("runnel.cli.queue_settle:settle", "Accept, release or reject messages by their receipts."),
+    "extend": ("runnel.cli.queue_settle:extend", "Keep leased messages for longer."),
     "peek": ("runnel.cli.queue_show:peek", "Print messages without leasing them."),
     "purge": ("runnel.cli.queue_shift:purge", "Give up all that waits in a queue."),
     "rewind": ("runnel.cli.queue_shift:rewind", "Deliver again, from an earlier place or time on; or skip."),

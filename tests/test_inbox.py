@@ -1,6 +1,7 @@
 """Messages between users over HTTP, on real brokers: in order, each once, whoever falls."""
 
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -172,6 +173,58 @@ def test_the_topic_gets_no_more_partitions(broker: BrokerProcess, someone: User)
     [refused] = admin.create_partitions([NewPartitions("inbox", 12)]).values()
     with pytest.raises(KafkaException, match="keeps its number of partitions"):
         refused.result()
+
+
+def test_an_answer_is_bounded_in_bytes(someone: User) -> None:
+    sent = [f"{n}" + "x" * 300_000 for n in range(8)]
+    for text in sent:
+        someone.send("bob-6", text)
+    assert 3 <= len(someone.receive("bob-6")) < 8
+    assert texts(someone.all("bob-6")) == sent
+
+
+def test_a_lost_index_is_built_again_and_nobody_misses_anything(tmp_path: Path) -> None:
+    """Some messages of one user among very many of others; a tail of the index has 32,768."""
+    count, rare = 150_000, 10_000
+    with BrokerProcess(tmp_path / "data") as broker:
+        with User(broker) as user:
+            user.send("crowd", "the topic is made")
+        producer = Producer({"bootstrap.servers": broker.kafka, "partitioner": "murmur2_random", "linger.ms": 50})
+        for n in range(count):
+            key = "rare" if n % rare == 0 else f"u{n % 1_000}" if n % 3 else "crowd"
+            while True:
+                try:
+                    producer.produce("inbox", key=key, value=f"m{n}")
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+        assert producer.flush(LIMIT_S) == 0
+        wanted = [f"m{n}" for n in range(0, count, rare)]
+
+        def check() -> None:
+            with User(broker) as user:
+                got = user.all("rare")
+                assert texts(got) == wanted
+                for place in (0, 7, 14):
+                    assert texts(user.all("rare", got[place]["message_id"])) == wanted[place + 1 :]
+                assert len(user.receive("u7", limit=1000)) == sum(n % 1_000 == 7 and n % 3 > 0 for n in range(count))
+
+        check()
+        until(lambda: any((tmp_path / "data" / "keys").glob("*/*.keys")))
+        broker.kill()
+        broker.start()
+        check()
+        broker.kill()
+        for path in (tmp_path / "data" / "keys").glob("*/*.keys"):
+            data = bytearray(path.read_bytes())
+            data[len(data) // 3] ^= 1
+            path.write_bytes(data)
+        broker.start()
+        check()
+        broker.kill()
+        shutil.rmtree(tmp_path / "data" / "keys")
+        broker.start()
+        check()
 
 
 # --- whoever falls

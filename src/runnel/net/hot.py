@@ -18,7 +18,7 @@ from runnel.model.errors import RunnelError
 from runnel.model.limits import KIB
 from runnel.net.http import Http, HttpListener, Peer
 
-BODY_BYTES_MAX: Final = 64 * KIB
+BODY_BYTES_MAX: Final = 16 * KIB  # times the connections there may be: what is larger is counted by the application
 _JSON: Final = b"content-type: application/json\r\ncontent-length: %d\r\n\r\n"
 _CLOSE: Final = b"connection: close\r\n"
 _OK: Final = STATUS_LINE[200]

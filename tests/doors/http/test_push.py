@@ -334,7 +334,7 @@ def test_every_broker_pushes_what_others_lead(trio: list[BrokerProcess]) -> None
                 send(user, topic, "more")
                 assert stream.data()["text"] == "more"
             with line(broker, f"{queue}/socket", credit=1) as socket:
-                got = set()
+                got: set[str] = set()
                 while len(got) < 13:
                     message = heard(socket)
                     if message["type"] == "message":

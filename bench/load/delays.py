@@ -94,7 +94,7 @@ class _Sending:
         return due
 
     def _send(self, name: str, due_ms: int, number: int) -> None:
-        headers = [("runnel-deliver-at", str(due_ms).encode())]
+        headers: list[tuple[str, str | bytes | None]] = [("runnel-deliver-at", str(due_ms))]
         place = number % self._delays.partitions
         while True:
             try:

@@ -54,6 +54,7 @@ class Scale:
     transactions: tuple[int, ...]  # messages in each
     transaction_rounds: int
     transaction_s: float
+    queue_rounds: int
     queue_messages: int  # to take, at most
     queue_s: float
     queue_backlogs: tuple[int, ...]  # messages
@@ -91,6 +92,7 @@ SMOKE = Scale(
     transactions=(10,),
     transaction_rounds=1,
     transaction_s=0.2,
+    queue_rounds=1,
     queue_messages=200,
     queue_s=0.5,
     queue_backlogs=(200, 400),
@@ -127,6 +129,7 @@ DEFAULT = Scale(
     transactions=(10, 100, 1_000),
     transaction_rounds=3,
     transaction_s=1.5,
+    queue_rounds=3,
     queue_messages=20_000,
     queue_s=1.5,
     queue_backlogs=(1_000, 1_000_000),
@@ -163,6 +166,7 @@ FULL = Scale(
     transactions=(10, 100, 1_000),
     transaction_rounds=5,
     transaction_s=5.0,
+    queue_rounds=5,
     queue_messages=200_000,
     queue_s=5.0,
     queue_backlogs=(1_000, 1_000_000, 100_000_000),

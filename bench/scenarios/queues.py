@@ -73,7 +73,7 @@ def _on(log: object) -> Leases:
 
 def _rounds(run: Run, servers: list[Server], flush: Flush, batch: int) -> None:
     case = f"batches of {batch} {flush.value}"
-    for number in run.rounds():
+    for number in run.rounds(run.scale.queue_rounds):
         run.say(f"{NAME}: {case}, round {number}")
         for server in servers:
             made = _leases(run, server, flush)
@@ -103,7 +103,7 @@ def _backlog(run: Run, servers: list[Server], backlog: int) -> None:
         run.say(f"{NAME}: {case}, {server.peer.name}")
         log = _leases(run, server, Flush.OS).log
         run.workers[0].run(leases.fill, Fill(log, backlog, SMALL))
-        for number in run.rounds():
+        for number in run.rounds(run.scale.queue_rounds):
             made = _on(log)
             made.create()
             total = min(run.scale.queue_messages, backlog // 2)
@@ -123,7 +123,7 @@ def _many(run: Run, servers: list[Server], queues: int) -> None:
         for number in range(queues):
             made.another(number).create()
         run.workers[0].run(leases.visit, Visit(made, queues, run.scale.queue_visits))
-        for number in run.rounds():
+        for number in run.rounds(run.scale.queue_rounds):
             cell = run.cell(NAME, case, server.peer.name, number)
             used = cpu_of(*server.pids)
             trips = run.workers[0].run(leases.visit, Visit(made, queues, run.scale.queue_visits))

@@ -325,5 +325,6 @@ def test_the_name_of_a_share_group_is_taken(client: str, stage: Stage) -> None:
     outsider.call("join", group=group, topics=[topic], options={})
     with pytest.raises(RuntimeError, match="InconsistentGroupProtocol"):
         outsider.wait(lambda: bool(outsider.assignment), "an assignment that never comes")
-    member.close()
     assert values(outsider.records) == []
+    outsider.close()
+    member.close()

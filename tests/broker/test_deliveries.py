@@ -74,19 +74,21 @@ def test_thousands_of_idle_queues_cost_no_task_and_no_timer(tmp_path: Path) -> N
 def test_an_outlet_with_a_lease_or_somebody_who_waits_is_not_closed(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         await make(broker, "leased", 1)
+        await make(broker, "held", 1)
         await make(broker, "waited-for")
         assert await take(broker, "leased") == [(b"0", 1)]
+        assert await take(broker, "held", lease_ms=0) == [(b"0", 1)]
         waits = Waits()
         waiting = asyncio.ensure_future(broker.queues.receive(Receive("waited-for", wait_ms=LONG_MS), waits))
         await eventually(lambda: "waited-for" in broker.deliveries.bells)
         for outlet in broker.deliveries:
             outlet.used_ms = outlet.used_ms - 3_600_000  # type: ignore[assignment]
         broker.deliveries.sweep()
-        assert {outlet.queue for outlet in broker.deliveries} == {"leased", "waited-for"}
+        assert {outlet.queue for outlet in broker.deliveries} == {"leased", "held", "waited-for"}
         waits.end()
         assert (await waiting).messages == []
         broker.deliveries.sweep()
-        assert {outlet.queue for outlet in broker.deliveries} == {"leased"}
+        assert {outlet.queue for outlet in broker.deliveries} == {"leased", "held"}
 
     serve(tmp_path, scenario)
 

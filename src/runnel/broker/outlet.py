@@ -18,7 +18,7 @@ from runnel.broker.leaving import Leaver
 from runnel.broker.messages import Messages, Stretch
 from runnel.broker.offers import Passes, Rules, offers_of
 from runnel.broker.shard import Shard
-from runnel.model.errors import OffsetOutOfRange
+from runnel.model.errors import LeaderNotAvailable, OffsetOutOfRange
 from runnel.model.queue_config import Isolation, QueueConfig
 from runnel.model.seams import Clock, Rng
 from runnel.queues.delivery import Delivery
@@ -43,6 +43,7 @@ from runnel.record.records import Record
 from runnel.replica.partition import Partition
 
 JITTER: Final = 1 << 31  # steps of chance
+OPENING_S: Final = 10.0  # a queue that is used for the first time here is read first
 HELD_MAX: Final = 8  # stretches that are read for one lease
 LOOKS_MAX: Final = 64
 LOOK_S: Final = 1.0  # at what does not pass, before others have their turn
@@ -166,11 +167,17 @@ class Outlet:
             return False
         return True
 
+    async def _ready(self) -> None:
+        """The same, and no longer than anybody would wait for an answer."""
+        if not self.shard.loaded and not await self.opened(OPENING_S):
+            raise LeaderNotAvailable(
+                f"what queue {self.queue!r} knows of {self.partition.name} is being read: try again"
+            )
+
     async def ask(self, verb: str, request: Any) -> Any:
         """Put a request to the state machine, once it has been read."""
         self.used()
-        if not self.shard.loaded:
-            await self.shard.opened()
+        await self._ready()
         return await self.shard.ask(verb, request)
 
     def used(self) -> None:
@@ -202,7 +209,9 @@ class Outlet:
     @property
     def is_idle(self) -> bool:
         """Whether nothing would be missed if this outlet were closed, and opened again when it is used."""
-        return self.shard.loaded and self.machine.next_deadline_ms() is None and self._leaver.is_idle
+        if not self.shard.loaded or not self._leaver.is_idle:
+            return False
+        return self.machine.next_deadline_ms() is None and not self.machine.is_leased
 
     def _wants(self, owner: str, messages_max: int) -> list[Span]:
         return self.machine.wants(owner, self.view(), self._parts.clock.monotonic_ms(), messages_max)
@@ -224,8 +233,7 @@ class Outlet:
         loop = asyncio.get_running_loop()
         begun = 0.0
         while True:
-            if not self.shard.loaded:
-                await self.shard.opened()
+            await self._ready()
             spans = self._wants(want.owner, want.looked_at)
             found, missing = self._gather(spans, want, held)
             if missing is not None and len(held) < HELD_MAX:
@@ -294,8 +302,7 @@ class Outlet:
             await batches.fetch(grants)
             return Lot(batches.cut(grants), grants, haul.until_ms)
         for _ in range(LOOKS_MAX):
-            if not self.shard.loaded:
-                await self.shard.opened()
+            await self._ready()
             spans = self._wants(want.owner, self.config.leases_max if want.whole_batches else want.messages_max)
             await batches.gather(spans, want.messages_max, want.bytes_max)
             if not batches.offers:

@@ -18,7 +18,7 @@ from runnel.broker import queue_calls
 from runnel.broker.calls import Calls
 from runnel.broker.deliveries import Deliveries, passes_of
 from runnel.broker.fetch import Waits
-from runnel.broker.outlet import Haul, Outlet, Want
+from runnel.broker.outlet import OPENING_S, Haul, Outlet, Want
 from runnel.broker.owners import Life, Owners
 from runnel.broker.queue_calls import At, Heard, LeaseThere, Watch
 from runnel.broker.sources import Queue, Source, Sources
@@ -32,7 +32,6 @@ from runnel.route.filter import compile
 WAIT_MS_MAX: Final = 300_000  # who asks to wait longer is answered empty, and asks again
 MESSAGES_MAX: Final = 10_000  # at once
 BYTES_MAX: Final = 32 * MIB
-OPENING_S: Final = 10.0  # a queue that is used for the first time here is read first
 CALL_MS: Final = 45_000  # a lease is kept before it is answered, which may take 30 s
 LOOK_AGAIN_S: Final = 5.0  # a ring from another broker may get lost with its connection
 

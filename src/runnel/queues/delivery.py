@@ -189,6 +189,11 @@ class Delivery:
             return 0
         return min(config.leases_max - self._leased, self._breaker.allowed(config, turn.now))
 
+    @property
+    def is_leased(self) -> bool:
+        """Whether anything is: what belongs to a connection has no deadline, and ends with this machine."""
+        return self._leased > 0
+
     def length(self, view: View) -> int:
         """Offsets that are not done, for max.length with overflow=refuse."""
         return self._course.length(view)

@@ -8,7 +8,7 @@ Rule 4: a target that is gone for good (its topic was deleted) takes with it wha
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -283,7 +283,7 @@ class ScheduleShard:
         floor = self._floors.get(order.target)
         if floor is None:
             floor = await self._once.floor(order.target.topic_id, order.target.number, timeout_ms=SEND_MS)
-        front = Front(order.upto_ms, floor)
+        front = Front(order.upto_ms, min(floor, order.floor_max))
         await self._book.keep([front_record(order.target, front)])
         self._agenda.fronted(order.target, front)
 
@@ -292,21 +292,22 @@ class ScheduleShard:
         await self._tail.reached(self.partition.high_watermark)
         rows_max = FIRE_ROWS + self._agenda.unburied(target)
         rows, following = await self._tail.look(lambda index: _due(index, target, order.upto_ms, rows_max))
-        taken = self._agenda.take(target, rows)
+        taken, sent = self._agenda.take(target, rows), {}
         if taken:
             now = self._clock.wall_ms()
             self.late_ms_max = max(self.late_ms_max, now - taken[0].due_ms)
             messages = [_message(row, order.floor, now) for row in taken]
             placed = await self._once.append(target.topic_id, target.number, messages, timeout_ms=SEND_MS)
             self._floors[target] = max(self._floors.get(target, 0), *(one.offset + 1 for one in placed))
-            self.fired += len(taken)
-            self._bury(target, taken)
-        self._agenda.fired(target, [row.id for row in taken], following, self._clock.wall_ms())
+            sent = {row.id: one.offset for row, one in zip(taken, placed, strict=True)}
+            self.fired += len(sent)
+            self._bury(target, sent)
+        self._agenda.fired(target, sent, following, self._clock.wall_ms())
 
     # --- the end of what was sent
 
-    def _bury(self, target: PartitionKey, sent: Sequence[Row]) -> None:
-        self._graves += [(target, row.id) for row in sent]
+    def _bury(self, target: PartitionKey, sent: Iterable[str]) -> None:
+        self._graves += [(target, id) for id in sent]
         if self._graves and self._burial is None:
             loop = asyncio.get_running_loop()
             self._burial = loop.call_later(BURY_S, lambda: self._start(self._bury_all()))

@@ -7,12 +7,13 @@ Rule 3: a target is sent to by one at a time, in the order of due times, and not
         it is sent together. One that fails waits longer and longer, and holds up no other.
 Rule 4: a message is changed (cancelled, moved) only if it was never sent, and is not sent while it is changed.
 Rule 5: what was sent is buried (its end is kept, and in the index) later on, for many at once. It is not sent again
-        until then; there are never more than so many of a target.
+        until then; there are never more than so many of a target. No front that is kept meanwhile has a floor above it:
+        the next leader would not find it there, and send it again.
 
     idle --front ends before the next message--> fronting --kept--> idle --due--> firing --sent--> idle, to be buried
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from heapq import heappop, heappush
 from typing import Final, NamedTuple, TypeAlias
 
@@ -23,15 +24,17 @@ from runnel.model.schedule import Front, Row
 LEAD_MS: Final = 250  # a front is kept so long before it is needed, and so far beyond
 PACE_MS: Final = 20  # between two sendings to a target: each is a sync of its log
 UNBURIED_MAX: Final = 5_000  # of one target: the index shows them as waiting
+ANY: Final = 2**63 - 1  # a floor that is above all
 PAUSE_MS: Final = 100  # after a first failure; each further one doubles it
 PAUSE_MS_MAX: Final = 10_000
 
 
 class KeepFront(NamedTuple):
-    """Keep a front of this target up to then; its floor is to be seen now."""
+    """Keep a front of this target up to then; its floor is to be seen now, and is at most `floor_max`."""
 
     target: PartitionKey
     upto_ms: int
+    floor_max: int
 
 
 class Fire(NamedTuple):
@@ -61,7 +64,7 @@ class _Target:
         self.not_before_ms = 0
         self.failures = 0
         self.firing: set[str] = set()  # they are being sent, or may have been
-        self.sent: set[str] = set()  # they were sent, and are to be buried
+        self.sent: dict[str, int] = {}  # they were sent, lie there, and are to be buried
         self.changing: set[str] = set()
 
 
@@ -144,12 +147,11 @@ class Agenda:
         self._end(target, one, one.next_due_ms, now_ms + int(pause_ms * (0.5 + jitter / 2)))
         one.failures = failures
 
-    def fired(self, target: PartitionKey, sent: Iterable[str], next_due_ms: int | None, now_ms: int) -> None:
-        """These were sent; the index says what comes next. Whatever was parked since is known here."""
+    def fired(self, target: PartitionKey, sent: Mapping[str, int], next_due_ms: int | None, now_ms: int) -> None:
+        """These were sent, and lie there; the index says what comes next. Whatever was parked since is known here."""
         one = self._of(target)
-        ids = set(sent)
-        one.firing -= ids
-        one.sent |= ids
+        one.firing.difference_update(sent)
+        one.sent.update(sent)
         following = _earlier(next_due_ms, one.meanwhile_ms)
         if following is None or following > one.inherited_ms:
             one.inherited_ms = -1
@@ -159,7 +161,8 @@ class Agenda:
         """The end of these is kept, and in the index."""
         one = self._targets.get(target)
         if one is not None:
-            one.sent.difference_update(ids)
+            for id in ids:
+                one.sent.pop(id, None)
             self._arm(target, one)
 
     def unburied(self, target: PartitionKey) -> int:
@@ -229,5 +232,5 @@ def _wake(one: _Target) -> int | None:
 def _order(target: PartitionKey, one: _Target, now_ms: int) -> Order:
     assert one.next_due_ms is not None
     if one.front is None or one.front.upto_ms < one.next_due_ms:
-        return KeepFront(target, max(now_ms, one.next_due_ms) + LEAD_MS)
+        return KeepFront(target, max(now_ms, one.next_due_ms) + LEAD_MS, min(one.sent.values(), default=ANY))
     return Fire(target, min(now_ms, one.front.upto_ms), one.front.floor)

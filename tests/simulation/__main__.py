@@ -2,7 +2,7 @@
 
 import sys
 
-from tests.simulation import core_mutants, mutants, transaction_mutants
+from tests.simulation import core_mutants, mutants, queue_mutants, transaction_mutants
 from tests.simulation.hunting import main
 
-sys.exit(main([mutants.PACK, transaction_mutants.PACK, core_mutants.PACK], sys.argv[1:]))
+sys.exit(main([mutants.PACK, transaction_mutants.PACK, queue_mutants.PACK, core_mutants.PACK], sys.argv[1:]))

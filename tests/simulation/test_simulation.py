@@ -7,18 +7,22 @@ import sys
 import pytest
 from tests.simulation.hunting import hunt
 from tests.simulation.mutants import MUTANTS
+from tests.simulation.queue_mutants import MUTANTS as QUEUE_MUTANTS
+from tests.simulation.queue_mutants import PACK as QUEUE_PACK
 from tests.simulation.transaction_mutants import MUTANTS as TRANSACTION_MUTANTS
 from tests.simulation.transaction_mutants import PACK as TRANSACTION_PACK
 
 from runnel.testing.simulation import run
 
 TRANSACTION_SEEDS = 8
+QUEUE_SEEDS = 8
 SEEDS = int(os.environ.get("RUNNEL_SIMULATION_SEEDS", "60"))
 QUICK_MUTANTS = [
     "hold-written", "read-end", "no-rollback", "no-sync-dir", "cut-too-much", "no-dedup", "local-shrink", "no-maximal",
     "below-minimum", "unclean", "same-epoch", "ask-unsynced", "cut-to-high", "always-clean",
 ]  # fmt: skip
 QUICK_TRANSACTION_MUTANTS = ["lso-at-high", "none-aborted", "no-marker", "no-fencing"]
+QUICK_QUEUE_MUTANTS = ["unkept", "any-receipt", "uncounted", "no-key-order"]
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -62,3 +66,16 @@ def test_transactions_hold(seed: int) -> None:
 def test_a_rule_of_transactions_that_is_switched_off_is_missed(name: str) -> None:
     mutant = next(mutant for mutant in TRANSACTION_MUTANTS if mutant.name == name)
     assert hunt(mutant, TRANSACTION_PACK.run, range(20)) is not None
+
+
+@pytest.mark.parametrize("seed", range(QUEUE_SEEDS))
+def test_queues_hold(seed: int) -> None:
+    outcome = run(seed, queues=True)
+    assert outcome.violations == []
+    assert outcome.acknowledged > 0
+
+
+@pytest.mark.parametrize("name", QUICK_QUEUE_MUTANTS)
+def test_a_rule_of_queues_that_is_switched_off_is_missed(name: str) -> None:
+    mutant = next(mutant for mutant in QUEUE_MUTANTS if mutant.name == name)
+    assert hunt(mutant, QUEUE_PACK.run, range(20)) is not None

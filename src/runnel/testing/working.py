@@ -87,8 +87,11 @@ class Worker:
                 self._told("receive", error)
                 await self._client.nap(0.3)
                 continue
-            if handed and (self._client.stage.sending is False or not self._rng.chance(0.05)):
+            if handed and (not self._client.stage.sending or not self._rng.chance(0.05)):
                 await self._treat(cluster, handed)
+            if any(not one.lease_ms for _, one in handed):
+                await cluster.close()  # what it said nothing of, or what nobody heard, would be its own for ever
+                cluster = self._client.cluster()
 
     async def _receive(self, cluster: Cluster) -> list[tuple[Delivered, Handed]]:
         lease_ms = self._rng.pick((None, None, 700, 0))  # 0: for as long as the connection lives

@@ -149,6 +149,13 @@ def test_numbers_can_not_grow() -> None:
     assert not Filter("headers.h > 0").passes(MESSAGE._replace(headers=(("h", b"9" * 1_000_000),)))
 
 
+def test_what_is_huge_is_not_looked_into() -> None:
+    huge = b'{"a": 1, "b": "' + b"x" * 5_000_000 + b'"}'
+    assert Filter("body.a IS NULL AND (value LIKE '%x%') IS NULL").passes(MESSAGE._replace(value=huge))
+    large = b'{"a": 1, "b": "' + b"x" * 1_000_000 + b'"}'
+    assert Filter("body.a = 1 AND value LIKE '%x%'").passes(MESSAGE._replace(value=large))
+
+
 def test_many_headers_are_walked_once() -> None:
     message = MESSAGE._replace(headers=tuple((f"h{number}", b"x") for number in range(50_000)))
     text = " OR ".join(f"headers.h{number} = 'y'" for number in range(100))

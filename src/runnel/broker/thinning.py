@@ -5,21 +5,19 @@ Rule 1: records are taken out as compaction would: the rest keeps its offsets, a
         batches go: they mean something only beside the records that they end.
 Rule 2: a batch that has nothing of what the filter needs is passed over as a whole, without being taken apart.
 Rule 3: a batch whose records can't be read is passed on as it is: who reads the source would get it too.
-Rule 4: much work is done in turns, so that others have theirs; a batch too large for a turn, off the loop.
+Rule 4: much work is done in turns, so that others have theirs; what is too large for a turn, or may be, off the loop.
 """
 
 import asyncio
 from collections.abc import Sequence
-from functools import partial
 from typing import Final, NamedTuple
 
 from runnel.client.isolation import Aborted
 from runnel.log.log import AbortedTransaction
 from runnel.model.errors import InvalidRecord
-from runnel.model.limits import KIB
 from runnel.model.seams import Disk
 from runnel.record import records
-from runnel.record.batch import BatchHeader, headers
+from runnel.record.batch import COMPRESSION_MASK, BatchHeader, headers
 from runnel.record.compression import Compression
 from runnel.record.control import COMMIT, control_key
 from runnel.record.records import Record
@@ -27,8 +25,7 @@ from runnel.route.filter import Filter
 from runnel.route.message import view_of
 
 TURN_RECORDS: Final = 1_000  # looked at in one go, about 3 ms
-LARGE_BYTES: Final = 256 * KIB  # of a compressed batch, or
-LARGE_RECORDS: Final = 5_000
+LARGE_RECORDS: Final = 2_000
 NO_TIMESTAMP: Final = -1
 
 
@@ -55,19 +52,25 @@ class Thinning:
         """What is left of whole batches from an offset on; `aborted`: of these transactions nothing is wanted."""
         judged = Aborted((one.first_offset, one.producer_id) for one in aborted or ())
         view = memoryview(data)
-        found: list[Left] = []
-        turn = 0
-        for position, header in headers(view):
-            if (aborted is not None and judged.judge(header)) or header.control:
-                continue
+        wanted = [
+            (view[position : position + header.size], header)
+            for position, header in headers(view)
+            if not (aborted is not None and judged.judge(header)) and not header.control
+        ]
+        if any(_may_be_large(header) for _, header in wanted):
+            found = await self._disk.offload(lambda: [self._left(raw, header, since) for raw, header in wanted])
+        else:
+            found = await self._in_turns(wanted, since)
+        return [left for left in found if left is not None]
+
+    async def _in_turns(self, wanted: Sequence[tuple[memoryview, BatchHeader]], since: int) -> list[Left | None]:
+        found, turn = [], 0
+        for raw, header in wanted:
             turn += header.count
             if turn > TURN_RECORDS:
                 turn = header.count
                 await asyncio.sleep(0)
-            look = partial(self._left, view[position : position + header.size], header, since)
-            left = await self._disk.offload(look) if _is_large(header) else look()
-            if left is not None:
-                found.append(left)
+            found.append(self._left(raw, header, since))
         return found
 
     def _left(self, raw: memoryview, header: BatchHeader, since: int) -> Left | None:
@@ -94,9 +97,9 @@ def _thinned(raw: memoryview, kept: frozenset[int], last: int) -> Left:
     return Left(records.thinned(header, section, [span for span in spans if span.offset in kept]), last + 1)
 
 
-def _is_large(header: BatchHeader) -> bool:
-    packed = header.attributes & 7 != Compression.NONE
-    return header.count > LARGE_RECORDS or (packed and header.size > LARGE_BYTES)
+def _may_be_large(header: BatchHeader) -> bool:
+    """What is compressed may be a thousand times as large as it looks."""
+    return header.attributes & COMPRESSION_MASK != Compression.NONE or header.count > LARGE_RECORDS
 
 
 def passed_over(offset: int, leader_epoch: int) -> bytes:

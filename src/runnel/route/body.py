@@ -3,7 +3,7 @@
 Rule 1: a message's value is parsed once at most, and only if the evaluation comes to a field of the body.
 Rule 2: only the fields that the filter names are built; the rest is skipped, which costs a fifth of the time. A value
         of another shape than the names suggest (a list where a field has a name) is parsed as a whole.
-Rule 3: what can't be parsed has no fields: all are NULL.
+Rule 3: what can't be parsed, or is larger than 4 MiB, has no fields: all are NULL.
 """
 
 from collections.abc import Iterable
@@ -13,11 +13,13 @@ import msgspec
 from msgspec import DecodeError, Struct, ValidationError
 from msgspec.json import Decoder
 
+from runnel.model.limits import MIB
 from runnel.route.message import Message
 from runnel.route.syntax import Path
 
 PATHS_MAX = 64  # more of them, or deeper ones, are parsed as a whole: such types would be slow to make
 DEPTH_MAX = 8
+BYTES_MAX = 4 * MIB  # of a value: a larger one would hold everything else up for too long
 
 _Tree: TypeAlias = dict[str, "_Tree | None"]  # the fields below a field; None: all that is there
 _anything = Decoder[Any]()
@@ -34,7 +36,7 @@ class Body:
     def parse(self, message: Message) -> Any:
         """The value, as far as the filter looks into it."""
         value = message.value
-        if not value:
+        if not value or len(value) > BYTES_MAX:
             return None
         try:
             if self._some is not None:

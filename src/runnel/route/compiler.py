@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from runnel.model.headers import TAG
+from runnel.model.limits import MIB
 from runnel.route import conditions as c
 from runnel.route import operands as o
 from runnel.route import syntax as s
@@ -25,6 +26,7 @@ from runnel.route.operands import Get, Kind, Operand, Scratch
 
 LIKES_MAX = 16  # each reads the whole text
 GAPPED_MAX = 64  # characters; see like.Pattern
+LIKE_CHARACTERS_MAX = 1 * MIB  # of a text: whether a longer one matches is unknown
 
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "=": operator.eq, "<>": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
@@ -264,7 +266,7 @@ class _Compiler:
             expected = f"at most {GAPPED_MAX} characters in parts with a _ inside, between two %"
             raise wrong(node.at.position, f"{self._gapped} of them", expected)
         get, matches = self._read_as(operand, Kind.TEXT, node.inner), pattern.matches
-        return lambda m, s: None if (text := get(m, s)) is None else matches(text)
+        return lambda m, s: None if (t := get(m, s)) is None or len(t) > LIKE_CHARACTERS_MAX else matches(t)
 
 
 def _walk(node: s.Node) -> Iterator[s.Node]:

@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import Callable
 from uuid import UUID
 
+import pytest
 from tests.broker.conftest import OpenPartition, Scenario
 
 from runnel.broker.due_tail import Tail
+from runnel.model.errors import NotCoordinator
 from runnel.model.ids import PartitionKey, TopicId
 from runnel.model.schedule import Applied, DueIndex
 from runnel.model.step import Record
@@ -120,5 +122,19 @@ def test_who_is_cancelled_leaves_when_its_look_is_over(run: Run) -> None:
         disk.gate.set()
         await stopping
         assert looking.cancelled()
+
+    run(scenario)
+
+
+def test_who_waits_for_an_index_that_stops_is_told(run: Run) -> None:
+    async def scenario(open_partition: OpenPartition, disk: GatedDisk) -> None:
+        tail = Tail(await open_partition(), Indexes(), disk)
+        tail.start()
+        waiting = asyncio.ensure_future(tail.reached(99))
+        await asyncio.sleep(0)
+        await tail.stop()
+        for late in (waiting, tail.reached(99)):
+            with pytest.raises(NotCoordinator):
+                await late
 
     run(scenario)

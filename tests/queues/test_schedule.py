@@ -272,6 +272,15 @@ class Crashes(RuleBasedStateMachine):
         sent = {one.id: self.world.place(target, one.id, floor) for one in rows}
         self.agenda.fired(target, sent, self.next_due[target], self.world.now)
 
+    @rule(ms=st.integers(0, 1_000))
+    def go_on(self, ms: int) -> None:
+        """All goes well for a while, but for burials."""
+        self.wait(ms)
+        for _ in range(3):
+            self.work(3)
+            while self.taken:
+                self.send(True, True)
+
     @precondition(lambda self: self.zombies)
     @rule(data=st.data())
     def arrive_late(self, data: st.DataObject) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from runnel.broker.partitions import FOLDER
-from runnel.model.errors import CoordinatorLoading, OffsetOutOfRange, RunnelError
+from runnel.model.errors import CoordinatorLoading, NotCoordinator, OffsetOutOfRange, RunnelError
 from runnel.model.ids import Epoch, Offset
 from runnel.model.limits import KIB
 from runnel.model.schedule import Applied, DueIndex, IndexDamaged, OpenDueIndex
@@ -45,18 +45,22 @@ class Tail:
         self._applied = 0
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._worker: asyncio.Task[None] | None = None
+        self._stopped = False
 
     def start(self) -> None:
         self.partition.watch(self)
         self._worker = asyncio.get_running_loop().create_task(self._work())
 
     async def stop(self) -> None:
+        self._stopped = True
         self.partition.unwatch(self)
         if self._worker is not None:
             self._worker.cancel()
             await asyncio.wait([self._worker])
         for _, future in self._waiting:
-            future.cancel()
+            if not future.done():
+                future.set_exception(self._closed())
+        self._waiting.clear()
         async with self._turn:
             if self._index is not None:
                 await self._off_loop(self._index.close)
@@ -68,11 +72,16 @@ class Tail:
 
     async def reached(self, offset: int) -> None:
         """Wait until the index has followed the log up to this offset."""
+        if self._stopped:
+            raise self._closed()
         if self._applied < offset:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append((offset, future))
             self._grown.set()
             await future
+
+    def _closed(self) -> NotCoordinator:
+        return NotCoordinator(f"{self.partition.name} is not kept here any more: look for its leader")
 
     async def look(self, work: Callable[[DueIndex], T]) -> T:
         """Have something looked up in the index."""

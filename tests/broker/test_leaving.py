@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from tests.broker.serving import eventually, serve
 from tests.broker.test_deliveries import make, take
 
@@ -9,7 +10,8 @@ from runnel.broker.broker import Broker
 from runnel.broker.fetch import Waits
 from runnel.cluster.topic_rules import NewTopic
 from runnel.model import headers as h
-from runnel.model.calls import Outgoing, Receive, Send, Settle, Settlement
+from runnel.model.calls import DropDead, ListDead, Outgoing, Place, Receive, Redrive, Send, Settle, Settlement
+from runnel.model.errors import PolicyViolation
 from runnel.model.reading import ReadPartition
 
 
@@ -73,5 +75,37 @@ def test_a_message_as_large_as_its_topic_allows_becomes_a_dead_letter(tmp_path: 
         await broker.queues.send(Send("q", [Outgoing(b"x" * 1_000), Outgoing(b"small")]))
         await reject(broker, "q", 2)
         assert [len(value or b"") for value, _ in await letters(broker, "q.dead", 2)] == [1_000, 5]
+
+    serve(tmp_path, scenario)
+
+
+def test_queues_that_share_a_topic_of_dead_letters_see_and_send_back_their_own(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        for queue in ("a", "b"):
+            await make(broker, queue, 2, dead_letter_topic="graves")
+            await reject(broker, queue, 2)
+        await letters(broker, "graves", 4)
+        listed = (await broker.redrives.list(ListDead("a"))).letters
+        assert [letter.origin_topic for letter in listed] == ["a", "a"]
+        with pytest.raises(PolicyViolation, match="queue 'b'"):
+            await broker.redrives.drop(DropDead("a"))
+        await broker.redrives.start(Redrive("a"))
+        assert len(await take(broker, "a", 5, wait_ms=60_000)) == 2
+        assert await take(broker, "b", 5) == []
+        assert len((await broker.redrives.list(ListDead("b"))).letters) == 2
+
+    serve(tmp_path, scenario)
+
+
+def test_dead_letters_are_dropped_for_good(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await make(broker, "q", 3)
+        await reject(broker, "q", 3)
+        await letters(broker, "q.dead", 3)
+        assert (await broker.redrives.drop(DropDead("q", [Place(0, 0)], dry_run=True))).messages == 1
+        assert (await broker.redrives.drop(DropDead("q", [Place(0, 0)]))).messages == 1
+        assert len((await broker.redrives.list(ListDead("q"))).letters) == 2
+        assert (await broker.redrives.drop(DropDead("q"))).messages == 2
+        assert (await broker.redrives.list(ListDead("q"))).letters == []
 
     serve(tmp_path, scenario)

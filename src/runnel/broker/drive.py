@@ -22,7 +22,7 @@ from runnel.cluster.image import VIEW_OF, Image
 from runnel.model.errors import ClientError, InvalidRequest, OffsetOutOfRange, PolicyViolation, RetriableError
 from runnel.model.ids import TopicId
 from runnel.model.seams import Clock, Rng
-from runnel.queues.letters import Edit, Origin, edit_of, going_back, origin_of
+from runnel.queues.letters import Edit, Origin, edit_of, going_back, is_letter_of, origin_of
 from runnel.queues.redrive import Aim, Asked, Progress, Redriving, Run, Task, View
 from runnel.record.records import Record
 from runnel.replica.partition import Partition
@@ -194,7 +194,8 @@ class Drive:
                     break
                 stretch.next = letter.offset + 1
                 stretch.looked_at += 1
-                if (not asked.only or letter.offset in asked.only) and not machine.went(letter.offset):
+                named = not asked.only or letter.offset in asked.only
+                if named and not machine.went(letter.offset) and is_letter_of(self.queue, letter.headers):
                     self._choose(letter, asked, passes, edit, stretch)
             else:
                 stretch.next = min(max(stretch.next, found.end), task.end)  # what is behind the last one is no letter

@@ -35,7 +35,7 @@ from runnel.model.calls import (
 )
 from runnel.model.errors import InvalidRequest, PolicyViolation, RunnelError, UnknownTopic
 from runnel.model.ids import BrokerId, Offset, PartitionKey, TopicId
-from runnel.queues.letters import Origin, header, number, origin_of
+from runnel.queues.letters import Origin, header, is_letter_of, number, origin_of
 from runnel.queues.redrive import Asked, Start, Stop, Task, state_of
 from runnel.record.records import Record
 from runnel.replica.partition import Partition
@@ -198,7 +198,7 @@ class Redrives:
             found = await self._parts.messages.read(partition, at)
             for letter in found.since(at):
                 looked += 1
-                if machine.went(letter.offset):
+                if machine.went(letter.offset) or not is_letter_of(request.queue, letter.headers):
                     continue
                 if passes is not None and not passes(view_of(letter, partition.topic, partition.key.number)):
                     continue
@@ -213,6 +213,11 @@ class Redrives:
 
     async def drop(self, request: DropDead) -> Dropped:
         """Delete dead letters for good."""
+        topic = self._topic(request.queue)
+        if topic is not None and (others := self._sources.dying_into(topic.name) - {request.queue}):
+            raise PolicyViolation(
+                f"{topic.name!r} has the dead letters of queue {min(others)!r}, too: let time take yours"
+            )
         upto = {place.partition: place.offset + 1 for place in request.only}
         dropped = 0
         for grave in self._graves(request.queue):

@@ -49,6 +49,11 @@ class Sources:
         overrides = self._image().configs.get(GROUP + queue)
         return {} if overrides is None else dict(overrides.values)
 
+    def dying_into(self, topic: str) -> set[str]:
+        """The queues whose dead letters go to a topic. Looks at all of them."""
+        names = (key.removeprefix(GROUP) for key in self._image().configs if key.startswith(GROUP))
+        return {name for name in names if self.defined(name) and self.config(name).dead_topic_of(name) == topic}
+
     def queue(self, name: str) -> Queue:
         """A queue with its sources; UnknownQueue if it was never created."""
         image = self._image()

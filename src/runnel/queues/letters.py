@@ -66,6 +66,11 @@ def attempts_of(headers: Headers) -> int:
     return max(number(headers, h.ATTEMPTS) or 0, 0)
 
 
+def is_letter_of(queue: str, headers: Headers) -> bool:
+    """Whether a dead letter is this queue's: several may have one topic for them. Who does not say, is."""
+    return header(headers, h.DEAD_QUEUE) in (None, queue)
+
+
 def name_of_copy(kind: str, queue: str, key: PartitionKey, offset: int, generation: int) -> str:
     """The name of a copy: a queue makes one of each message, and another one after it was rewound."""
     return f"{kind}:{queue}:{key}:{offset}:{generation}"

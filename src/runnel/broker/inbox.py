@@ -37,7 +37,14 @@ from runnel.broker.routing import ELSEWHERE
 from runnel.cluster.image import Change, Image, Topic
 from runnel.cluster.topic_rules import NewTopic
 from runnel.model.calls import Header, Outgoing
-from runnel.model.errors import InvalidPartitions, InvalidRequest, NotLeader, OffsetOutOfRange, RequestTimedOut
+from runnel.model.errors import (
+    InvalidPartitions,
+    InvalidRequest,
+    NotLeader,
+    OffsetOutOfRange,
+    RequestTimedOut,
+    UnknownTopicId,
+)
 from runnel.model.ids import BrokerId, PartitionKey, TopicId
 from runnel.model.inbox import INBOX_LOOK, INBOX_NEWS, Arrived, Found, Letter, Look, News
 from runnel.model.limits import MIB
@@ -177,7 +184,7 @@ class Inbox:
             try:
                 found = self._at_once(number, user, position, messages_max, bytes_max)
                 found = found or await self._ask(Look(*key, user, position, messages_max, bytes_max, LOOK_MS))
-            except ELSEWHERE:
+            except (*ELSEWHERE, UnknownTopicId):  # the topic may be quite new to its leader
                 if loop.time() + PAUSE_S >= patience:
                     raise
                 await asyncio.sleep(PAUSE_S)

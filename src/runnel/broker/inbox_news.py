@@ -5,8 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from runnel.broker.calls import Calls
-from runnel.broker.routing import ELSEWHERE
-from runnel.model.errors import RequestTimedOut
+from runnel.model.errors import RetriableError
 from runnel.model.ids import BrokerId, PartitionKey
 from runnel.model.inbox import INBOX_NEWS, News
 
@@ -54,7 +53,7 @@ class RemoteNews:
                 news = News(*self._key, self.end, NEWS_MS)
                 try:
                     told = await self._calls.ask(self._leader(), INBOX_NEWS, news, timeout_ms=NEWS_MS + 5_000)
-                except (*ELSEWHERE, RequestTimedOut):
+                except RetriableError:
                     await asyncio.sleep(PAUSE_S)
                     self._wake(None)
                     self.end = -1

@@ -37,6 +37,8 @@ from runnel.model.errors import (
     RequestTimedOut,
     RunnelError,
     StorageFailed,
+    UnknownTopic,
+    UnknownTopicId,
 )
 from runnel.model.ids import PartitionKey, TopicId
 from runnel.model.limits import KIB, MIB
@@ -51,7 +53,7 @@ FOUND_MAX: Final = 16  # records of one hash: claims and answers, those of other
 ANSWERS_MAX: Final = 1_000  # on their way
 TIMEOUT_MS: Final = 30_000
 PAUSE_S: Final = 0.05
-AGAIN: Final = (*ELSEWHERE, CoordinatorLoading)
+AGAIN: Final = (*ELSEWHERE, CoordinatorLoading, UnknownTopic, UnknownTopicId)  # the topic may be quite new
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Entry).decode
@@ -120,9 +122,12 @@ class Requests:
         return answer
 
     async def _topic(self) -> Topic:
-        if REQUESTS not in self._image().names:
+        """The topic that requests are kept in, as far as this broker has followed it."""
+        if self._indexes.topic is None:
             await self._make_topic()
-        return self._image().topic_named(REQUESTS)
+        if self._indexes.topic is None:
+            raise RequestTimedOut("the topic of idempotency keys is being made: try again")
+        return self._indexes.topic
 
     async def _claim(self, topic: Topic, claim: Claim) -> Claimed:
         loop = asyncio.get_running_loop()

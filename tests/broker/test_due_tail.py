@@ -8,7 +8,7 @@ import pytest
 from tests.broker.conftest import OpenPartition, Scenario
 
 from runnel.broker.due_tail import Tail
-from runnel.model.errors import NotCoordinator
+from runnel.model.errors import CoordinatorLoading, NotCoordinator
 from runnel.model.ids import PartitionKey, TopicId
 from runnel.model.schedule import Applied, DueIndex
 from runnel.model.step import Record
@@ -136,5 +136,27 @@ def test_who_waits_for_an_index_that_stops_is_told(run: Run) -> None:
         for late in (waiting, tail.reached(99)):
             with pytest.raises(NotCoordinator):
                 await late
+
+    run(scenario)
+
+
+def test_an_index_that_cannot_be_read_is_built_again(run: Run) -> None:
+    async def scenario(open_partition: OpenPartition, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        append(partition, parked("a"))
+        tail = Tail(partition, lambda path: SqliteDueIndex(":memory:"), disk)
+        tail.start()
+        assert await ids(tail) == ["a"]
+        assert isinstance(tail._index, SqliteDueIndex)
+        tail._index._base.execute("drop table pending")
+        with pytest.raises(CoordinatorLoading):
+            await tail.look(lambda index: index.due(TARGET, 99, 9, 99))
+        while True:
+            try:
+                assert await ids(tail) == ["a"]
+                break
+            except CoordinatorLoading:
+                await asyncio.sleep(0.01)
+        await tail.stop()
 
     run(scenario)

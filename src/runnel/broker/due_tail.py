@@ -46,6 +46,7 @@ class Tail:
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._worker: asyncio.Task[None] | None = None
         self._stopped = False
+        self._damage: IndexDamaged | None = None  # somebody came upon it
 
     def start(self) -> None:
         self.partition.watch(self)
@@ -88,7 +89,12 @@ class Tail:
         async with self._turn:
             if self._index is None:
                 raise CoordinatorLoading(f"the index of {self.partition.name} is being opened: try again")
-            return await self._off_loop(partial(work, self._index))
+            try:
+                return await self._off_loop(partial(work, self._index))
+            except IndexDamaged as error:
+                self._damage = error
+                self._grown.set()
+                raise CoordinatorLoading(f"the index of {self.partition.name} is built again: try again") from error
 
     async def _off_loop(self, work: Callable[[], T]) -> T:
         """Whoever is cancelled leaves only when the work is over: the next one must not meet it."""
@@ -112,6 +118,8 @@ class Tail:
                 await self._open()
                 while True:
                     self._grown.clear()
+                    if self._damage is not None:
+                        raise self._damage
                     if not await self._step():
                         await self._grown.wait()
             except IndexDamaged as error:
@@ -154,6 +162,7 @@ class Tail:
         async with self._turn:
             await self._off_loop(self._destroyed)
             self._applied = 0
+            self._damage = None
 
     async def _step(self) -> bool:
         """Follow the log a little; whether there was anything."""

@@ -29,8 +29,8 @@ from runnel.net.http import HttpLimits, HttpListener
 from runnel.net.traffic import Traffic
 
 CONNECTIONS = 32
-REQUESTS = 10_000
-ROUNDS = 3
+REQUESTS = 6_000
+ROUNDS = 11
 ANSWER = {"status": "sent", "message_id": "0123456789012345678901234567"}
 BODY = json.dumps({"from_user": "alice", "to_user": "bob", "message": "x" * 970}).encode()
 HEAD = b"Host: x\r\nAccept: */*\r\nContent-Type: application/json\r\n"
@@ -193,9 +193,10 @@ def main() -> None:
     for case, request in REQUESTED.items():
         rounds = [{name: measure(*ports[name], request) for name in SERVERS} for _ in range(ROUNDS)]
         middle = {name: statistics.median(each[name] for each in rounds) for name in SERVERS}
-        ratio = statistics.median(each["typed"] / each["raw"] for each in rounds)
+        ratios = sorted(each["typed"] / each["raw"] for each in rounds)
         told = ", ".join(f"{name} {value:.1f} µs" for name, value in middle.items())
-        sys.stdout.write(f"{case}: {told}; ratio {ratio:.2f}\n")
+        spread = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f} in {ROUNDS} rounds)"
+        sys.stdout.write(f"{case}: {told}; ratio {spread}\n")
     for process in processes:
         process.terminate()
 

@@ -1,6 +1,6 @@
 """The part of a simulation that has a queue: what a seed draws about it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runnel.client.metadata import TopicPartition
 from runnel.testing.clock import SeededRng
@@ -42,6 +42,10 @@ class Queueing:
             keyed=rng.chance(0.4),
             single=rng.chance(0.15),
         )
+
+    def in_place(self) -> "Queueing":
+        """The same, but nobody is copied forward: where clocks are set, a copy's time may come long after the end."""
+        return replace(self, wait_max_ms=60_000, window_max=20_000)
 
     @property
     def keys(self) -> list[TopicPartition]:

@@ -71,7 +71,9 @@ class Simulation:
         rng = SeededRng(f"{seed}/swarm")
         drawn = replace(Swarm.draw(rng), **given)
         topic = replace(drawn.topic, flush_mode=flush_mode or drawn.topic.flush_mode)
-        self.swarm = swarm = replace(drawn, faults=tuple(faults) or drawn.faults, topic=topic)
+        kinds = tuple(faults) or drawn.faults
+        queueing = drawn.queueing and drawn.queueing.in_place() if "clock" in kinds else drawn.queueing
+        self.swarm = swarm = replace(drawn, faults=kinds, topic=topic, queueing=queueing)
         self.history = History(transforming_group=ACCOUNTING if ACCOUNTING in swarm.groups else None)
         if swarm.queueing is not None:
             self.history.queue.attempts_max = swarm.queueing.attempts_max

@@ -132,7 +132,7 @@ def test_what_waits_for_a_topic_goes_with_it(tmp_path: Path) -> None:
             later = CLOCK.wall_ms() + 3_600_000
             await broker.schedule.park("t", 0, [parked(f"a{n}", later) for n in range(2_500)])
             await broker.schedule.park("t", 1, [parked("b", later)])
-            await broker.delete_topics(["t"])
+            await broker.topics.delete(["t"])
             while await waiting(brokers):
                 await asyncio.sleep(0.02)
             assert sum(shard.dropped for shard in broker.schedule.shards) == 2_501

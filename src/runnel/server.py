@@ -105,7 +105,7 @@ class Server:
         self._undo.push_async_callback(self._close_logs)
         await self.broker.start()
         await metadata.ready(self.broker.partitions.damaged)
-        await self.broker.caught_up()
+        await self.broker.topics.caught_up()
         self._undo.push_async_callback(self._listener.stop, 0)
         await self._listener.accept()
         if self._http is not None:

@@ -48,12 +48,12 @@ async def take(broker: Broker, queue: str, count: int = 1, **asked: int) -> list
 
 
 def key_of(broker: Broker, topic: str) -> PartitionKey:
-    return broker.partition_key(topic, 0)
+    return broker.topics.partition_key(topic, 0)
 
 
 def test_thousands_of_idle_queues_cost_no_task_and_no_timer(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
-        await broker.create_topics([NewTopic("t", 1)])
+        await broker.topics.create([NewTopic("t", 1)])
         await broker.sending.send("t", [Outgoing(b"x")])
         key = key_of(broker, "t")
         names = [f"group-{number}" for number in range(3_000)]
@@ -130,9 +130,9 @@ def test_a_deleted_topic_takes_its_outlets_with_it(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         await make(broker, "q", 1)
         assert await take(broker, "q") == [(b"0", 1)]
-        await broker.delete_topics(["q"])
+        await broker.topics.delete(["q"])
         await eventually(lambda: len(broker.deliveries) == 0)
-        await broker.create_topics([NewTopic("q", 1)])
+        await broker.topics.create([NewTopic("q", 1)])
         await broker.queues.send(Send("q", [Outgoing(b"new")]))
         assert await take(broker, "q") == [(b"new", 1)]
 

@@ -93,7 +93,7 @@ class Rig:
 
 async def kept_elsewhere(brokers: Brokers) -> Rig:
     """A queue whose keeper is another broker than the partition's leader."""
-    await brokers.up[1].broker.make_internal(QUEUES)
+    await brokers.up[1].broker.internal_topics.make(QUEUES)
     await eventually(lambda: all(QUEUES in server.broker.image.names for server in brokers.up.values()))
     rigs = [Rig(brokers, f"q{number}") for number in range(20)]
     return next(rig for rig in rigs if rig.keeper().leader != rig.leader())
@@ -252,9 +252,9 @@ def test_the_topic_is_compacted_and_no_other_is_made_that_way(tmp_path: Path) ->
     async def main() -> None:
         async with cluster_of(tmp_path, count=2, queue_partitions=4) as brokers:
             for server in brokers.up.values():
-                await server.broker.make_internal(QUEUES)
+                await server.broker.internal_topics.make(QUEUES)
                 with pytest.raises(InvalidTopicName):
-                    await server.broker.make_internal("mine")
+                    await server.broker.internal_topics.make("mine")
             image = brokers.up[1].broker.image
             topic = image.topic_named(QUEUES)
             assert len(topic.partitions) == 4

@@ -49,7 +49,7 @@ def test_a_target_that_was_deleted_is_made_again(tmp_path: Path) -> None:
         await make(broker, "q", 2)
         await reject(broker, "q", 1)
         assert await letters(broker, "q.dead", 1) == [(b"0", b"r0")]
-        await broker.delete_topics(["q.dead"])
+        await broker.topics.delete(["q.dead"])
         await reject(broker, "q", 1)
         assert await letters(broker, "q.dead", 1) == [(b"1", b"r1")]
 
@@ -70,7 +70,7 @@ def test_without_a_topic_for_them_dead_messages_are_dropped(tmp_path: Path) -> N
 
 def test_a_message_as_large_as_its_topic_allows_becomes_a_dead_letter(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
-        await broker.create_topics([NewTopic("q.dead", 1, config={"max.message.bytes": "200"})])
+        await broker.topics.create([NewTopic("q.dead", 1, config={"max.message.bytes": "200"})])
         await make(broker, "q")
         await broker.queues.send(Send("q", [Outgoing(b"x" * 1_000), Outgoing(b"small")]))
         await reject(broker, "q", 2)

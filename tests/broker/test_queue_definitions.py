@@ -115,7 +115,7 @@ def test_a_view_is_no_topic_of_a_queue(tmp_path: Path) -> None:
         async with cluster_of(tmp_path, count=1) as brokers:
             await create(brokers, replicas=1)
             view = NewTopic("v", config={"view.of": "t", "view.filter": "key = 'a'"})
-            [made] = await brokers.up[1].broker.create_topics([view])
+            [made] = await brokers.up[1].broker.topics.create([view])
             assert not isinstance(made, RunnelError), made
             with pytest.raises(InvalidTopicName, match="give the queue a filter"):
                 await ask(brokers, 1, QUEUE_CREATE, CreateQueue("q", {"topic": "v"}))

@@ -19,7 +19,7 @@ class Place(NamedTuple):
 async def reassign(broker: Broker, moves: Sequence[Move], *, factor_may_change: bool) -> list[RunnelError | None]:
     """Move replicas to other brokers, or take that back: for each partition None, or why not."""
     results = await broker.metadata.reassign(moves, factor_may_change=factor_may_change)
-    await broker.caught_up()
+    await broker.topics.caught_up()
     return [result if isinstance(result, RunnelError) else None for result in results]
 
 
@@ -29,7 +29,7 @@ async def elect_leaders(
     """Give partitions their preferred leader, or (unclean) any; of all, those that need no election are left out."""
     wanted = list(_all(broker.image) if places is None else places)
     results = await broker.metadata.elect_leaders(wanted, unclean=unclean)
-    await broker.caught_up()
+    await broker.topics.caught_up()
     errors = (result if isinstance(result, RunnelError) else None for result in results)
     told = zip(wanted, errors, strict=True)
     if places is not None:

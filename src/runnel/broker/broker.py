@@ -6,8 +6,8 @@ The parts are handed in; this class follows the cluster's image with them, in or
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from runnel.broker.calls import Calls
 from runnel.broker.config import BrokerConfig
@@ -20,17 +20,9 @@ from runnel.broker.forwarding import GROUP, TRANSACTION, Forwarding
 from runnel.broker.gate import Gate
 from runnel.broker.groups import Groups
 from runnel.broker.housekeeping import Housekeeping, LeaderBalance
-from runnel.broker.inbox import Inbox, growth_refused
-from runnel.broker.internal import (
-    GROUPS,
-    INTERNAL,
-    QUEUES,
-    REQUEST_PARTITIONS,
-    REQUESTS,
-    SCHEDULE,
-    TRANSACTIONS,
-    internal_topic,
-)
+from runnel.broker.inbox import Inbox
+from runnel.broker.internal import GROUPS, QUEUES, REQUESTS, SCHEDULE, TRANSACTIONS
+from runnel.broker.internal_topics import InternalTopics
 from runnel.broker.isr import InSync
 from runnel.broker.keepers import Keepers
 from runnel.broker.markers import MarkerSender
@@ -42,7 +34,7 @@ from runnel.broker.owners import Life
 from runnel.broker.partitions import Partitions
 from runnel.broker.peers import Peers
 from runnel.broker.produce import Producing
-from runnel.broker.queue_definitions import QueueDefinitions, check_filters
+from runnel.broker.queue_definitions import QueueDefinitions
 from runnel.broker.queueing import Queueing, Surroundings
 from runnel.broker.reading import PartitionReading
 from runnel.broker.removal import Removal
@@ -51,7 +43,7 @@ from runnel.broker.replication import Settings as ReplicationSettings
 from runnel.broker.requests import Requests
 from runnel.broker.routing import Routing
 from runnel.broker.schedule import Schedule
-from runnel.broker.seen import WAIT_MS, Seen
+from runnel.broker.seen import Seen
 from runnel.broker.sending import Sending
 from runnel.broker.sending_once import SendingOnce
 from runnel.broker.share_groups import ShareGroups
@@ -60,22 +52,17 @@ from runnel.broker.share_places import SharePlaces
 from runnel.broker.sharing import Sharing
 from runnel.broker.sifting import Sifting
 from runnel.broker.throttle import Throttle
+from runnel.broker.topics import Topics
 from runnel.broker.transactions import Transactions
-from runnel.broker.views import Views, filter_problem
+from runnel.broker.views import Views
 from runnel.broker.watchdog import Watchdog
 from runnel.broker.webhooks import Webhooks
-from runnel.cluster.config_rules import ConfigChange
-from runnel.cluster.controller import Resource
 from runnel.cluster.image import Broker as BrokerImage
-from runnel.cluster.image import Change, Image, Topic
+from runnel.cluster.image import Change, Image
 from runnel.cluster.metadata import Metadata
-from runnel.cluster.topic_rules import NewPartitions, NewTopic
 from runnel.groups.values import GroupConfig
-from runnel.model.calls import Nothing
-from runnel.model.errors import InvalidTopicName, RunnelError, TopicAlreadyExists, UnknownTopic
-from runnel.model.ids import BrokerId, Offset, PartitionKey, ProducerId, TopicId
-from runnel.model.internal_calls import MAKE_INTERNAL, MakeInternal
-from runnel.model.limits import MIB, topic_name_problem
+from runnel.model.ids import BrokerId, Offset, ProducerId
+from runnel.model.limits import MIB
 from runnel.model.schedule import OpenDueIndex
 from runnel.model.seams import Clock, Disk, Rng
 from runnel.replica.partition import Partition
@@ -84,7 +71,14 @@ from runnel.transactions.values import TransactionConfig
 READERS_BYTES_MAX = 16 * MIB  # messages that were decoded for readers, for those who come next
 
 logger = logging.getLogger("runnel.broker")
-R = TypeVar("R")
+
+
+class Part(Protocol):
+    """What serves what this broker leads, and follows the image for that."""
+
+    def start(self, image: Image) -> None: ...
+
+    def follow(self, change: Change) -> None: ...
 
 
 class Broker:
@@ -99,78 +93,101 @@ class Broker:
         self.config = config
         self.metadata = metadata
         self.disk = disk
+        self._on_fatal = on_fatal
+        self._changes: deque[Change] = deque()
+        self._follower: asyncio.Task[None] | None = None
+        self._producer_ids: deque[int] = deque()
+        self._seen = Seen(metadata.image)
         self.partitions = Partitions(
             self.id, config.topic, disk=disk, files_max=files_max, clock=clock, on_fatal=on_fatal,
             on_damage=lambda partition: self._damages.found(partition), note_open=note_open,
         )  # fmt: skip
-        self._peers = Peers(self.id)
-        self.calls = Calls(self.id, self._peers)
+        self._reach_others(config, rng)
         self.once = Once(self.id, self.partitions, self.calls, self._newest, clock, rng)
         self.schedule = Schedule(
-            self.id, self.partitions, self.calls, self.once, self._newest, lambda: self.make_internal(SCHEDULE),
+            self.id, self.partitions, self.calls, self.once, self._newest, lambda: self.internal_topics.make(SCHEDULE),
             clock=clock, rng=rng, disk=disk, open_index=open_due,
         )  # fmt: skip
         self._coordinate(config, clock, rng)
-        self.keepers = Keepers(self.partitions, self.calls, clock, rng, lambda: self.make_internal(QUEUES))
-        self.calls.serve(MAKE_INTERNAL, self._make_internal_here)
-        self.forwarding = Forwarding(self.id, self._peers, metadata, rng)
+        self._replicate(config, clock, rng)
+        self._append_and_read(config, clock, rng)
+        self._serve_queues(clock, rng)
+        self._serve_http(config, clock, rng)
+        self._keep_house(config, clock)
+        self._parts: tuple[Part, ...] = (
+            self.groups, self.transactions, self.inbox, self.requests, self._webhooks, self.keepers, self.schedule,
+            self._queueing,
+        )  # fmt: skip
+
+    def _reach_others(self, config: BrokerConfig, rng: Rng) -> None:
+        """Make the ways to other brokers, and what the controller alone does."""
+        self._peers = Peers(self.id)
+        self.calls = Calls(self.id, self._peers)
+        self.forwarding = Forwarding(self.id, self._peers, self.metadata, rng)
+        self.topics = Topics(self.metadata, self.forwarding, self._seen, auto_create=config.auto_create_topics)
+        self.internal_topics = InternalTopics(config, self.metadata, self.forwarding, self.calls, self._seen)
+
+    def _replicate(self, config: BrokerConfig, clock: Clock, rng: Rng) -> None:
+        """Make what keeps the copies of partitions alike, and who is in sync."""
         self._in_sync = InSync(
             self.id, self.partitions, self._newest, self.forwarding.alter_partitions, clock,
-            lag_ms=config.replica_lag_ms, on_look=lambda: self.followers.note_heard(), on_fatal=on_fatal,
+            lag_ms=config.replica_lag_ms, on_look=lambda: self.followers.note_heard(), on_fatal=self._on_fatal,
         )  # fmt: skip
         self.followers = Followers(self.partitions, self._newest, clock, rng, on_fetched=self._in_sync.notice)
-        self._damages = Damages(metadata, self._in_sync, on_fatal)
+        self._damages = Damages(self.metadata, self._in_sync, self._on_fatal)
         throttle = Throttle(self.id, self._newest, clock)
         self._replication = Replication(
-            self.id, lambda: metadata.epoch, self._peers, _replication_of(config), throttle, rng, on_fatal
+            self.id, lambda: self.metadata.epoch, self._peers, _replication_of(config), throttle, rng, self._on_fatal
         )
+
+    def _append_and_read(self, config: BrokerConfig, clock: Clock, rng: Rng) -> None:
+        """Make the verbs of messages."""
         self._fetching = Fetching(config.fetch_bytes_max, self._near)
-        self.views = Views(self.partitions, disk)
+        self.views = Views(self.partitions, self.disk)
         producing = Producing(clock, self.gate, Sifting(self.once, self.schedule, clock, rng))
         self.produce = producing.produce
         self.forward_produce = Routing(self.partitions, producing, self._peers, self._newest, rng).produce
         self.fetch = self._fetching.fetch
         self.sending = Sending(
-            self._newest, self.is_internal, append=self.forward_produce, new_producer=self.new_producer_id,
-            make_topics=self.create_asked_for, once=self.once, schedule=self.schedule, calls=self.calls,
+            self._newest, self.topics.is_internal, append=self.forward_produce, new_producer=self.new_producer_id,
+            make_topics=self.topics.create_asked_for, once=self.once, schedule=self.schedule, calls=self.calls,
             clock=clock, rng=rng,
         )  # fmt: skip
         self.read = PartitionReading(
             self.partitions, self.calls, self._newest, self.fetch, Messages(READERS_BYTES_MAX), rng
         ).read
-        self._serve_queues(clock, rng)
+
+    def _serve_http(self, config: BrokerConfig, clock: Clock, rng: Rng) -> None:
+        """Make what the doors need whose clients keep no state of their own."""
         self.client = OwnClient(self.id, self._newest, clock, rng)
         self.members = Members(self.id, self.calls, self.client.cluster, rng)
         self.inbox = Inbox(
             self.partitions, self.calls, self._newest,
-            append=self.forward_produce, new_producer=self.new_producer_id, make_topic=self.create_missing,
-            disk=disk, clock=clock,
+            append=self.forward_produce, new_producer=self.new_producer_id, make_topic=self.topics.create_missing,
+            disk=self.disk, clock=clock,
         )  # fmt: skip
         self.requests = Requests(
             self.partitions, self.calls, self.once, self._newest,
             append=self.forward_produce, new_producer=self.new_producer_id,
-            make_topic=lambda: self.make_internal(REQUESTS), disk=disk, clock=clock,
+            make_topic=lambda: self.internal_topics.make(REQUESTS), disk=self.disk, clock=clock,
         )  # fmt: skip
         self.sending_once = SendingOnce(self.requests, self.once, self.schedule, self.sending.topic_of, clock)
         self._webhooks = Webhooks(self.id, self.calls, clock, allow_private=config.webhook_private)
+
+    def _keep_house(self, config: BrokerConfig, clock: Clock) -> None:
+        """Make what runs beside."""
         self._housekeeping = Housekeeping(
             self.partitions, self._try_again,
-            every_ms=config.housekeeping_ms, producer_expiry_ms=config.producer_expiry_ms, on_fatal=on_fatal,
+            every_ms=config.housekeeping_ms, producer_expiry_ms=config.producer_expiry_ms, on_fatal=self._on_fatal,
         )  # fmt: skip
         self._leader_balance = LeaderBalance(
-            metadata.rebalance_leaders, every_ms=config.leader_rebalance_ms, on_fatal=on_fatal
+            self.metadata.rebalance_leaders, every_ms=config.leader_rebalance_ms, on_fatal=self._on_fatal
         )
-        self._watchdog = Watchdog(clock, on_fatal)
-        self._on_fatal = on_fatal
-        self._changes: deque[Change] = deque()
-        self._follower: asyncio.Task[None] | None = None
-        self._seen = Seen(metadata.image)
-        self.queue_definitions = QueueDefinitions(
-            self.id, self, self.keepers, self.forwarding, self.calls, self._newest, self._seen
-        )
+        self._watchdog = Watchdog(clock, self._on_fatal)
         self.departed = Departed(clock)
-        self._removal = Removal(self.id, self.partitions, lambda: self.image, metadata.data_removed, on_fatal)
-        self._producer_ids: deque[int] = deque()
+        self._removal = Removal(
+            self.id, self.partitions, lambda: self.image, self.metadata.data_removed, self._on_fatal
+        )
 
     def _coordinate(self, config: BrokerConfig, clock: Clock, rng: Rng) -> None:
         """Make the coordinators: those of groups and transactions need each other."""
@@ -179,7 +196,9 @@ class Broker:
             self.partitions,
             TransactionConfig(config.transaction_max_timeout_ms, config.transactional_id_expiration_ms),
             markers, clock,
-            make_topic=lambda key: self._make_internal(TRANSACTIONS, config.transaction_partitions, key, TRANSACTION),
+            make_topic=lambda key: self.internal_topics.make_for_coordinators(
+                TRANSACTIONS, config.transaction_partitions, key, TRANSACTION
+            ),
             new_producer_id=self.new_producer_id,
             place_of_group=self._place_of_group,
         )  # fmt: skip
@@ -190,10 +209,14 @@ class Broker:
 
     def _serve_queues(self, clock: Clock, rng: Rng) -> None:
         """Make what delivers the messages of queues and share groups."""
+        self.keepers = Keepers(self.partitions, self.calls, clock, rng, lambda: self.internal_topics.make(QUEUES))
+        self.queue_definitions = QueueDefinitions(
+            self.id, self.topics, self.keepers, self.forwarding, self.calls, self._newest, self._seen
+        )
         self._queueing = Queueing(
             Surroundings(
                 self.partitions, self.calls, self.keepers, self.once, self.schedule, self.sending, self._newest,
-                lambda: Life(self.id, self.metadata.epoch), self.create_missing, clock, rng,
+                lambda: Life(self.id, self.metadata.epoch), self.topics.create_missing, clock, rng,
             )
         )  # fmt: skip
         self.queues, self.deliveries = self._queueing.queues, self._queueing.deliveries
@@ -213,14 +236,8 @@ class Broker:
         self.metadata.subscribe(self.departed.follow)
         self.metadata.subscribe(self._changed)
         await self.partitions.start(image)
-        self.groups.start(image)
-        self.transactions.start(image)
-        self.inbox.start(image)
-        self.requests.start(image)
-        self._webhooks.start(image)
-        self.keepers.start(image)
-        self.schedule.start(image)
-        self._queueing.start(image)
+        for part in self._parts:
+            part.start(image)
         self._housekeeping.start()
         self._leader_balance.start()
         self._in_sync.start()
@@ -312,14 +329,8 @@ class Broker:
             self._seen.image = change.after
             self._peers.follow(self._newest())
             self._place(changed)
-            self.groups.follow(change)
-            self.transactions.follow(change)
-            self.inbox.follow(change)
-            self.requests.follow(change)
-            self._webhooks.follow(change)
-            self.keepers.follow(change)
-            self.schedule.follow(change)
-            self._queueing.follow(change)
+            for part in self._parts:
+                part.follow(change)
             self._seen.reach(change.after)
             if change.delta.deleted:
                 self._removal.look()
@@ -350,188 +361,23 @@ class Broker:
         """Wait until this holds of the cluster as this broker has followed it; raises if that takes too long."""
         await self._seen.until(holds)
 
-    async def caught_up(self) -> None:
-        """Wait until this broker has done what the newest image says."""
-        wanted = self.metadata.image.version
-        await self._seen.until(lambda image: image.version >= wanted)
-
-    # --- topics
-
-    def check_topic_name(self, name: str) -> None:
-        if problem := topic_name_problem(name):
-            raise InvalidTopicName(problem)
-
-    def is_internal(self, name: str) -> bool:
-        return name in INTERNAL
-
-    def partition_key(self, topic: str | TopicId, number: int) -> PartitionKey:
-        """The partition's lasting name, if there is such a partition."""
-        image = self.image
-        found = image.shown(image.topic_named(topic) if isinstance(topic, str) else image.topic_with_id(topic))
-        if not 0 <= number < len(found.partitions):
-            raise UnknownTopic(f"topic {found.name!r} has partitions 0 to {len(found.partitions) - 1}, not {number}")
-        return PartitionKey(found.id, number)
-
-    async def create_topics(
-        self, specs: Sequence[NewTopic], *, validate_only: bool = False, timeout_ms: int = WAIT_MS
-    ) -> list[Topic | RunnelError]:
-        """For each topic: what it became, or why not. It is open for clients when this returns."""
-        return await self._change_topics(
-            specs,
-            lambda spec: self._internal(spec.name) or filter_problem(spec.config),
-            lambda some: self.metadata.create_topics(some, validate_only=validate_only),
-            None if validate_only else timeout_ms,
-        )
-
-    async def create_partitions(
-        self, specs: Sequence[NewPartitions], *, validate_only: bool = False, timeout_ms: int = WAIT_MS
-    ) -> list[Topic | RunnelError]:
-        return await self._change_topics(
-            specs,
-            lambda spec: self._internal(spec.name) or growth_refused(spec.name),
-            lambda some: self.metadata.create_partitions(some, validate_only=validate_only),
-            None if validate_only else timeout_ms,
-        )
-
-    async def delete_topics(
-        self, topics: Sequence[str | TopicId], *, timeout_ms: int = WAIT_MS
-    ) -> list[Topic | RunnelError]:
-        return await self._change_topics(
-            topics, lambda topic: self._internal(self._name_of(topic)), self.metadata.delete_topics, timeout_ms
-        )
-
-    def _name_of(self, topic: str | TopicId) -> str:
-        if isinstance(topic, str):
-            return topic
-        known = self.image.topics.get(topic)
-        return known.name if known else ""
-
-    def _internal(self, name: str) -> RunnelError | None:
-        if self.is_internal(name):
-            return InvalidTopicName(f"topic {name!r} is internal: only the broker itself changes it")
-        return None
-
-    async def _change_topics(
-        self,
-        requests: Sequence[R],
-        refusal: Callable[[R], RunnelError | None],
-        change: Callable[[list[R]], Awaitable[list[Topic | RunnelError]]],
-        timeout_ms: int | None,
-    ) -> list[Topic | RunnelError]:
-        """Change what is not refused, and wait until this broker has followed; one result for each request.
-
-        It waits for the topics of this request alone; of those that it has not followed in time, it says so.
-        """
-        refused = [refusal(request) for request in requests]
-        allowed = [request for request, error in zip(requests, refused, strict=True) if error is None]
-        changed = await change(allowed)
-        if timeout_ms is not None:
-            changed = await self._seen.topics(changed, self.metadata.image, timeout_ms)
-        left = iter(changed)
-        return [next(left) if error is None else error for error in refused]
-
-    async def create_asked_for(self, names: Sequence[str]) -> None:
-        """Create the topics that are not there yet, if this broker is set up to."""
-        if self.config.auto_create_topics:
-            await self.create_missing_topics(names)
-
-    async def create_missing_topics(self, names: Sequence[str]) -> None:
-        """Create the topics that are not there yet, if they can be; who asks for them learns the rest."""
-        missing = [
-            NewTopic(name)
-            for name in dict.fromkeys(names)
-            if name not in self.image.names and not topic_name_problem(name) and not self.is_internal(name)
-        ]
-        await self.create_missing(missing)
-
-    async def create_missing(self, missing: Sequence[NewTopic]) -> None:
-        """Create topics as they are described, on whichever broker that can be done, if they are not there."""
-        if not missing:
-            return
-        results: Sequence[object]
-        if self.forwarding.is_ours:
-            results = await self.metadata.create_topics(missing)
-        else:
-            results = await self.forwarding.create_topics(missing)
-        _report_failures(missing, results)
-        made = [spec.name for spec, result in zip(missing, results, strict=True) if not _is_refused(result)]
-        await self._seen.until(lambda image: all(name in image.names for name in made))
-
-    async def alter_configs(
-        self,
-        resources: Sequence[tuple[Resource, Sequence[ConfigChange]]],
-        *,
-        incremental: bool,
-        validate_only: bool = False,
-    ) -> list[RunnelError | None]:
-        check_filters(resources)
-        errors = await self.metadata.alter_configs(resources, incremental=incremental, validate_only=validate_only)
-        await self.caught_up()
-        return errors
-
     # --- coordinators and producers
 
     async def find_coordinator(self, group_id: str) -> BrokerImage:
         """The broker that keeps a group; the first to ask makes the topic that groups live in."""
-        await self._make_internal(GROUPS, self.config.group_partitions, group_id, GROUP)
+        await self.internal_topics.make_for_coordinators(GROUPS, self.config.group_partitions, group_id, GROUP)
         return self.groups.shards.leader_of(group_id)
 
     async def _place_of_group(self, group_id: str) -> tuple[str, int]:
         """The partition that keeps a group's offsets."""
-        await self._make_internal(GROUPS, self.config.group_partitions, group_id, GROUP)
+        await self.internal_topics.make_for_coordinators(GROUPS, self.config.group_partitions, group_id, GROUP)
         return GROUPS, self.groups.shards.number_of(group_id)
-
-    async def _make_internal(self, name: str, partitions: int, key: str, key_type: int) -> None:
-        """Have a coordinators' topic made, if it is not there."""
-        if name in self.image.names:
-            return
-        if self.forwarding.is_ours:
-            await self._create_internal(name, partitions)
-        else:
-            await self.forwarding.find_coordinator(key, key_type)  # the controller makes it
-        await self._seen.until(lambda image: name in image.names)
-
-    async def make_internal(self, name: str) -> None:
-        """Have one of the topics made that are no coordinators' by Kafka's lights, if it is not there."""
-        if name in self.image.names:
-            return
-        if self.forwarding.is_ours:
-            await self._make_internal_here(MakeInternal(name))
-        else:
-            await self.forwarding.call(MAKE_INTERNAL, MakeInternal(name))
-        await self._seen.until(lambda image: name in image.names)
-
-    async def _make_internal_here(self, request: MakeInternal) -> Nothing:
-        partitions = {
-            QUEUES: self.config.queue_partitions,
-            SCHEDULE: self.config.schedule_partitions,
-            REQUESTS: REQUEST_PARTITIONS,
-        }
-        if request.topic not in partitions:
-            raise InvalidTopicName(f"topic {request.topic!r} is none that brokers make for themselves")
-        await self._create_internal(request.topic, partitions[request.topic])
-        return Nothing()
-
-    async def _create_internal(self, name: str, partitions: int) -> None:
-        topic = internal_topic(name, self._newest(), partitions)
-        _report_failures([topic], await self.metadata.create_topics([topic]))
 
     async def new_producer_id(self) -> ProducerId:
         """A number that no other producer has had or will have."""
         while not self._producer_ids:
             self._producer_ids.extend(await self.metadata.next_producer_ids())
         return ProducerId(self._producer_ids.popleft())
-
-
-def _is_refused(result: object) -> bool:
-    return isinstance(result, RunnelError) and not isinstance(result, TopicAlreadyExists)
-
-
-def _report_failures(specs: Sequence[NewTopic], results: Sequence[object]) -> None:
-    """Nobody asked for these topics by name, so nobody else would hear why they are not there."""
-    for spec, result in zip(specs, results, strict=True):
-        if _is_refused(result):
-            logger.warning("topic %r could not be created automatically: %s", spec.name, result)
 
 
 def _replication_of(config: BrokerConfig) -> ReplicationSettings:

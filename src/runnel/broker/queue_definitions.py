@@ -62,13 +62,13 @@ A = TypeVar("A")
 
 
 class Admin(Protocol):
-    """The verbs of a broker that change topics and settings; they work on the controller alone."""
+    """The verbs that change topics and settings; they work on the controller alone."""
 
-    async def create_topics(self, specs: Sequence[NewTopic]) -> list[Topic | RunnelError]: ...
+    async def create(self, specs: Sequence[NewTopic]) -> list[Topic | RunnelError]: ...
 
     async def create_partitions(self, specs: Sequence[NewPartitions]) -> list[Topic | RunnelError]: ...
 
-    async def delete_topics(self, topics: Sequence[str]) -> list[Topic | RunnelError]: ...
+    async def delete(self, topics: Sequence[str]) -> list[Topic | RunnelError]: ...
 
     async def alter_configs(
         self,
@@ -150,7 +150,7 @@ class QueueDefinitions:
             raise InvalidConfig(f"a queue with {config.lanes} lanes has a topic of as many partitions: leave them out")
         if request.validate_only:
             return True
-        [topic] = await self._admin.create_topics([NewTopic(name, partitions, request.replicas)])
+        [topic] = await self._admin.create([NewTopic(name, partitions, request.replicas)])
         if isinstance(topic, TopicAlreadyExists):
             return False
         if isinstance(topic, RunnelError):
@@ -204,7 +204,7 @@ class QueueDefinitions:
         await self._configure(GroupResource(request.queue, Purpose.DELETE), ())
         await self._followed()
         await self._keepers.forget(request.queue)
-        for deleted in await self._admin.delete_topics(topics):
+        for deleted in await self._admin.delete(topics):
             if isinstance(deleted, RunnelError):
                 raise deleted
         return QueueDeleted(request.queue, topics)

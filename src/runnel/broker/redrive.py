@@ -249,7 +249,7 @@ class Redrives:
         if request.limit:
             chosen = chosen[: request.limit]  # each has one to send at least
         if not chosen:
-            return RedriveState(request.queue, name, "done")
+            return RedriveState(request.queue, name, "done", dry_run=request.dry_run)
         tasks = []
         for turn, grave in enumerate(chosen):
             asked = _asked(request, name, grave, turn, len(chosen))
@@ -310,10 +310,10 @@ def _only(request: Redrive, grave: _Grave) -> tuple[int, ...]:
 
 
 def _asked(request: Redrive, name: str, grave: _Grave | None, turn: int, of: int) -> Asked:
-    """What one partition has to do: its share, where there is a limit or a pace for all."""
+    """What one partition has to do: its share, where there is a limit or a pace for all. To look takes no pace."""
     return Asked(
         name, request.filter, request.to,
-        -(-request.rate_max // of), request.limit // of + (turn < request.limit % of), request.dry_run,
+        0 if request.dry_run else -(-request.rate_max // of), request.limit // of + (turn < request.limit % of), request.dry_run,
         _only(request, grave) if grave is not None else (), request.edit, request.merge,
         dict(request.set_headers), tuple(request.remove_headers),
     )  # fmt: skip

@@ -136,6 +136,7 @@ class RedriveView(View, omit_defaults=False):
     skipped: int
     total: int
     failure: str
+    dry_run: bool  # nothing is sent; moved is what would be
 
 
 @operation("POST /v1/queues/{queue}/redrive", status=202)

@@ -141,7 +141,7 @@ async def seek_group(
     topic = call.broker.image.topic_named(body.topic)
     numbers = list(range(len(topic.partitions))) if body.partitions is None else body.partitions
     for number in numbers:
-        call.broker.partition_key(body.topic, number)
+        call.broker.topics.partition_key(body.topic, number)
     position = _position(body)
     admin = GroupAdmin(call.door.cluster())
     steps = await admin.plan_seek(group, {TopicPartition(body.topic, number): position for number in numbers})

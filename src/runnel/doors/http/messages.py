@@ -111,7 +111,7 @@ async def read_messages(
 
         GET /v1/topics/orders/partitions/0/messages?offset=start&limit=10
     """
-    key = call.broker.partition_key(topic, partition)
+    key = call.broker.topics.partition_key(topic, partition)
     at, time = _place(offset, since)
     asked = ReadPartition(key.topic_id, partition, at, time, limit, bytes_max, wait_ms, filter)
     with call.waits() as waits:

@@ -50,7 +50,7 @@ async def list_topics(
     names = sorted(
         name
         for name in image.names
-        if name.startswith(prefix) and name > after and (internal or not call.broker.is_internal(name))
+        if name.startswith(prefix) and name > after and (internal or not call.broker.topics.is_internal(name))
     )
     views = [_view(call, image.topic_named(name)) for name in names[:limit]]
     return TopicsView(topics=views, more=len(names) > limit)
@@ -63,7 +63,7 @@ def _view(call: Call, topic: Topic) -> TopicView:
         return TopicView(name=topic.name, id=str(topic.id), partitions=0, replicas=0, internal=False)
     return TopicView(
         name=topic.name, id=str(topic.id), partitions=len(topic.partitions),
-        replicas=len(topic.partitions[0].replicas), internal=call.broker.is_internal(topic.name),
+        replicas=len(topic.partitions[0].replicas), internal=call.broker.topics.is_internal(topic.name),
     )  # fmt: skip
 
 
@@ -135,7 +135,7 @@ async def describe_topic(call: Call, topic: str) -> TopicDetails:
     return TopicDetails(
         name=topic,
         id=str(found.id),
-        internal=call.broker.is_internal(topic),
+        internal=call.broker.topics.is_internal(topic),
         partitions=[_partition(found, number, limits.get(number)) for number in range(len(found.partitions))],
         settings=dict(found.config),
     )

@@ -67,7 +67,7 @@ async def _alter(
         try:
             resource = _resource(kind, name)
             sound = [_sound(change) for change in changes]
-            [error] = await call.broker.alter_configs(
+            [error] = await call.broker.topics.alter_configs(
                 [(resource, sound)], incremental=incremental, validate_only=validate_only
             )
         except RunnelError as refused:

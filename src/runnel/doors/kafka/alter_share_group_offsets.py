@@ -21,7 +21,7 @@ async def alter_share_group_offsets(
         for partition in topic.partitions:
             place = topic.topic_name, partition.partition_index
             try:
-                key = keys[place] = call.broker.partition_key(*place)
+                key = keys[place] = call.broker.topics.partition_key(*place)
                 offsets[key] = partition.start_offset
             except RunnelError as error:
                 keys[place] = error

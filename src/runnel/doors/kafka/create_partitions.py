@@ -19,7 +19,7 @@ async def create_partitions(request: m.CreatePartitionsRequest, call: Call) -> m
         for topic in request.topics
     ]
     try:
-        results = await call.broker.create_partitions(
+        results = await call.broker.topics.create_partitions(
             specs, validate_only=request.validate_only, timeout_ms=request.timeout_ms
         )
     except RunnelError as error:

@@ -16,7 +16,7 @@ Response = m.CreateTopicsResponse
 async def create_topics(request: m.CreateTopicsRequest, call: Call) -> m.CreateTopicsResponse:
     specs = [_spec_of(topic) for topic in request.topics]
     try:
-        results = await call.broker.create_topics(
+        results = await call.broker.topics.create(
             specs, validate_only=request.validate_only, timeout_ms=request.timeout_ms
         )
     except RunnelError as error:

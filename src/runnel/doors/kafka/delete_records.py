@@ -34,7 +34,7 @@ async def _answer_of(
 
 async def _delete(topic: str, number: int, offset: int, call: Call) -> Offset:
     partition = call.broker.partitions.find(topic, number)
-    if not partition.config.deletes or call.broker.is_internal(topic):
+    if not partition.config.deletes or call.broker.topics.is_internal(topic):
         raise PolicyViolation(f"{partition.name} is compacted: its records can't be deleted by offset")
     upto = partition.high_watermark if offset == TO_THE_END else Offset(offset)
     if not 0 <= upto <= partition.high_watermark:

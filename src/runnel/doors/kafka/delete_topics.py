@@ -22,7 +22,7 @@ async def delete_topics(request: m.DeleteTopicsRequest, call: Call) -> m.DeleteT
     try:
         if any((name is None) == (topic_id == NO_TOPIC_ID) for name, topic_id in asked):
             raise InvalidRequest("a topic to delete is named either by its name or by its id")
-        results = await call.broker.delete_topics(which, timeout_ms=request.timeout_ms)
+        results = await call.broker.topics.delete(which, timeout_ms=request.timeout_ms)
     except RunnelError as error:
         results = [error] * len(asked)
     return m.DeleteTopicsResponse(

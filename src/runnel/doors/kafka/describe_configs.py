@@ -82,7 +82,7 @@ def _synonyms(entry: Entry) -> list[m.DescribeConfigsResponse.DescribeConfigsSyn
 
 def _entries(resource: m.DescribeConfigsRequest.DescribeConfigsResource, broker: Broker) -> Iterable[Entry]:
     if resource.resource_type == TOPIC:
-        broker.check_topic_name(resource.resource_name)
+        broker.topics.check_name(resource.resource_name)
         return topic_entries(broker.image.topic_named(resource.resource_name), broker)
     if resource.resource_type == BROKER:
         return _broker_entries(resource.resource_name, broker)

@@ -60,7 +60,7 @@ def _wanted(
     for topic in topics:
         for number in topic.partitions:
             try:
-                wanted.append(call.broker.partition_key(topic.topic_name, number))
+                wanted.append(call.broker.topics.partition_key(topic.topic_name, number))
             except RunnelError as error:
                 answers.setdefault(topic.topic_name, {})[number] = error
     return wanted

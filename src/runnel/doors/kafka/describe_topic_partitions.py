@@ -44,7 +44,7 @@ def _described(
 ) -> tuple[m.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic, int | None]:
     """As many partitions of a topic as there is room for, and the first that did not fit."""
     try:
-        call.broker.check_topic_name(name)
+        call.broker.topics.check_name(name)
         topic = call.broker.image.shown(call.broker.image.topic_named(name))
         if not 0 <= first < len(topic.partitions):
             raise InvalidRequest(f"topic {name!r} has {len(topic.partitions)} partitions, the cursor says {first}")
@@ -56,7 +56,7 @@ def _described(
     described = Response.DescribeTopicPartitionsResponseTopic(
         name=name,
         topic_id=topic.id,
-        is_internal=call.broker.is_internal(name),
+        is_internal=call.broker.topics.is_internal(name),
         partitions=list(_partitions(topic, first, end, alive_brokers(call.broker.image))),
         topic_authorized_operations=OPERATIONS_UNASKED,
     )

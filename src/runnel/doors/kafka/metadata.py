@@ -39,7 +39,7 @@ async def _create_missing(request: m.MetadataRequest, call: Call) -> None:
     allowed = request.allow_auto_topic_creation or call.version < ALWAYS_CREATES_BELOW
     if allowed and call.broker.config.auto_create_topics:
         names = [asked.name for asked in request.topics or () if asked.name and asked.topic_id == NO_TOPIC_ID]
-        await call.broker.create_missing_topics(names)
+        await call.broker.topics.create_missing_topics(names)
 
 
 def _brokers(call: Call) -> list[m.MetadataResponse.MetadataResponseBroker]:
@@ -69,7 +69,7 @@ def _answer_of(asked: m.MetadataRequest.MetadataRequestTopic, call: Call) -> m.M
             return _described(call.broker.image.topic_with_id(TopicId(asked.topic_id)), call, alive)
         if asked.name is None:
             raise InvalidTopicName("a topic was asked for by neither name nor id")
-        call.broker.check_topic_name(asked.name)
+        call.broker.topics.check_name(asked.name)
         return _described(call.broker.image.topic_named(asked.name), call, alive)
     except RunnelError as error:
         by_id = asked.topic_id != NO_TOPIC_ID and call.version >= BY_ID_SINCE
@@ -92,7 +92,7 @@ def _described(topic: Topic, call: Call, alive: frozenset[BrokerId]) -> m.Metada
         error_code=code_of(gone),
         name=topic.name,
         topic_id=topic.id,
-        is_internal=call.broker.is_internal(topic.name),
+        is_internal=call.broker.topics.is_internal(topic.name),
         partitions=[
             m.MetadataResponse.MetadataResponsePartition(
                 error_code=0 if partition.leader in alive else leaderless,

@@ -69,7 +69,7 @@ def _offset_of(
     partition: m.OffsetCommitRequest.OffsetCommitRequestPartition,
     call: Call,
 ) -> OffsetToCommit:
-    key = call.broker.partition_key(
+    key = call.broker.topics.partition_key(
         TopicId(topic.topic_id) if call.version >= TOPIC_IDS_SINCE else topic.name, partition.partition_index
     )
     return OffsetToCommit(

@@ -18,7 +18,7 @@ async def offset_delete(request: m.OffsetDeleteRequest, call: Call) -> m.OffsetD
         for partition in topic.partitions:
             place = (topic.name, partition.partition_index)
             try:
-                keys[place] = call.broker.partition_key(*place)
+                keys[place] = call.broker.topics.partition_key(*place)
             except RunnelError as error:
                 codes[place] = code_of(error)
     try:

@@ -129,7 +129,7 @@ def _resolve(asked: list[_Asked] | None, call: Call) -> tuple[list[tuple[_Asked,
         for number in topic.numbers:
             try:
                 found.append(
-                    (topic, number, call.broker.partition_key(topic.topic_id if by_id else topic.name, number))
+                    (topic, number, call.broker.topics.partition_key(topic.topic_id if by_id else topic.name, number))
                 )
             except RunnelError as error:
                 # A topic that is gone by name has no offsets; one asked for by an unknown id is an error.

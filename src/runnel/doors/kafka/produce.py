@@ -56,7 +56,7 @@ def _append_of(
         partition = call.partition_by_id(TopicId(topic.topic_id), data.index)
     else:
         partition = call.partition(topic.name, data.index)
-    if isinstance(partition, Partition) and call.broker.is_internal(partition.topic):
+    if isinstance(partition, Partition) and call.broker.topics.is_internal(partition.topic):
         partition = InvalidTopicName(f"topic {partition.topic!r} is internal: only the broker itself writes it")
     batch = data.records
     assert batch is None or isinstance(batch, memoryview)

@@ -73,7 +73,7 @@ def _offset_of(
     topic: str, partition: m.TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition, call: Call
 ) -> OffsetToCommit:
     return OffsetToCommit(
-        call.broker.partition_key(topic, partition.partition_index),
+        call.broker.topics.partition_key(topic, partition.partition_index),
         Offset(partition.committed_offset),
         Epoch(partition.committed_leader_epoch),
         partition.committed_metadata or "",

@@ -1,0 +1,163 @@
+"""Topics as doors ask for them: made, grown, deleted, altered; and when that is done here.
+
+Rule 1: the controller decides; whoever asks hears of it when this broker has followed, so that it can be used at once.
+Rule 2: nobody but brokers themselves changes the topics that they keep their own state in.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from runnel.broker.forwarding import Forwarding
+from runnel.broker.inbox import growth_refused
+from runnel.broker.internal import INTERNAL
+from runnel.broker.queue_definitions import check_filters
+from runnel.broker.seen import WAIT_MS, Seen
+from runnel.broker.views import filter_problem
+from runnel.cluster.config_rules import ConfigChange
+from runnel.cluster.controller import Resource
+from runnel.cluster.image import Topic
+from runnel.cluster.metadata import Metadata
+from runnel.cluster.topic_rules import NewPartitions, NewTopic
+from runnel.model.errors import InvalidTopicName, RunnelError, TopicAlreadyExists, UnknownTopic
+from runnel.model.ids import PartitionKey, TopicId
+from runnel.model.limits import topic_name_problem
+
+logger = logging.getLogger("runnel.broker")
+R = TypeVar("R")
+
+
+class Topics:
+    """The verbs about topics."""
+
+    def __init__(self, metadata: Metadata, forwarding: Forwarding, seen: Seen, *, auto_create: bool) -> None:
+        self._metadata = metadata
+        self._forwarding = forwarding
+        self._seen = seen
+        self._auto_create = auto_create
+
+    async def caught_up(self) -> None:
+        """Wait until this broker has done what the newest image says."""
+        wanted = self._metadata.image.version
+        await self._seen.until(lambda image: image.version >= wanted)
+
+    def check_name(self, name: str) -> None:
+        if problem := topic_name_problem(name):
+            raise InvalidTopicName(problem)
+
+    def is_internal(self, name: str) -> bool:
+        return name in INTERNAL
+
+    def partition_key(self, topic: str | TopicId, number: int) -> PartitionKey:
+        """The partition's lasting name, if there is such a partition."""
+        image = self._seen.image
+        found = image.shown(image.topic_named(topic) if isinstance(topic, str) else image.topic_with_id(topic))
+        if not 0 <= number < len(found.partitions):
+            raise UnknownTopic(f"topic {found.name!r} has partitions 0 to {len(found.partitions) - 1}, not {number}")
+        return PartitionKey(found.id, number)
+
+    async def create(
+        self, specs: Sequence[NewTopic], *, validate_only: bool = False, timeout_ms: int = WAIT_MS
+    ) -> list[Topic | RunnelError]:
+        """For each topic: what it became, or why not. It is open for clients when this returns."""
+        return await self._change_topics(
+            specs,
+            lambda spec: self._internal(spec.name) or filter_problem(spec.config),
+            lambda some: self._metadata.create_topics(some, validate_only=validate_only),
+            None if validate_only else timeout_ms,
+        )
+
+    async def create_partitions(
+        self, specs: Sequence[NewPartitions], *, validate_only: bool = False, timeout_ms: int = WAIT_MS
+    ) -> list[Topic | RunnelError]:
+        return await self._change_topics(
+            specs,
+            lambda spec: self._internal(spec.name) or growth_refused(spec.name),
+            lambda some: self._metadata.create_partitions(some, validate_only=validate_only),
+            None if validate_only else timeout_ms,
+        )
+
+    async def delete(self, topics: Sequence[str | TopicId], *, timeout_ms: int = WAIT_MS) -> list[Topic | RunnelError]:
+        return await self._change_topics(
+            topics, lambda topic: self._internal(self._name_of(topic)), self._metadata.delete_topics, timeout_ms
+        )
+
+    def _name_of(self, topic: str | TopicId) -> str:
+        if isinstance(topic, str):
+            return topic
+        known = self._seen.image.topics.get(topic)
+        return known.name if known else ""
+
+    def _internal(self, name: str) -> RunnelError | None:
+        if self.is_internal(name):
+            return InvalidTopicName(f"topic {name!r} is internal: only the broker itself changes it")
+        return None
+
+    async def _change_topics(
+        self,
+        requests: Sequence[R],
+        refusal: Callable[[R], RunnelError | None],
+        change: Callable[[list[R]], Awaitable[list[Topic | RunnelError]]],
+        timeout_ms: int | None,
+    ) -> list[Topic | RunnelError]:
+        """Change what is not refused, and wait until this broker has followed; one result for each request.
+
+        It waits for the topics of this request alone; of those that it has not followed in time, it says so.
+        """
+        refused = [refusal(request) for request in requests]
+        allowed = [request for request, error in zip(requests, refused, strict=True) if error is None]
+        changed = await change(allowed)
+        if timeout_ms is not None:
+            changed = await self._seen.topics(changed, self._metadata.image, timeout_ms)
+        left = iter(changed)
+        return [next(left) if error is None else error for error in refused]
+
+    async def create_asked_for(self, names: Sequence[str]) -> None:
+        """Create the topics that are not there yet, if this broker is set up to."""
+        if self._auto_create:
+            await self.create_missing_topics(names)
+
+    async def create_missing_topics(self, names: Sequence[str]) -> None:
+        """Create the topics that are not there yet, if they can be; who asks for them learns the rest."""
+        missing = [
+            NewTopic(name)
+            for name in dict.fromkeys(names)
+            if name not in self._seen.image.names and not topic_name_problem(name) and not self.is_internal(name)
+        ]
+        await self.create_missing(missing)
+
+    async def create_missing(self, missing: Sequence[NewTopic]) -> None:
+        """Create topics as they are described, on whichever broker that can be done, if they are not there."""
+        if not missing:
+            return
+        results: Sequence[object]
+        if self._forwarding.is_ours:
+            results = await self._metadata.create_topics(missing)
+        else:
+            results = await self._forwarding.create_topics(missing)
+        report_failures(missing, results)
+        made = [spec.name for spec, result in zip(missing, results, strict=True) if not _is_refused(result)]
+        await self._seen.until(lambda image: all(name in image.names for name in made))
+
+    async def alter_configs(
+        self,
+        resources: Sequence[tuple[Resource, Sequence[ConfigChange]]],
+        *,
+        incremental: bool,
+        validate_only: bool = False,
+    ) -> list[RunnelError | None]:
+        check_filters(resources)
+        errors = await self._metadata.alter_configs(resources, incremental=incremental, validate_only=validate_only)
+        await self.caught_up()
+        return errors
+
+
+def _is_refused(result: object) -> bool:
+    return isinstance(result, RunnelError) and not isinstance(result, TopicAlreadyExists)
+
+
+def report_failures(specs: Sequence[NewTopic], results: Sequence[object]) -> None:
+    """Nobody asked for these topics by name, so nobody else would hear why they are not there."""
+    for spec, result in zip(specs, results, strict=True):
+        if _is_refused(result):
+            logger.warning("topic %r could not be created automatically: %s", spec.name, result)

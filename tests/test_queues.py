@@ -214,11 +214,11 @@ def test_a_full_queue_refuses_messages_at_every_door(broker: BrokerProcess) -> N
             await queue.send(b"3")
         with pytest.raises(PolicyViolation):
             await queue.send(b"3", message_id="named")
-        failed: list[KafkaError] = []
+        failed: list[KafkaError | None] = []
         producer = Producer({"bootstrap.servers": broker.kafka})
         producer.produce("full", b"kafka", on_delivery=lambda error, _: failed.append(error))
         await asyncio.to_thread(producer.flush, LIMIT_S)
-        assert [error.code() for error in failed] == [KafkaError.POLICY_VIOLATION]
+        assert [error and error.code() for error in failed] == [KafkaError.POLICY_VIOLATION]
         [first] = await receive(queue)
         await first.accept()
         await queue.send(b"3")
@@ -265,7 +265,7 @@ def test_dead_letters_go_back_to_where_they_came_from_once(broker: BrokerProcess
         some = "body.n < 10"
         assert len(await queue.dead_letters(filter=some)) == 10
         dry = await queue.redrive(filter=some, dry_run=True)
-        assert (dry.state, dry.moved, dry.skipped) == ("done", 10, 20)
+        assert (dry.state, dry.moved, dry.skipped, dry.dry_run) == ("done", 10, 20, True)
         assert await queue.receive(wait=0.1) == []
         state = await queue.redrive(filter=some, headers={"repaired": "yes"})
         assert (state.state, state.moved, state.skipped) == ("done", 10, 20)

@@ -47,11 +47,12 @@ def test_letters_go_back_once(call: Call, dead: str) -> None:
     assert "it would be 3 dead letters of 3" in call("dlq", "redrive", dead, "--dry-run").out
     assert "This sends 3 dead letters" in call("dlq", "redrive", dead, code=2).err
     assert call("queue", "receive", dead, "-e").out == ""
+    assert "Nothing was sent" in call("dlq", "redrive", dead, "--status").out
     assert "is done: 3 dead letters sent back" in call("dlq", "redrive", dead, "-y").out
+    assert "is done: 3 dead letters sent back" in call("dlq", "redrive", dead, "--status").out
     assert sorted(call("queue", "receive", dead, "-e").out.splitlines()) == ['{"n":0}', '{"n":1}', '{"n":2}']
     assert "no dead letters" in call("dlq", "ls", dead).err
     assert "it would be 0 dead letters" in call("dlq", "redrive", dead, "-n").out
-    assert "is done" in call("dlq", "redrive", dead, "--status").out
 
 
 def test_letters_are_chosen_and_repaired(call: Call, dead: str) -> None:

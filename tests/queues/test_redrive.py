@@ -129,6 +129,8 @@ def test_a_dry_run_marks_nothing() -> None:
     rig.start(dry_run=True)
     assert rig.progress(10, [0, 1, 2]).moved == 3
     assert not rig.machine.went(0)
+    assert rig.machine.task is not None
+    assert state_of("q", [rig.machine.task]).dry_run, "whoever asks how it went must not think that letters were sent"
 
 
 def test_letters_that_are_named_bound_the_task() -> None:

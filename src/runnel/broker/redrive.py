@@ -313,7 +313,8 @@ def _asked(request: Redrive, name: str, grave: _Grave | None, turn: int, of: int
     """What one partition has to do: its share, where there is a limit or a pace for all. To look takes no pace."""
     return Asked(
         name, request.filter, request.to,
-        0 if request.dry_run else -(-request.rate_max // of), request.limit // of + (turn < request.limit % of), request.dry_run,
+        0 if request.dry_run else -(-request.rate_max // of),
+        request.limit // of + (turn < request.limit % of), request.dry_run,
         _only(request, grave) if grave is not None else (), request.edit, request.merge,
         dict(request.set_headers), tuple(request.remove_headers),
     )  # fmt: skip

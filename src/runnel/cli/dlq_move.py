@@ -103,7 +103,7 @@ def _redrive(asked: "Redrive", *, dry_run: bool, detach: bool, yes: bool, as_jso
         where = f"to {asked.to}" if asked.to else "back to where they came from"
         confirm(f"This sends {plural(planned.moved, 'dead letter')} of {asked.queue} {where}.", yes=yes)
         planned = run(broker, lambda cluster: _driven(cluster, replace(asked, dry_run=False), detach=detach))
-    _print_state(planned, as_json=as_json, would=dry_run)
+    _print_state(planned, as_json=as_json)
     if planned.failure:
         raise click.ClickException(f"the re-drive of {asked.queue} failed: {planned.failure}")
 
@@ -150,12 +150,12 @@ def _look(name: str, *, stop: bool, as_json: bool, broker: str) -> None:
     _print_state(run(broker, lambda cluster: call(cluster, verb, RedriveTask(name))), as_json=as_json)
 
 
-def _print_state(state: "RedriveState", *, as_json: bool, would: bool = False) -> None:
+def _print_state(state: "RedriveState", *, as_json: bool) -> None:
     from runnel.cli.output import plural, print_json
 
     if as_json:
-        print_json(_state_row(state) | {"dry_run": would})
-    elif would:
+        print_json(_state_row(state))
+    elif state.dry_run:
         click.echo(
             f"Nothing was sent (--dry-run); it would be {plural(state.moved, 'dead letter')}"
             f" of {state.total:,} of {state.queue}."

@@ -349,6 +349,7 @@ class RedriveState(Value, frozen=True):
     skipped: int = 0
     total: int = 0
     failure: str = ""
+    dry_run: bool = False  # nothing was sent: `moved` is what would have been
 
 
 class DropDead(Value, frozen=True):

@@ -238,6 +238,7 @@ def state_of(queue: str, tasks: Sequence[Task]) -> RedriveState:
         queue, tasks[0].asked.task, "running" if state == "stopping" else state,
         sum(task.looked_at for task in tasks), sum(task.moved for task in tasks), sum(task.skipped for task in tasks),
         sum(task.end - task.first for task in tasks), next((task.failure for task in tasks if task.failure), ""),
+        tasks[0].asked.dry_run,
     )  # fmt: skip
 
 

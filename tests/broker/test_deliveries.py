@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.broker.serving import eventually, serve
@@ -42,7 +43,7 @@ async def make(broker: Broker, queue: str, messages: int = 0, **settings: str) -
         assert not any(sent.failures)
 
 
-async def take(broker: Broker, queue: str, count: int = 1, **asked: int) -> list[tuple[bytes | None, int]]:
+async def take(broker: Broker, queue: str, count: int = 1, **asked: Any) -> list[tuple[bytes | None, int]]:
     got = await broker.queues.receive(Receive(queue, count, **asked), Waits())
     return [(message.value, message.attempt) for message in got.messages]
 

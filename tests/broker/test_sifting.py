@@ -77,7 +77,7 @@ def row(number: int, value: str, **marks: str) -> Record:
 async def kept(partition: Partition) -> list[tuple[int, str]]:
     data = memoryview(await partition.log.read(0, 1 << 24, partition.log.end_offset))
     found = [one for at, header in headers(data) for one in records.decode(data[at : at + header.size])]
-    return [(one.offset, str(one.value, "ascii")) for one in found]
+    return [(one.offset, (one.value or b"").decode()) for one in found]
 
 
 @pytest.mark.parametrize("compression", [Compression.NONE, Compression.LZ4, Compression.ZSTD])

@@ -47,7 +47,7 @@ def settings(**texts: str | int) -> QueueConfig:
 class Rig:
     """Keeps every record, as the keeper would: the last of each key."""
 
-    def __init__(self, end: int = 100, log_start: int = 0, **texts: str | int) -> None:
+    def __init__(self, end: int = 100, log_start: int = 0, **texts: Any) -> None:
         self.view = View(settings(**texts), log_start, end, dead=DEAD, retry=RETRY)
         self.now_ms = 5_000
         self.wall_ms = WALL_MS

@@ -1,11 +1,13 @@
 """The circuit breaker: it opens when most deliveries fail, lets a few through after a pause, and decides again."""
 
+from typing import Any
+
 from tests.queues.rig import Rig
 
 from runnel.queues.breaker import PROBES, SAMPLE
 
 
-def rig_of(**more: str | int) -> Rig:
+def rig_of(**more: Any) -> Rig:
     return Rig(
         end=10_000, breaker_percent=50, breaker_window_ms=10_000, breaker_pause_ms=30_000, attempts_max=0, **more
     )
@@ -21,7 +23,7 @@ def succeed(rig: Rig, count: int) -> None:
         rig.accept(offset, attempt=attempt)
 
 
-def opened(**more: str | int) -> Rig:
+def opened(**more: Any) -> Rig:
     rig = rig_of(**more)
     fail(rig, SAMPLE)
     assert rig.describe().breaker == "open"

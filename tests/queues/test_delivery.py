@@ -1,5 +1,7 @@
 """Leasing and settling: what a consumer gets, what it may say of it, and what a new leader knows."""
 
+from typing import Any
+
 from msgspec.structs import replace
 from tests.queues.rig import DEAD, RETRY, WALL_MS, Rig, flat, one
 
@@ -487,7 +489,8 @@ def test_a_message_that_is_to_wait_for_long_is_copied_forward() -> None:
 
 
 def test_in_place_it_waits_if_there_is_nowhere_to_go() -> None:
-    for texts in ({"order": "key"}, {"retry_topic": ""}):
+    both: list[dict[str, Any]] = [{"order": "key"}, {"retry_topic": ""}]
+    for texts in both:
         rig = Rig(end=1, **texts)
         rig.offer([one(0, key=b"k")])
         rig.release(0, delay_ms=10_000_000)

@@ -1,9 +1,11 @@
 """Single active consumer."""
 
+from typing import Any
+
 from tests.queues.rig import Rig
 
 
-def rig_of(**more: str | int) -> Rig:
+def rig_of(**more: Any) -> Rig:
     return Rig(consumers="single", lease_ms=10_000, **more)
 
 

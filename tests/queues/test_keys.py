@@ -1,5 +1,7 @@
 """Key order: one message of a key at a time, in their order, and nobody waits for another key."""
 
+from typing import Any
+
 from tests.queues.rig import Rig, flat, one
 
 from runnel.queues.values import Offered, Span
@@ -7,7 +9,7 @@ from runnel.queues.values import Offered, Span
 TEXT = "aabacb"  # the keys of the messages
 
 
-def rig_of(text: str = TEXT, **more: str | int) -> Rig:
+def rig_of(text: str = TEXT, **more: Any) -> Rig:
     return Rig(end=len(text), order="key", **more)
 
 

@@ -236,7 +236,9 @@ class Lives(RuleBasedStateMachine):
         delay = delay_ms if outcome is Outcome.RELEASE else None
         self.naive.follow(self.view.start)
         expected = self.naive.settle(receipts, outcome, delay, jitter, self.wall_ms)
-        step, settled = self._ask("settle", Settle([Verdict(at, at, *rest, outcome, delay) for at, *rest in receipts]))
+        step, settled = self._ask(
+            "settle", Settle([Verdict(at, at, n, generation, outcome, delay) for at, n, generation in receipts])
+        )
         assert set(settled.refused) == expected
         self._decide(step, lambda: self._settled(receipts, outcome, expected))
 
@@ -255,7 +257,9 @@ class Lives(RuleBasedStateMachine):
         receipts = self._some_receipts(data)
         self.naive.follow(self.view.start)
         expected = self.naive.extend(receipts, rounded_up(self.wall_ms + 2_000, 2_000))
-        step, extended = self._ask("extend", Extend([Verdict(at, at, *rest) for at, *rest in receipts], 2_000))
+        step, extended = self._ask(
+            "extend", Extend([Verdict(at, at, n, generation) for at, n, generation in receipts], 2_000)
+        )
         assert set(extended.refused) == expected
         self._decide(step, None)
 
@@ -372,7 +376,7 @@ class Lives(RuleBasedStateMachine):
         generation = self.naive.generation
         receipts = [(offset, attempt, generation) for offset, attempt in got]
         self.naive.settle(receipts, Outcome.ACCEPT, None, 0.0, self.wall_ms)
-        step, settled = self._ask("settle", Settle([Verdict(at, at, *rest) for at, *rest in receipts]))
+        step, settled = self._ask("settle", Settle([Verdict(at, at, n, own) for at, n, own in receipts]))
         assert not settled.refused
         self._decide(step, lambda: self._settled(receipts, Outcome.ACCEPT, set()))
 

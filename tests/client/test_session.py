@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -90,6 +91,10 @@ async def _one_dead(runnel: Runnel, name: str, text: str) -> bool:
     return [letter.text for letter in await runnel.queue(name).dead_letters()] == [text]
 
 
+async def _none_waits(runnel: Runnel, name: str) -> bool:
+    return await runnel.schedule.count(name) == 0
+
+
 async def until(reached: Callable[[], Awaitable[bool]]) -> None:
     while not await reached():
         await asyncio.sleep(0.05)
@@ -146,7 +151,7 @@ def test_what_waits_is_cancelled_or_moved_or_comes(broker: BrokerProcess, name: 
         for gone in (soon, late, never):
             with pytest.raises(NotPending):
                 await runnel.schedule.cancel(gone.scheduled_id)
-        assert await runnel.schedule.count(name) == 0
+        await until(lambda: _none_waits(runnel, name))
 
     on(broker, work)
 
@@ -186,3 +191,38 @@ def test_it_works_without_async_from_many_threads(broker: BrokerProcess, name: s
         assert sorted(read) == list(range(10))
         with pytest.raises(NotPending):
             runnel.schedule.cancel("never-was")
+
+
+def test_a_queue_keeps_to_times_and_skips_and_repairs(broker: BrokerProcess, name: str) -> None:
+    async def work(runnel: Runnel) -> None:
+        queue = runnel.queue(name)
+        await queue.create(partitions=1)
+        await queue.send({"n": 1}, ttl=0)  # it is too late for it at once
+        sent = await queue.send({"n": 2}, at=datetime.now(UTC) + timedelta(milliseconds=50), ttl=3_600)
+        assert sent.scheduled_id
+        [message] = await queue.receive(3, wait=30)
+        assert message.json() == {"n": 2}
+        await message.reject("no address")
+        await until(lambda: _one_dead(runnel, name, '{"n":2}'))
+        assert (await queue.redrive(merge={"to": "bob"})).moved == 1
+        [message] = await queue.receive(3, wait=30)
+        assert message.json() == {"n": 2, "to": "bob"}
+        await queue.send({"n": 3})
+        await queue.rewind(to="end")
+        with pytest.raises(LeaseLost):
+            await message.accept()
+        assert await queue.receive(wait=0.1) == []
+
+    on(broker, work)
+
+
+def test_messages_of_a_queue_are_chosen_without_async(broker: BrokerProcess, name: str) -> None:
+    with sync.connect(broker.kafka) as runnel:
+        queue = runnel.queue(name)
+        queue.create(partitions=1)
+        for n in range(3):
+            queue.send({"n": n})
+        for message in queue.messages(filter="body.n = 2"):
+            with message:
+                assert message.json() == {"n": 2}
+                break

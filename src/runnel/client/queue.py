@@ -14,7 +14,10 @@ import asyncio
 import base64
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Literal
+
+import msgspec
 
 from runnel.client.calls import call, call_until_done
 from runnel.client.cluster import Cluster
@@ -22,6 +25,7 @@ from runnel.client.outcome import error_of_failure, only
 from runnel.client.values import Body, HeaderMap, Message, Sent, bytes_of, due_ms, headers_of, milliseconds
 from runnel.model import calls
 from runnel.model.errors import QueueAlreadyExists, RunnelError
+from runnel.model.headers import TTL_MS
 
 WAIT_S = 20.0  # of an empty queue, until it is asked again
 SPARE_MS = 10_000  # for the answer itself
@@ -64,12 +68,19 @@ class Queue:
     # --- messages
     async def send(
         self, value: Body, *, key: str | bytes | None = None, headers: HeaderMap | None = None,
-        priority: int | None = None, delay: float | timedelta | None = None, message_id: str | None = None,
+        priority: int | None = None, delay: float | timedelta | None = None, at: datetime | None = None,
+        ttl: float | timedelta | None = None, message_id: str | None = None,
     ) -> Sent:  # fmt: skip
-        """Send a message to the queue's topic, into the lane of its priority, and wait until it is safe."""
+        """Send a message to the queue's topic, into the lane of its priority, and wait until it is safe.
+
+        It is not delivered before `delay` or `at`, nor later than `ttl` after it was in the queue.
+        """
+        listed = headers_of(headers)
+        if ttl is not None:
+            listed.append((TTL_MS, str(milliseconds(ttl)).encode()))
         outgoing = calls.Outgoing(
-            bytes_of(value), bytes_of(key), headers_of(headers), priority=priority,
-            deliver_at_ms=due_ms(self._cluster.clock, delay, None), message_id=message_id,
+            bytes_of(value), bytes_of(key), listed, priority=priority,
+            deliver_at_ms=due_ms(self._cluster.clock, delay, at), message_id=message_id,
         )  # fmt: skip
         answer = await call(self._cluster, calls.QUEUE_SEND, calls.Send(self.name, [outgoing]))
         return Sent.of(only(answer.placed, answer.failures))
@@ -114,9 +125,9 @@ class Queue:
         answer = await call(self._cluster, calls.QUEUE_PURGE, calls.Purge(self.name))
         return sum(moved.after - moved.before for moved in answer.partitions)
 
-    async def rewind(self, *, to_ms: int | None = None) -> None:
-        """Deliver again what is still in the topic: from its start, or from a time on."""
-        request = calls.Rewind(self.name) if to_ms is None else calls.Rewind(self.name, "time", time_ms=to_ms)
+    async def rewind(self, *, to: Literal["start", "end"] = "start", to_ms: int | None = None) -> None:
+        """Deliver again what is still in the topic: from its start or a time on; to its end skips what is there."""
+        request = calls.Rewind(self.name, to) if to_ms is None else calls.Rewind(self.name, "time", time_ms=to_ms)
         answer = await call(self._cluster, calls.QUEUE_REWIND, request)
         for moved in answer.partitions:
             if error := error_of_failure(moved.failure):
@@ -132,16 +143,21 @@ class Queue:
     async def redrive(
         self, *, filter: str = "", to: str = "", rate_max: int = 0, limit: int = 0, dry_run: bool = False,
         only: Mapping[int, int] | None = None, value: Body = None, headers: Mapping[str, str] | None = None,
+        merge: Mapping[str, object] | None = None,
     ) -> calls.RedriveState:  # fmt: skip
         """Send dead letters back to where they came from, and wait until that is done.
 
-        All of them, those that pass a filter, or one (`only={partition: offset}`), which may get a new value.
+        All of them, those that pass a filter, or one (`only={partition: offset}`), which may get a new value. `merge`
+        is merged into the JSON of each (RFC 7396).
         """
         edit = "" if value is None else base64.b64encode(bytes_of(value) or b"").decode()
         places = [calls.Place(partition, offset) for partition, offset in (only or {}).items()]
         state = await call(
             self._cluster, calls.REDRIVE_START,
-            calls.Redrive(self.name, filter, to, rate_max, limit, dry_run, places, edit, dict(headers or {})),
+            calls.Redrive(
+                self.name, filter, to, rate_max, limit, dry_run, places, edit, dict(headers or {}),
+                merge="" if merge is None else msgspec.json.encode(merge).decode(),
+            ),
         )  # fmt: skip
         while state.state == "running":
             await asyncio.sleep(LOOK_S)

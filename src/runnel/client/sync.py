@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from runnel.client import connecting, session
 from runnel.client import queue as queues
-from runnel.client.queue import WAIT_S, DeadLetter
+from runnel.client.queue import DeadLetter
 from runnel.client.values import Body, HeaderMap, Message, Pending, Sent
 from runnel.model import calls
 from runnel.shell.background import LoopThread
@@ -123,10 +123,13 @@ class Queue:
 
     def send(
         self, value: Body, *, key: str | bytes | None = None, headers: HeaderMap | None = None,
-        priority: int | None = None, delay: float | timedelta | None = None, message_id: str | None = None,
+        priority: int | None = None, delay: float | timedelta | None = None, at: datetime | None = None,
+        ttl: float | timedelta | None = None, message_id: str | None = None,
     ) -> Sent:  # fmt: skip
         return self._loop.run(
-            self._queue.send(value, key=key, headers=headers, priority=priority, delay=delay, message_id=message_id)
+            self._queue.send(
+                value, key=key, headers=headers, priority=priority, delay=delay, at=at, ttl=ttl, message_id=message_id
+            )
         )
 
     def receive(
@@ -137,11 +140,12 @@ class Queue:
         return [QueueMessage(message, self._loop) for message in found]
 
     def messages(
-        self, *, batch: int = queues.BATCH, lease: float | timedelta | None = None
+        self, *, batch: int = queues.BATCH, lease: float | timedelta | None = None, consumer: str = "", filter: str = ""
     ) -> Iterator["QueueMessage"]:
         """Messages as they come, for ever. Settle each."""
-        while True:
-            yield from self.receive(batch, wait=WAIT_S, lease=lease)
+        found = self._queue.messages(batch=batch, lease=lease, consumer=consumer, filter=filter)
+        for message in self._loop.each(found):
+            yield QueueMessage(message, self._loop)
 
     def peek(self, count: int = 10, *, filter: str = "") -> list[Message]:
         return self._loop.run(self._queue.peek(count, filter=filter))
@@ -149,8 +153,8 @@ class Queue:
     def purge(self) -> int:
         return self._loop.run(self._queue.purge())
 
-    def rewind(self, *, to_ms: int | None = None) -> None:
-        self._loop.run(self._queue.rewind(to_ms=to_ms))
+    def rewind(self, *, to: Literal["start", "end"] = "start", to_ms: int | None = None) -> None:
+        self._loop.run(self._queue.rewind(to=to, to_ms=to_ms))
 
     def dead_letters(self, count: int = 100, *, filter: str = "") -> list[DeadLetter]:
         return self._loop.run(self._queue.dead_letters(count, filter=filter))
@@ -158,11 +162,12 @@ class Queue:
     def redrive(
         self, *, filter: str = "", to: str = "", rate_max: int = 0, limit: int = 0, dry_run: bool = False,
         only: Mapping[int, int] | None = None, value: Body = None, headers: Mapping[str, str] | None = None,
+        merge: Mapping[str, object] | None = None,
     ) -> calls.RedriveState:  # fmt: skip
         return self._loop.run(
             self._queue.redrive(
                 filter=filter, to=to, rate_max=rate_max, limit=limit, dry_run=dry_run, only=only, value=value,
-                headers=headers,
+                headers=headers, merge=merge,
             )
         )  # fmt: skip
 

@@ -209,9 +209,10 @@ def test_what_is_no_address_of_a_server_is_refused(hooking: BrokerProcess, url: 
 
 def test_private_addresses_are_left_alone_unless_they_are_allowed(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as broker, Subscriber(ok) as subscriber, User(broker) as user:
-        settings = {"attempts.max": 1}
-        body = {"name": "h", "topic": "t", "url": subscriber.url, "settings": settings}
-        assert user.ask("POST", "/v1/webhooks", body)[0] == 201
+        body = {"name": "h", "topic": "t", "url": subscriber.url}
+        assert user.ask("POST", "/v1/webhooks", body)[0] == 422
+        settings = {"topic": "t", "attempts.max": 1, "webhook.url": subscriber.url}  # as if by a name that is looked up
+        assert user.ask("POST", "/v1/queues", {"name": "h", "settings": settings})[0] == 201
         assert user.ask("POST", "/v1/topics/t/messages", {"text": "x"})[0] == 200
         until(lambda: len(user.ask("GET", "/v1/queues/h/dead-letters")[1]["letters"]) == 1)
         assert not subscriber.posts

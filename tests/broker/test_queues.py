@@ -36,10 +36,10 @@ def test_a_message_of_a_higher_lane_goes_first(tmp_path: Path) -> None:
         await broker.calls.ask(broker.id, QUEUE_CREATE, CreateQueue("q", {"lanes": "3"}))
         sent = await send(
             broker, "q", Outgoing(b"low"), Outgoing(b"high", priority=2), Outgoing(b"middle", priority=1),
-            Outgoing(b"no", priority=3),
+            Outgoing(b"no", priority=3), Outgoing(b"neither", partition=1),
         )  # fmt: skip
-        assert [place.partition if place else None for place in sent.placed] == [0, 2, 1, None]
-        assert [failure.name for failure in sent.failures if failure] == ["InvalidRequest"]
+        assert [place.partition if place else None for place in sent.placed] == [0, 2, 1, None, None]
+        assert [failure.name for failure in sent.failures if failure] == ["InvalidRequest"] * 2
         assert [value for value, _ in await take(broker, "q", 10)] == [b"high", b"middle", b"low"]
 
     serve(tmp_path, scenario)

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from runnel.net.posting import Answer, BadAddress, NoAnswer, Place, Poster, is_public, parse_url
+from runnel.net.posting import Answer, BadAddress, NoAnswer, Place, Poster, is_public, must_be_public, parse_url
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -144,6 +144,13 @@ def test_private_addresses_are_refused(host: str) -> None:
             await post(Poster(allow_private=False), f"http://{host}/")
 
     asyncio.run(scenario())
+    with pytest.raises(BadAddress, match="public"):
+        must_be_public(parse_url(f"http://{host}/"))
+
+
+def test_what_a_name_means_is_not_known_beforehand() -> None:
+    must_be_public(parse_url("http://billing.example.com/"))
+    must_be_public(parse_url("http://8.8.8.8/"))
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700::1111"])

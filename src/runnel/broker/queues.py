@@ -109,9 +109,11 @@ class Queues:
 
 
 def _refusal(message: Outgoing, lanes: int) -> RunnelError | None:
-    if message.priority is None or 0 <= message.priority < lanes:
-        return None
-    return InvalidRequest(f"priority {message.priority} is not known: the queue has lanes 0 to {lanes - 1}")
+    if message.priority is not None and not 0 <= message.priority < lanes:
+        return InvalidRequest(f"priority {message.priority} is not known: the queue has lanes 0 to {lanes - 1}")
+    if message.partition is not None and lanes > 1:
+        return InvalidRequest("the partitions of a queue with lanes are its priorities: give the priority alone")
+    return None
 
 
 def _in_lane(message: Outgoing, config: QueueConfig) -> Outgoing:

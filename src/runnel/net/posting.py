@@ -76,6 +76,12 @@ def parse_url(url: str) -> Place:
     return Place(parts.scheme, host, port or PORTS[parts.scheme], target)
 
 
+def must_be_public(place: Place) -> None:
+    """Refuse at once what its own text shows to be no public address; what a name means is looked up for each POST."""
+    if place.host == "localhost" or (_is_address(place.host) and not is_public(place.host)):
+        raise _private(place.host)
+
+
 class Poster:
     """Posts, and keeps a few connections."""
 
@@ -127,10 +133,7 @@ class Poster:
         addresses = [str(entry[4][0]) for entry in found]
         allowed = [one for one in addresses if self._allow_private or is_public(one)]
         if not allowed:
-            raise BadAddress(
-                f"{place.host} is {', '.join(addresses) or 'nowhere'}: webhooks go to public addresses alone, unless"
-                " the broker's setting webhook-private is true"
-            )
+            raise _private(f"{place.host} ({', '.join(addresses) or 'nowhere'})")
         return allowed[0]
 
     async def _exchange(
@@ -172,6 +175,21 @@ def is_public(address: str) -> bool:
     ip = ipaddress.ip_address(address.partition("%")[0])
     mapped = getattr(ip, "ipv4_mapped", None)
     return is_public(str(mapped)) if mapped is not None else ip.is_global and not ip.is_multicast
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _private(host: str) -> BadAddress:
+    return BadAddress(
+        f"{host} is not public: webhooks go to public addresses alone,"
+        " unless the broker's setting webhook-private is true"
+    )
 
 
 def _request(place: Place, headers: Mapping[str, str], body: bytes) -> bytes:

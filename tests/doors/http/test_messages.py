@@ -145,6 +145,7 @@ def test_one_bad_message_costs_the_others_nothing(api: Api) -> None:
     assert good == {"partition": 0, "offset": 0}
     assert bad["error"]["code"] == "invalid-partitions"
     assert api.post("/v1/topics/mixed/messages", {"value": 2, "partition": 2}).code == "invalid-partitions"
+    assert api.post("/v1/topics/mixed/messages", {"value": 2, "priority": 1}).code == "invalid-input"
 
 
 @pytest.mark.parametrize("acks", ["1", "all"])

@@ -162,6 +162,12 @@ def test_a_delayed_message_of_a_queue_is_delivered_later(api: Api) -> None:
 # --- dead letters
 
 
+def test_a_message_that_expired_is_not_delivered(api: Api) -> None:
+    path = queue(api, "q-ttl")
+    api.ok("POST", f"{path}/messages", [{"value": "late", "ttl_ms": 0}, {"value": "in time", "ttl_ms": 600_000}])
+    assert [each["value"] for each in receive(api, path, "&limit=10")] == ["in time"]
+
+
 def test_dead_letters_are_listed_dropped_and_sent_back(api: Api) -> None:
     path = queue(api, "q-dead")
     api.ok("POST", f"{path}/messages", [{"value": {"n": n}, "key": str(n)} for n in range(4)])

@@ -60,6 +60,8 @@ async def send_messages(
         POST /v1/topics/orders/messages {"key": "alice", "value": {"item": "tea", "amount": 3}}
     """
     messages = body if isinstance(body, list) else [body]
+    if any(message.priority is not None for message in messages):
+        raise InvalidInput("a topic knows no priority: send to a queue with lanes, at /v1/queues/QUEUE/messages")
     outgoing = [message.outgoing(call.door.clock) for message in messages]
     if idempotency_key is not None:
         return sent(topic, await send_once(call, idempotency_key, body, topic, outgoing))

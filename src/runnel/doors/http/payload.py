@@ -17,6 +17,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from runnel.doors.http.operation import Struct, View
 from runnel.doors.http.problems import InvalidInput
 from runnel.model.calls import Header, Outgoing
+from runnel.model.headers import TTL_MS
 from runnel.model.seams import Clock
 
 Form: TypeAlias = Literal["auto", "json", "text", "base64"]
@@ -52,11 +53,17 @@ class NewMessage(Struct):
     timestamp_ms: Annotated[int | None, Meta(description="now, if it is left out")] = None
     delay_ms: Annotated[Whole | None, Meta(description="deliver it so much later")] = None
     deliver_at: Annotated[Instant | None, Meta(description="deliver it then")] = None
+    ttl_ms: Annotated[Whole | None, Meta(description="queues do not deliver it later than this after it is there")] = (
+        None
+    )
     message_id: Annotated[Name | None, Meta(description="a second message of this name is not kept")] = None
 
     def outgoing(self, clock: Clock) -> Outgoing:
+        headers = list(_headers(self.headers))
+        if self.ttl_ms is not None:
+            headers.append((TTL_MS, b"%d" % self.ttl_ms))
         return Outgoing(
-            self._value(), self._key(), list(_headers(self.headers)), self.partition, self.priority,
+            self._value(), self._key(), headers, self.partition, self.priority,
             self.timestamp_ms, self._due_ms(clock), self.message_id,
         )  # fmt: skip
 

@@ -98,7 +98,7 @@ TABLE: dict[type[e.RunnelError], Row] = {
     # names and settings
     e.InvalidTopicName: Row(S.UNPROCESSABLE_ENTITY, "choose another name"),
     e.InvalidConfig: Row(S.UNPROCESSABLE_ENTITY, "choose a value that is allowed"),
-    e.InvalidPartitions: Row(S.UNPROCESSABLE_ENTITY, "choose another number of partitions"),
+    e.InvalidPartitions: Row(S.UNPROCESSABLE_ENTITY, "use a number that is allowed"),
     e.InvalidReplicationFactor: Row(S.UNPROCESSABLE_ENTITY, "choose as many replicas as there are brokers, or fewer"),
     e.InvalidReplicaAssignment: Row(S.UNPROCESSABLE_ENTITY, "name brokers that there are"),
     e.TopicAlreadyExists: Row(S.CONFLICT, "use the topic that there is, or another name"),

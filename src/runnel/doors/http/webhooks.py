@@ -12,7 +12,7 @@ from runnel.doors.http.topics import SettingValue, setting_text
 from runnel.model.calls import QUEUE_CREATE, QUEUE_DELETE, QUEUE_LIST, CreateQueue, DeleteQueue, ListQueues
 from runnel.model.errors import UnknownQueue
 from runnel.model.queue_config import SECRET_CHARS_MAX, URL_CHARS_MAX
-from runnel.net.posting import parse_url
+from runnel.net.posting import must_be_public, parse_url
 
 SECRET_BYTES: Final = 24
 URL: Final = "webhook.url"
@@ -62,7 +62,9 @@ async def create_webhook(call: Call, body: NewWebhook) -> MadeWebhook:
 
         POST /v1/webhooks {"name": "billing-hook", "topic": "orders", "url": "https://billing.example.com/orders"}
     """
-    parse_url(body.url)
+    place = parse_url(body.url)
+    if not call.broker.config.webhook_private:
+        must_be_public(place)
     secret = body.secret or call.door.rng.token(SECRET_BYTES).hex()
     settings = {name: setting_text(value) for name, value in body.settings.items()}
     settings |= {"topic": body.topic, URL: body.url, "webhook.secret": secret}

@@ -28,7 +28,7 @@ from runnel.model.calls import (
     Settle,
     Settlement,
 )
-from runnel.model.errors import UnknownQueue
+from runnel.model.errors import RetriableError, UnknownQueue
 from runnel.model.ids import PartitionKey
 
 LONG_MS = 60_000
@@ -288,5 +288,39 @@ def test_a_plain_queue_is_offered_whole_batches(tmp_path: Path) -> None:
         assert outlet.rules.plain
         lot = await outlet.lease_batches(Want("member", 4, 1 << 20))
         assert sum(grant.last - grant.first + 1 for grant in lot.grants) == 4
+
+    serve(tmp_path, scenario)
+
+
+def test_a_queue_that_begins_at_the_end_gets_what_is_sent_once_it_is_created(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.topics.create([NewTopic("t", 2)])
+        for number in (0, 1):
+            await broker.sending.send("t", [Outgoing(b"before", partition=number)])
+        await make(broker, "q", topic="t", start="latest")
+        for number in (0, 1):
+            await broker.sending.send("t", [Outgoing(b"since", partition=number)])
+        for outlet in list(broker.deliveries):
+            broker.deliveries.close_outlet(outlet)  # it is kept, not remembered
+        assert await take(broker, "q", 10) == [(b"since", 1)] * 2
+
+    serve(tmp_path, scenario)
+
+
+def _is_copied(broker: Broker, topic: str) -> bool:
+    try:
+        return broker.partitions.find_by_id(*key_of(broker, topic)).last_stable_offset == 1
+    except RetriableError:
+        return False  # it is not there yet
+
+
+def test_copies_are_delivered_from_the_first_on_wherever_the_queue_began(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await make(broker, "q", start="latest", window_wait_max_ms="0")
+        await broker.queues.send(Send("q", [Outgoing(b"x")]))
+        [message] = (await broker.queues.receive(Receive("q", wait_ms=LONG_MS), Waits())).messages
+        await broker.queues.settle(Settle("q", [Settlement(message.receipt, "release", 1)]))
+        await eventually(lambda: _is_copied(broker, "q.retry"))
+        assert await take(broker, "q", wait_ms=LONG_MS) == [(b"x", 2)]
 
     serve(tmp_path, scenario)

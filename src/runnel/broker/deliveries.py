@@ -3,11 +3,13 @@
 Rule 1: an outlet is opened when it is first used, in the leader epoch of its partition, and closed when that ends, when
         its topic goes, and when nobody has used it for a while and nothing in it waits for its time.
 Rule 2: an idle queue costs nothing: no task, no timer, no memory.
-Rule 3: a lease that belongs to a connection ends with it, wherever the connection is: with its broker's life, too.
+Rule 3: what was copied forward is delivered from the first copy on, wherever the queue itself begins.
+Rule 4: a lease that belongs to a connection ends with it, wherever the connection is: with its broker's life, too.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from runnel.broker.bells import Bells
@@ -21,7 +23,7 @@ from runnel.broker.sources import Sources
 from runnel.cluster.image import Change, Image
 from runnel.model.errors import RunnelError
 from runnel.model.ids import PartitionKey
-from runnel.model.queue_config import QueueConfig
+from runnel.model.queue_config import QueueConfig, Start
 from runnel.model.seams import Clock, Rng
 from runnel.record.records import Record
 from runnel.replica.partition import Partition
@@ -115,7 +117,7 @@ class Deliveries:
         return self._open(queue, partition)
 
     def _open(self, queue: str, partition: Partition) -> Outlet:
-        config = self._sources.config(queue)
+        config = self._config(queue, partition)
         outlet: Outlet
 
         def tell(verb: str, news: object) -> None:
@@ -155,10 +157,17 @@ class Deliveries:
             self.close_outlet(outlet)  # the queue was deleted
             self.bells.ring_all(outlet.queue)
             return
-        config = self._sources.config(outlet.queue)
+        config = self._config(outlet.queue, outlet.partition)
         if config != outlet.config:
             outlet.reconfigure(config, self._rules(outlet.queue, outlet.partition, config))
             self.bells.ring_all(outlet.queue)
+
+    def _config(self, queue: str, partition: Partition) -> QueueConfig:
+        """The settings of a queue, as they hold for one partition (rule 3)."""
+        config = self._sources.config(queue)
+        if config.start is Start.EARLIEST or partition.topic != config.retry_topic_of(queue):
+            return config
+        return replace(config, start=Start.EARLIEST)
 
     def _rules(self, queue: str, partition: Partition, config: QueueConfig) -> Rules:
         copies = partition.topic == config.retry_topic_of(queue)

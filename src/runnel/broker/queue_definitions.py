@@ -6,7 +6,9 @@ Rule 1: every broker takes these verbs; what changes something is done by the co
         that can be reached have followed. Who sends to a queue that was just created finds it everywhere.
 Rule 2: a queue has its topic before it is defined; one that exists is taken as it is, if it has as many partitions as
         the queue has lanes.
-Rule 3: what a deleted queue kept is forgotten when it is not defined any more: nobody keeps anything new for it then.
+Rule 3: a queue that begins at the end of its topic begins there when it is created: it gets all that is sent from then
+        on, whenever it is first received from.
+Rule 4: what a deleted queue kept is forgotten when it is not defined any more: nobody keeps anything new for it then.
 """
 
 import asyncio
@@ -27,12 +29,14 @@ from runnel.model.calls import (
     QUEUE_ALTER,
     QUEUE_CREATE,
     QUEUE_DELETE,
+    QUEUE_DESCRIBE,
     QUEUE_LIST,
     AlterQueue,
     CreateQueue,
     DeleteQueue,
     ListedQueue,
     ListQueues,
+    NamedQueue,
     Nothing,
     QueueDefined,
     QueueDeleted,
@@ -44,6 +48,7 @@ from runnel.model.errors import (
     InvalidTopicName,
     NotController,
     QueueAlreadyExists,
+    RequestTimedOut,
     RetriableError,
     RunnelError,
     TopicAlreadyExists,
@@ -52,10 +57,11 @@ from runnel.model.errors import (
 from runnel.model.ids import BrokerId
 from runnel.model.internal_calls import IMAGE_FOLLOWED, ImageFollowed
 from runnel.model.limits import topic_name_problem
-from runnel.model.queue_config import DEFINED, QueueConfig, canonical, config_of
+from runnel.model.queue_config import DEFINED, QueueConfig, Start, canonical, config_of
 from runnel.route import filter as filters
 
 FOLLOW_MS: Final = 5_000  # how long other brokers may take to follow before they are left to themselves
+LOOK_MS: Final = 50
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -129,7 +135,26 @@ class QueueDefinitions:
         if not request.validate_only:
             await self._configure(GroupResource(request.queue, Purpose.CREATE), changes)
             await self._followed()
+            if config.start is Start.LATEST:
+                await self._begin(request.queue)
         return QueueDefined(request.queue, config.topic_of(request.queue), made)
+
+    async def _begin(self, queue: str) -> None:
+        """Let a queue find its place in each partition, and keep it (rule 3): the leaders do when they are asked."""
+        lost = ""
+        for _ in range(FOLLOW_MS // LOOK_MS):
+            if not (lost := await self._without_place(queue)):
+                return
+            await asyncio.sleep(LOOK_MS / 1000)
+        raise RequestTimedOut(
+            f"queue {queue!r} is created, but its place is not kept everywhere yet ({lost}): what is sent there before it"
+            " is first received from may be passed over"
+        )
+
+    async def _without_place(self, queue: str) -> str:
+        """Why the queue has no place in some partition; nothing, if it has one in each."""
+        described = await self._calls.ask(self._me, QUEUE_DESCRIBE, NamedQueue(queue))
+        return next((state.failure.message for state in described.partitions if state.failure is not None), "")
 
     def _check_name(self, queue: str) -> None:
         if problem := topic_name_problem(queue):

@@ -147,8 +147,8 @@ class QueueDefinitions:
                 return
             await asyncio.sleep(LOOK_MS / 1000)
         raise RequestTimedOut(
-            f"queue {queue!r} is created, but its place is not kept everywhere yet ({lost}): what is sent there before it"
-            " is first received from may be passed over"
+            f"queue {queue!r} is created, but its place is not kept everywhere yet ({lost}): what is sent there before"
+            " it is first received from may be passed over"
         )
 
     async def _without_place(self, queue: str) -> str:

@@ -31,8 +31,10 @@ from runnel.cluster.image import Partition as PartitionImage
 from runnel.cluster.nodes import broker_path
 from runnel.cluster.reassignment import Move
 from runnel.cluster.store import Store
+from runnel.cluster.topic_rules import NewTopic as NewSpec
 from runnel.model.errors import NotEnoughReplicas, RetriableError, RunnelError
-from runnel.model.ids import BrokerId, Epoch, Offset
+from runnel.model.ids import BrokerId, Epoch, Offset, PartitionKey
+from runnel.model.once import OnceMessage
 from runnel.record import records
 from runnel.record.batch import read_header
 from runnel.replica.partition import Partition
@@ -410,6 +412,26 @@ def test_any_broker_appends_to_what_another_leads(tmp_path: Path) -> None:
             other = next(iter(brokers.up.values()))
             with pytest.raises(RetriableError):
                 await other.broker.forward_produce(key, batch, -1, 200)
+
+    run(main())
+
+
+def test_a_topic_that_is_quite_new_can_be_written_to(tmp_path: Path) -> None:
+    """It is decided that there is such a topic; the brokers that lead it may not have heard of it yet."""
+
+    async def main() -> None:
+        async with cluster_of(tmp_path) as brokers:
+            await create(brokers)
+            controller = brokers.up[brokers.up[1].broker.metadata.image.controller.broker].broker
+            [topic] = await controller.metadata.create_topics([NewSpec("new", 3, 1)])
+            assert not isinstance(topic, RunnelError)
+            batch = memoryview(records.encode([records.Record(Offset(0), 1_000, None, b"x", ())]))
+            keys = [PartitionKey(topic.id, number) for number in range(3)]
+            told = await asyncio.gather(
+                *(controller.forward_produce(key, batch, -1, 30_000) for key in keys),
+                *(controller.once.append(topic.id, n, [OnceMessage("a", None, b"y", [], 1_000)]) for n in range(3)),
+            )
+            assert len(told) == 6
 
     run(main())
 

@@ -25,7 +25,6 @@ from runnel.model.errors import (
     RequestTimedOut,
     RunnelError,
     UnknownProducer,
-    UnknownTopicId,
 )
 from runnel.model.ids import PartitionKey, ProducerId
 from runnel.model.limits import KIB, MIB
@@ -36,7 +35,6 @@ WAITING_BYTES_MAX: Final = 64 * MIB  # of one partition
 TIMEOUT_MS: Final = 30_000
 PACE_S, PACE_S_MAX = 0.001, 0.010  # from one batch to the next, for each message of the former; and at most
 SEQUENCES: Final = 1 << 31  # they begin again at 0 then, as in Kafka's clients
-NEW_S, PAUSE_S = 5.0, 0.05  # a leader may not have heard yet of a topic that was just made
 OVERHEAD_BYTES: Final = 100  # of a record in a batch, about
 
 Append: TypeAlias = Callable[[PartitionKey, memoryview, int, int], Awaitable[Produced]]
@@ -150,7 +148,6 @@ class Mailing:
 
     async def _send(self, batch: list[_Waiting]) -> int:
         """The offset of the first, once all are committed."""
-        patience = self._loop.time() + NEW_S
         while True:
             if self._producer is None:
                 self._producer, self._sequence = await self._new_producer(), 0
@@ -164,11 +161,6 @@ class Mailing:
                 if self._sequence == 0:
                     raise
                 self._producer = None  # it was silent for so long that it is not known any more
-                continue
-            except UnknownTopicId:
-                if self._loop.time() >= patience:
-                    raise
-                await asyncio.sleep(PAUSE_S)
                 continue
             self._sequence = (self._sequence + len(batch)) % SEQUENCES
             return produced.base_offset

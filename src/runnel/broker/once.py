@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from runnel.broker.calls import Calls, failure_of
-from runnel.broker.elsewhere import ELSEWHERE, PAUSE_MS
+from runnel.broker.elsewhere import PAUSE_MS, is_elsewhere
 from runnel.broker.once_line import Line, Share, check
 from runnel.broker.once_outbox import Outbox, Result
 from runnel.broker.partitions import Partitions
@@ -72,11 +72,12 @@ class Once:
             due = [n for n in range(len(messages)) if n not in results]
             left_ms = max(1, int((end - loop.time()) * 1000))
             tried = await self._try(key, [messages[n] for n in due], left_ms)
-            again = [result for result in tried if isinstance(result, ELSEWHERE)]
-            is_over = not again or not await self._pause(end)
-            results |= {
-                n: result for n, result in zip(due, tried, strict=True) if is_over or not isinstance(result, ELSEWHERE)
+            again = {
+                n for n, result in zip(due, tried, strict=True) if is_elsewhere(result, self._image(), key.topic_id)
             }
+            if again and not await self._pause(end):
+                again = set()
+            results |= {n: result for n, result in zip(due, tried, strict=True) if n not in again}
             if len(results) == len(messages):
                 return [results[n] for n in range(len(messages))]
 
@@ -88,8 +89,8 @@ class Once:
         while True:
             try:
                 return await self._try_floor(key, max(1, int((end - loop.time()) * 1000)))
-            except ELSEWHERE:
-                if not await self._pause(end):
+            except RetriableError as error:
+                if not is_elsewhere(error, self._image(), key.topic_id) or not await self._pause(end):
                     raise
 
     def _key(self, topic: str | TopicId, number: int) -> PartitionKey:

@@ -8,7 +8,7 @@ Rule 2: who leads may be changing just now: the next leader is asked, until the 
 import asyncio
 from collections.abc import Callable
 
-from runnel.broker.elsewhere import ELSEWHERE, PAUSE_MS
+from runnel.broker.elsewhere import ELSEWHERE, PAUSE_MS, is_elsewhere
 from runnel.broker.partitions import Partitions
 from runnel.broker.peers import Peers
 from runnel.broker.produce import Append, Produced, Producing
@@ -44,7 +44,9 @@ class Routing:
             left_ms = max(1, int((end - loop.time()) * 1000))
             try:
                 return await self._try(key, batch, acks, left_ms)
-            except ELSEWHERE as error:
+            except RetriableError as error:
+                if not is_elsewhere(error, self._image(), key.topic_id):
+                    raise
                 await self._pause(end, error)
 
     async def _try(self, key: PartitionKey, batch: memoryview, acks: int, timeout_ms: int) -> Produced:

@@ -307,6 +307,18 @@ def test_a_queue_that_begins_at_the_end_gets_what_is_sent_once_it_is_created(tmp
     serve(tmp_path, scenario)
 
 
+def test_the_same_holds_for_a_topic_that_it_is_given_later(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await make(broker, "q", start="latest")
+        await broker.topics.create([NewTopic("t", 1)])
+        await broker.sending.send("t", [Outgoing(b"before")])
+        await broker.calls.ask(broker.id, QUEUE_ALTER, AlterQueue("q", {"topic": "t"}))
+        await broker.sending.send("t", [Outgoing(b"since")])
+        assert await take(broker, "q", 10) == [(b"since", 1)]
+
+    serve(tmp_path, scenario)
+
+
 def _is_copied(broker: Broker, topic: str) -> bool:
     try:
         return broker.partitions.find_by_id(*key_of(broker, topic)).last_stable_offset == 1

@@ -6,8 +6,8 @@ Rule 1: every broker takes these verbs; what changes something is done by the co
         that can be reached have followed. Who sends to a queue that was just created finds it everywhere.
 Rule 2: a queue has its topic before it is defined; one that exists is taken as it is, if it has as many partitions as
         the queue has lanes.
-Rule 3: a queue that begins at the end of its topic begins there when it is created: it gets all that is sent from then
-        on, whenever it is first received from.
+Rule 3: a queue that begins at the end of its topic begins there when it is created, or given that topic: it gets all
+        that is sent from then on, whenever it is first received from.
 Rule 4: what a deleted queue kept is forgotten when it is not defined any more: nobody keeps anything new for it then.
 """
 
@@ -201,6 +201,8 @@ class QueueDefinitions:
             await self._widen(source, config)
             await self._configure(resource, changes)
             await self._followed()
+            if config.start is Start.LATEST:
+                await self._begin(request.queue)
         return Nothing()
 
     def _source(self, name: str) -> Topic:

@@ -174,6 +174,8 @@ def test_what_can_not_be_done_is_told(body: bytes) -> None:
 
 def test_a_client_that_goes_away_before_its_answer_harms_nobody() -> None:
     async def scenario(door: Door, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        failures: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
         door.held = True
         writer.write(post(b"a"))
         while not door.due:
@@ -183,5 +185,6 @@ def test_a_client_that_goes_away_before_its_answer_harms_nobody() -> None:
         await asyncio.sleep(0.05)
         door.let_go()
         await asyncio.sleep(0.05)
+        assert failures == []
 
     talk(scenario)

@@ -41,6 +41,7 @@ runnel topic create orders -p 3                create a topic
 echo hello | runnel produce orders             send a message
 runnel consume orders -e                       read all there is
 runnel group describe billing                  see how far a group is
+runnel queue create jobs                       message by message, with acknowledgement
 """
 
 

@@ -8,7 +8,7 @@ Rule 4: a target that is gone for good (its topic was deleted) takes with it wha
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -28,7 +28,7 @@ from runnel.model.errors import (
 from runnel.model.ids import PartitionKey
 from runnel.model.limits import MIB
 from runnel.model.once import WINDOW
-from runnel.model.schedule import DUE_MS_MAX, NEWEST, DueIndex, Front, Parked, Row
+from runnel.model.schedule import DUE_MS_MAX, NEWEST, DueIndex, Front, Parked, Row, TargetRow
 from runnel.model.seams import Clock, Rng
 from runnel.queues.schedule import Agenda, Fire, KeepFront, Order
 from runnel.queues.schedule_records import Kept, front_record, kept_of, message_record, tombstone
@@ -216,7 +216,10 @@ class ScheduleShard:
         """How many wait for these targets, and when the first is due."""
         self._must_serve()
         await self._tail.reached(self.partition.high_watermark)
-        rows = await self._tail.look(lambda index: index.targets())
+        sent = {target: self._agenda.sent(target) for target in self._agenda.targets if wanted(target)}
+        rows = await self._tail.look(
+            lambda index: [_without(row, sent.get(row.target), index) for row in index.targets()]
+        )
         chosen = [row for row in rows if row.pending and wanted(row.target)]
         return sum(row.pending for row in chosen), min(
             (row.next_due_ms for row in chosen if row.next_due_ms), default=None
@@ -385,6 +388,15 @@ def by_time(row: Row) -> tuple[int, str]:
 
 def _first(target: PartitionKey, from_ms: int, after_id: str, rows_max: int, index: DueIndex) -> list[Row]:
     return index.first(target, from_ms, after_id, rows_max)
+
+
+def _without(row: TargetRow, sent: Collection[str] | None, index: DueIndex) -> TargetRow:
+    """What waits for a target, without what was sent and is still in the index."""
+    if not sent or not row.pending:
+        return row
+    left = [one for one in index.first(row.target, 0, "", len(sent) + 1) if one.id not in sent]
+    gone = sum(index.get(row.target, id) is not None for id in sent)
+    return row._replace(pending=row.pending - gone, next_due_ms=left[0].due_ms if left else None)
 
 
 def _moved(row: Row, due_ms: int) -> tuple[bytes, bytes | None]:

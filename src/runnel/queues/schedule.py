@@ -169,6 +169,10 @@ class Agenda:
         """How many the index shows as waiting that were sent."""
         return len(self._of(target).sent)
 
+    def sent(self, target: PartitionKey) -> frozenset[str]:
+        """Those."""
+        return frozenset(self._of(target).sent)
+
     def was_sent(self, row: Row) -> bool:
         """Whether a message that the index shows as waiting does not wait any more."""
         return row.id in self._of(row.target).sent

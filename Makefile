@@ -12,6 +12,7 @@ BROKERS ?= 3
 LOCK := $(BIN)/pip-compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-emit-trusted-host \
 	--no-emit-find-links --allow-unsafe --strip-extras --no-annotate --no-header
 CYCLES ?= 10
+JOBS ?= 3
 BROKERS_LOSING_POWER ?= 1
 CASES ?= 50
 .PHONY: help faults faults-transactions faults-storage faults-corruption setup-faults prerequisites setup setup-dev setup-compat setup-zookeeper run cluster test check compat fuzz simulate simulate-core mutants \
@@ -54,8 +55,8 @@ setup-zookeeper: setup ## find a ZooKeeper for clusters and tests, or fetch one 
 setup-compat: setup-dev ## fetch the foreign clients that the tests use, into build/compat
 	@$(BIN)/python tests/compat/setup_clients.py
 
-test: setup-compat setup-zookeeper setup-faults ## all the tests
-	$(BIN)/pytest
+test: setup-compat setup-zookeeper setup-faults ## all the tests, so many at once: they mostly wait (JOBS=N)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
 compat: setup-compat ## the tests with foreign Kafka clients alone
 	$(BIN)/pytest tests/compat

@@ -114,7 +114,10 @@ async def beat(cluster: Cluster, group: str, epoch: int, topics: list[str] | Non
     )
     node = await cluster.coordinator(group)
     answer = await node.ask(Api.SHARE_GROUP_HEARTBEAT, request, m.ShareGroupHeartbeatResponse)
-    assert answer.error_code == 0, answer.error_message
+    if answer.error_code:
+        cluster.raise_for(
+            answer.error_code, action="send a heartbeat", broker=node, message=answer.error_message, group=group
+        )
     return answer.member_epoch
 
 

@@ -21,7 +21,7 @@ QUICK_MUTANTS = [
     "hold-written", "read-end", "no-rollback", "no-sync-dir", "cut-too-much", "no-dedup", "local-shrink", "no-maximal",
     "below-minimum", "unclean", "same-epoch", "ask-unsynced", "cut-to-high", "always-clean",
 ]  # fmt: skip
-QUICK_TRANSACTION_MUTANTS = ["lso-at-high", "none-aborted", "no-marker", "no-fencing"]
+QUICK_TRANSACTION_MUTANTS = ["lso-at-high", "none-aborted", "no-fencing", "no-group-marker"]
 QUICK_QUEUE_MUTANTS = ["unkept", "any-receipt", "uncounted", "no-key-order"]
 
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -23,6 +23,7 @@ from runnel.testing.clock import ManualClock, SeededRng
 from runnel.testing.disk import SimDisk
 
 FOLDER = "partitions/p-0"
+T = TypeVar("T")
 
 
 def config(mode: str = "os", segment_bytes: int = 10**6, **others: Any) -> TopicConfig:
@@ -376,3 +377,47 @@ def test_sigkill_loses_nothing_that_was_acknowledged(tmp_path: Path, mode: str) 
         disk.close()
 
     asyncio.run(check())
+
+
+class Interrupted(SimDisk):
+    """Lets a test do something while segments are about to be exchanged for a cleaned one."""
+
+    before_exchange: Callable[[], object] | None = None
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        if self.before_exchange is not None and getattr(work, "__name__", "") == "exchange":
+            self.before_exchange()
+            for _ in range(100):  # whoever would read now has the time to
+                await asyncio.sleep(0)
+        return await super().offload(work)
+
+
+def test_who_reads_while_segments_are_exchanged_does_not_keep_the_old_ones_for_others() -> None:
+    """The new segment may be as large as the old one: nothing else would tell them apart."""
+
+    async def work() -> None:
+        disk = Interrupted(SeededRng(1))
+        settings = config(
+            "commit", segment_bytes=150, cleanup_policy=frozenset({"compact"}), min_cleanable_dirty_ratio=0.0
+        )
+        log = await Log.open(disk, FOLDER, settings, clock=ManualClock())
+        for number in range(10):
+            await put(log, made(key=b"k", value=b"%d" % number))
+        await log.sync()
+        reading: list[asyncio.Future[list[tuple[int, bytes | None]]]] = []
+        disk.before_exchange = lambda: reading.append(asyncio.ensure_future(values(log)))
+        stats = await log.compact()
+        assert isinstance(stats, compaction.CompactionStats)
+        assert stats.records_dropped > 0
+        kept = await values(log)
+        assert len(kept) == 10 - stats.records_dropped
+        assert {8: b"8", 9: b"9"}.items() <= dict(kept).items()
+        assert reading
+        for seen in await asyncio.gather(*reading):
+            assert set(kept) <= set(seen)
+        await log.close()
+        disk.before_exchange = None
+        log = await Log.open(disk, FOLDER, settings, clock=ManualClock())
+        assert await values(log) == kept, "what was read is what lies on the disk"
+
+    run(work)

@@ -141,15 +141,15 @@ class Cleaner:
         state = self._state
         if not set(group) <= set(state.segments[:-1]) or [s.size for s in group] != rewrite.sizes:
             return
-        for segment in group:
-            self._files.forget(segment.log_path)
-            self._files.forget(segment.index_path)
         with self._reader.changing():
             try:
                 made = await self._disk.offload(rewrite.exchange)
             except OSError:
                 await self._writer.reload()
                 raise
+            for segment in group:  # only now: whoever read meanwhile may have opened the old file again
+                self._files.forget(segment.log_path)
+                self._files.forget(segment.index_path)
             at = state.segments.index(group[0])
             state.set_segments([*state.segments[:at], made, *state.segments[at + len(group) :]])
             state.outcomes.clear()

@@ -2,6 +2,7 @@
 
 Rule 1: only the loop touches this; work off the loop gets a file that is pinned until it ends.
 Rule 2: a file that is forgotten (removed, replaced) stays open for those who are still reading it.
+Rule 3: what was opened before its path was forgotten is never kept for those who come after.
 """
 
 from collections import OrderedDict
@@ -35,6 +36,7 @@ class Files:
         self._disk = disk
         self._files_max = files_max
         self._open: OrderedDict[str, _Open] = OrderedDict()
+        self._opening: dict[str, object] = {}  # paths that are being opened, until they are forgotten
 
     @property
     def crowded(self) -> bool:
@@ -58,14 +60,8 @@ class Files:
     @asynccontextmanager
     async def pinned(self, path: str, *, create: bool = False) -> AsyncIterator[File]:
         """The file, open until the end of the block, opened off the loop if need be."""
-        found = self._open.get(path)
-        if found is None:
-            file = await self._disk.offload(lambda: self._disk.open(path, create=create))
-            found = self._open.get(path)
-            if found is None:
-                found = self._open[path] = _Open(file)
-            else:
-                file.close()  # somebody else was faster
+        while (found := self._open.get(path)) is None:
+            await self._try_open(path, create)
         found.users += 1
         self._open.move_to_end(path)
         self._close_idle()
@@ -73,6 +69,19 @@ class Files:
             yield found.file
         finally:
             _unpin(found)
+
+    async def _try_open(self, path: str, create: bool) -> None:
+        opening = self._opening.setdefault(path, object())
+        try:
+            file = await self._disk.offload(lambda: self._disk.open(path, create=create))
+        finally:
+            stands = self._opening.get(path) is opening
+            if stands:
+                del self._opening[path]
+        if stands:
+            self._open[path] = _Open(file)
+        else:
+            file.close()  # somebody else was faster, or it is another file by now (rule 3)
 
     def hold(self, path: str) -> Callable[[], None]:
         """Keep an open file open until what is returned is called: its sync must not miss an error of its writes."""
@@ -82,6 +91,7 @@ class Files:
 
     def forget(self, path: str) -> None:
         """The path is gone, or names another file from now on."""
+        self._opening.pop(path, None)
         found = self._open.pop(path, None)
         if found is not None:
             found.forgotten = True

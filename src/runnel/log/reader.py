@@ -51,7 +51,8 @@ class Reader:
     """Reads the segments that a writer fills."""
 
     __slots__ = (
-        "_changes", "_cursors", "_disk", "_files", "_generation", "_loading", "_state", "_writer", "interval_bytes",
+        "_changes", "_cursors", "_disk", "_files", "_generation", "_loading", "_settled", "_state", "_writer",
+        "interval_bytes",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, files: Files, state: State, writer: Writer, interval_bytes: int) -> None:
@@ -63,6 +64,7 @@ class Reader:
         self._cursors: dict[int, tuple[Segment, int, int]] = {}
         self._generation = 0
         self._changes = 0  # under way
+        self._settled: asyncio.Event | None = None  # set when they are done
         self._loading: asyncio.Lock | None = None
 
     def forget(self) -> None:
@@ -72,14 +74,21 @@ class Reader:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Files of segments are cut or exchanged meanwhile: what seems rotten may just be another file."""
+        """Files of segments are cut or exchanged meanwhile: an old place in a new file may look well, or rotten.
+
+        Whoever reads waits until it is done.
+        """
         self._changes += 1
         self._generation += 1
+        self._settled = self._settled or asyncio.Event()
         try:
             yield
         finally:
             self._changes -= 1
             self.forget()
+            if not self._changes:
+                self._settled.set()
+                self._settled = None
 
     @property
     def generation(self) -> int:
@@ -99,6 +108,8 @@ class Reader:
         bound = state.damage.bound(offset, upto) if state.damage else upto
         if offset >= upto or offset == state.end_offset:
             return b""
+        if self._changes:
+            return None
         try:
             segment, position, due = self._cursors.get(offset) or self._place_cached(offset)
             file = self._files.get(segment.log_path)
@@ -134,6 +145,9 @@ class Reader:
 
     async def _read(self, offset: int, bytes_max: int, upto: int) -> bytes | memoryview:
         while (data := self.read_cached(offset, bytes_max, upto)) is None:
+            if self._settled is not None:
+                await self._settled.wait()
+                continue
             segment = self._state.segment_of(offset)
             generation = self._generation
             index = await self.index_of(segment)
@@ -144,9 +158,14 @@ class Reader:
                 if self.stands(generation):
                     await self._locate_rot(segment, index, rot, generation)
                 continue
+            except OSError:
+                if self.stands(generation):
+                    raise
+                continue  # it was removed under our hands
+            if not self.stands(generation):
+                continue
             if found is not None and (found.data or bound == upto):
-                if generation == self._generation:
-                    self._remember(segment, found)
+                self._remember(segment, found)
                 return found.data
             if segment is self._state.active and bound == upto:
                 return b""

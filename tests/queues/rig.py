@@ -56,6 +56,7 @@ class Rig:
         self.leaving: list[Leaving] = []
         self.available = 0
         self.wake()
+        self.available = 0  # each machine begins with a ring
 
     # --- the shell
     def wake(self) -> Step:

@@ -690,3 +690,14 @@ def test_what_a_member_gives_back_untouched_was_no_attempt() -> None:
     assert rig.lease("c", 1) == [(0, 1)]
     rig.gone("b")
     assert [leaving.first for leaving in rig.leaving] == [1, 2]
+
+
+def test_who_waited_at_the_machine_before_is_woken_by_the_one_that_was_read_again() -> None:
+    rig = Rig(end=1, lease_ms=1_000)
+    assert rig.lease("a") == [(0, 1)]
+    assert rig.wants("b") == []
+    rig.wake()
+    woken = rig.available
+    rig.pass_time(2_000)
+    assert rig.available == woken + 1
+    assert rig.lease("b") == [(0, 2)]

@@ -100,6 +100,7 @@ class Delivery:
         else:
             self._restore(self._kept_mark)
         turn = self._begin(view, now_ms, wall_ms)
+        self._hungry = self._standby = True  # whoever waited at the machine before this one is still there
         self._outbox.wake(turn.step)
         if self._holder.name:
             self._holder.seen(self._holder.name, view.config.lease_ms, turn.now)

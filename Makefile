@@ -15,7 +15,7 @@ CYCLES ?= 10
 JOBS ?= 3
 BROKERS_LOSING_POWER ?= 1
 CASES ?= 50
-.PHONY: help faults faults-transactions faults-storage faults-corruption setup-faults prerequisites setup setup-dev setup-compat setup-zookeeper run cluster test check compat fuzz simulate simulate-core mutants \
+.PHONY: help faults faults-transactions faults-storage faults-corruption setup-faults prerequisites setup setup-dev setup-pipelines setup-compat setup-zookeeper run cluster test check compat fuzz simulate simulate-core mutants \
 	bench format lock clean
 
 help: ## list the targets
@@ -34,7 +34,12 @@ prerequisites:
 	@$(BIN)/python -m compileall -q src  # so that the first start is as quick as the second
 	@touch $@
 
-.venv/dev.done: .venv/run.done requirements/dev.txt
+.venv/pipelines.done: .venv/run.done requirements/pipelines.txt
+	@echo "runnel: adding Spark and what its pipelines need to .venv (once; about 440 MB)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/pipelines.txt
+	@touch $@
+
+.venv/dev.done: .venv/pipelines.done requirements/dev.txt
 	@echo "runnel: adding the tools for checks and tests to .venv (once; about a minute)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	@touch $@
@@ -42,6 +47,8 @@ prerequisites:
 setup: .venv/run.done ## install Runnel into .venv; the command is .venv/bin/runnel
 
 setup-dev: .venv/dev.done ## the same, with what checks and tests need
+
+setup-pipelines: .venv/pipelines.done ## the same as setup, with Spark for runnel pipeline
 
 run: setup ## start a broker on loopback (data in ./data, or make run DATA=DIR)
 	@exec $(BIN)/runnel serve --data $(DATA)
@@ -104,6 +111,7 @@ format: setup-dev ## let ruff put the code in order
 
 lock: setup-dev ## choose the newest dependencies and pin them anew
 	$(LOCK) -o requirements/run.txt pyproject.toml requirements/build.in
+	$(LOCK) --extra pipelines -c requirements/run.txt -o requirements/pipelines.txt pyproject.toml
 	$(LOCK) -o requirements/dev.txt requirements/dev.in
 	$(LOCK) -o requirements/compat.txt requirements/compat.in
 

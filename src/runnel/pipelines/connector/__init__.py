@@ -1,0 +1,1 @@
+"""Topics and queues as tables and streams of Spark, and back."""

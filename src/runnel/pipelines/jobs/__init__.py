@@ -1,0 +1,1 @@
+"""What `runnel pipeline NAME` runs."""

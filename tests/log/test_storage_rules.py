@@ -502,6 +502,27 @@ def test_a_roll_that_finds_no_room_fails_its_appends_and_heals() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("truncated", [False, True])
+def test_what_a_failed_roll_leaves_does_not_come_to_lie_in_the_middle(truncated: bool) -> None:
+    """A smaller batch would still fit into the segment before: after a restart it would lie behind its successor."""
+
+    async def test(disk: SimDisk) -> None:
+        settings = config(segment_bytes=430)
+        log = await opened(disk, settings)
+        await put(log, 2)
+        disk.inject(Fault("truncate", errno.EIO, path=f"{2:020}.log"))
+        assert isinstance(await attempt(log), StorageFailed)
+        if truncated:
+            await log.truncate(1)
+        await put(log, 1, size=10)
+        await put(log, 3)
+        before = await offsets(log)
+        assert before == ([0, 1, 2, 3, 4] if truncated else [0, 1, 2, 3, 4, 5])
+        assert await offsets(await opened(disk.kill(), settings)) == before
+
+    run(test)
+
+
 # --- 53: nothing is mapped, and every write says where
 
 

@@ -35,7 +35,7 @@ class Segment:
         self.index = index  # None: sealed, and not looked at yet
         self.sealed_latest: int | None = None  # its latest timestamp, while the index is not looked at
         self.holes: tuple[Hole, ...] = ()
-        self.crowded = False  # so many transactions were aborted in it that it is to be rolled
+        self.crowded = False  # to be rolled: too many transactions were aborted in it, or a roll was begun
 
     @property
     def paths_beside(self) -> tuple[str, str]:

@@ -145,6 +145,7 @@ class Trimmer:
 
     async def _cut_at(self, offset: int, now_ms: int, *, aside: bool) -> None:
         state = self._state
+        await self._writer.undo_roll()
         if offset < max(state.start_offset, state.segments[0].base_offset):
             return await self._restart_at(Offset(offset), aside=aside)
         segment = state.segment_of(offset)

@@ -367,6 +367,10 @@ class Writer:
         await self._rolling.roll(self._clock.wall_ms(), self._release_file)
         self._release_file = None
 
+    async def undo_roll(self) -> None:
+        """The log is about to end before the place where a new segment was begun in vain."""
+        await self._rolling.undo()
+
     async def _sync(self) -> None:
         """One sync for all that was written since the last one."""
         self._sync_due = False
@@ -414,6 +418,7 @@ class Writer:
             self.abandon()
             raise
         self._state.take(found)
+        self._rolling.begun = None  # it was found, or removed
         if found.file is not None:
             self._files.put(self._state.active.log_path, found.file)
         self._cut_due = False

@@ -1,0 +1,19 @@
+"""`runnel pipeline`: which jobs there are. Each is a command in a module of its own, `cli/pipeline_JOB.py`."""
+
+from runnel.cli.command import LazyGroup
+
+TABLE: dict[str, tuple[str, str]] = {
+    "fleet": ("runnel.cli.pipeline_fleet:fleet", "Cars on a live map: speeds, heat, and who went silent.")
+}
+
+EXAMPLES = """
+runnel pipeline fleet run --once          what came so far, and no more
+runnel pipeline fleet run --every 10s     for ever; stop it with Ctrl-C
+"""
+
+pipeline = LazyGroup(
+    name="pipeline",
+    help="Jobs on Spark: to the lake and back, repairs, numbers, maps. They need the extra 'pipelines' and Java 17.",
+    table=TABLE,
+    examples=EXAMPLES,
+)

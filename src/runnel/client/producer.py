@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from runnel.client.cluster import Cluster
 from runnel.client.errors import BufferFull, Closed
-from runnel.client.line import Appended, Batch, record_bytes
+from runnel.client.line import Appended, Batch, Identity, record_bytes
 from runnel.client.metadata import Topic, TopicPartition
 from runnel.client.offsets import Committed
 from runnel.client.partitioner import partitioner
@@ -32,6 +32,7 @@ from runnel.client.transaction_calls import Seat
 from runnel.client.transactions import Transactions
 from runnel.model.errors import InvalidConfig, InvalidPartitions, RetriableError, RunnelError
 from runnel.model.seams import Buffer
+from runnel.model.sinks import Handle
 from runnel.record import batch as record_batch
 from runnel.record.records import Headers
 
@@ -79,7 +80,10 @@ class Delivery:
 class Producer:
     """Use it as `async with Producer(cluster) as producer`; leaving the block flushes."""
 
-    def __init__(self, cluster: Cluster, settings: ProducerSettings | None = None) -> None:
+    def __init__(
+        self, cluster: Cluster, settings: ProducerSettings | None = None, *, identity: Identity | None = None
+    ) -> None:
+        """`identity`: what somebody else got for the transactional id; without it, this producer gets its own."""
         self.cluster = cluster
         self.settings = settings or ProducerSettings()
         check_settings(self.settings)
@@ -88,6 +92,8 @@ class Producer:
         first = cluster.rng.below(FIRST_BOUND) if cluster.rng is not None else 0
         self._partitioner = partitioner(self.settings.partitioner, first)
         self._transactions = self._made_transactions()
+        if identity is not None:
+            self._transactional().now.identified(identity)
         self._sender = Sender(
             cluster, self.settings, urgent=self._urgent, on_settled=self._on_settled, transactions=self._transactions
         )
@@ -300,6 +306,18 @@ class Producer:
         await self._drain()
         await transactions.abort()
         self._failure = None
+
+    async def hand_over(self) -> Handle | None:
+        """Flush, then leave the transaction open, for somebody else to end; this producer is done for.
+
+        None: nothing was sent, and there is no transaction.
+        """
+        transactions = self._transactional()
+        transactions.now.check_open()
+        await self.flush()
+        started, identity = transactions.now.started, transactions.now.identity
+        transactions.now.handed_over()
+        return Handle(transactions.now.id, identity.producer_id, identity.epoch) if started else None
 
     async def _abort_if_open(self) -> None:
         """An abort that can't be carried out now is made up for by the next `begin`, or by the coordinator in time."""

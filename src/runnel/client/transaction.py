@@ -8,6 +8,7 @@ Rule 5: where numbers of batches are in doubt and ending the transaction gives n
 
     NEW --> READY --begin--> OPEN --commit--> COMMITTING --> READY
                               +----abort----> ABORTING ----> READY         from anywhere --fenced--> DEAD
+                              +--handed over--> DEAD
 """
 
 from dataclasses import dataclass, field
@@ -120,6 +121,14 @@ class Transaction:
         self.groups.clear()
         self.started = self.lost = self.doubtful = False
         self.doom = None
+
+    def handed_over(self) -> None:
+        """It stays open, and somebody else ends it: there is nothing left to do here."""
+        self.check_open()
+        self.state = State.DEAD
+        self.doom = InvalidTransactionState(
+            f"the transaction of {self.id!r} was handed over, and is ended by somebody else: make a new producer"
+        )
 
     def give_up(self) -> None:
         """It is aborted while some of it is still under way: numbers of batches may be in doubt."""

@@ -13,6 +13,7 @@ from runnel.queues.redrive import (
     RUNNING_KEY,
     Aim,
     Asked,
+    Mark,
     Progress,
     Redriving,
     Run,
@@ -73,6 +74,14 @@ def test_a_task_begins_and_ends() -> None:
     done = rig.progress(5, [4])
     assert (done.state, done.moved, done.looked_at) == ("done", 3, 3)
     assert RUNNING_KEY not in rig.kept
+
+
+def test_what_others_sent_away_is_kept_like_what_went_back() -> None:
+    rig = Rig(2, 10)
+    assert rig.ask("mark", Mark([1, 3, 9, 10])) == [3, 9]  # 1 and 10 are not here
+    assert rig.ask("mark", Mark([3])) == [3]
+    rig.crash()
+    assert [offset for offset in range(12) if rig.machine.went(offset)] == [3, 9]
 
 
 def test_what_went_back_is_known_after_a_crash_and_for_the_next_task() -> None:

@@ -6,6 +6,7 @@ Rule 3: a task goes on with the next leader, by itself: who begins to lead looks
 """
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from runnel.broker.calls import Calls
@@ -16,16 +17,21 @@ from runnel.broker.sources import Sources
 from runnel.cluster.image import Change, Topic
 from runnel.model import headers as h
 from runnel.model.calls import (
+    DEAD_AWAY,
     DEAD_DROP,
     DEAD_LIST,
+    DEAD_MARK,
     REDRIVE_START,
     REDRIVE_STATUS,
     REDRIVE_STOP,
+    AskAway,
+    Away,
     DeadLetter,
     DeadLetters,
     DropDead,
     Dropped,
     ListDead,
+    MarkAway,
     Read,
     Redrive,
     RedriveState,
@@ -36,12 +42,13 @@ from runnel.model.calls import (
 from runnel.model.errors import InvalidRequest, PolicyViolation, RunnelError, UnknownTopic
 from runnel.model.ids import BrokerId, Offset, PartitionKey, TopicId
 from runnel.queues.letters import Origin, header, is_letter_of, number, origin_of
-from runnel.queues.redrive import Asked, Start, Stop, Task, state_of
+from runnel.queues.redrive import Asked, Mark, Start, Stop, Task, state_of
 from runnel.record.records import Record
 from runnel.replica.partition import Partition
 from runnel.route.filter import compile
 from runnel.route.message import view_of
 
+AWAY_MAX: Final = 100_000  # offsets in one call
 LIST_MAX: Final = 1_000  # letters at once
 LIST_BYTES_MAX: Final = 16 << 20
 LOOKED_AT_MAX: Final = 100_000  # to find letters that pass
@@ -67,6 +74,16 @@ class DriveThere(Value, frozen=True):
     asked: Asked | None = None
 
 
+class AwayThere(Value, frozen=True):
+    """Which of these letters went, or that these went."""
+
+    queue: str
+    place: At
+    first: int = 0
+    last: int = -1
+    went: Sequence[int] | None = None
+
+
 class DropThere(Value, frozen=True):
     place: At
     upto: int | None
@@ -75,6 +92,7 @@ class DropThere(Value, frozen=True):
 
 LIST_THERE: Final = Verb("dead.list.there", ListThere, DeadLetters, waits=True)
 DRIVE_THERE: Final = Verb("dead.drive.there", DriveThere, Task, waits=True)
+AWAY_THERE: Final = Verb("dead.away.there", AwayThere, Away, waits=True)
 DROP_THERE: Final = Verb("dead.drop.there", DropThere, Dropped, waits=True)
 
 
@@ -100,12 +118,15 @@ class Redrives:
         self._drives: dict[tuple[str, PartitionKey], Drive] = {}
         calls.serve(DEAD_LIST, self.list)
         calls.serve(DEAD_DROP, self.drop)
+        calls.serve(DEAD_AWAY, self.away)
+        calls.serve(DEAD_MARK, self.mark)
         calls.serve(REDRIVE_START, self.start)
         calls.serve(REDRIVE_STATUS, self.status)
         calls.serve(REDRIVE_STOP, self.stop)
         calls.serve(LIST_THERE, self._list_here)
         calls.serve(DRIVE_THERE, self._drive_here)
         calls.serve(DROP_THERE, self._drop_here)
+        calls.serve(AWAY_THERE, self._away_here)
 
     def follow(self, change: Change) -> None:
         """Close what is led elsewhere now."""
@@ -237,6 +258,38 @@ class Redrives:
         if not request.dry_run and upto > start:
             await partition.log.advance_start(Offset(upto))
         return Dropped(max(upto - start, 0))
+
+    # --- what others sent away
+
+    async def away(self, request: AskAway) -> Away:
+        """Which letters of a stretch went back, by whatever means."""
+        if not 0 <= request.last - request.first < AWAY_MAX:
+            raise InvalidRequest(f"ask after 1 to {AWAY_MAX} dead letters at once, the first of them first")
+        return await self._ask_away(request.queue, request.partition, request.first, request.last)
+
+    async def mark(self, request: MarkAway) -> Away:
+        """Keep that letters went back by other means: they are not listed nor sent again."""
+        if len(request.offsets) > AWAY_MAX:
+            raise InvalidRequest(f"{len(request.offsets)} dead letters are too many at once: name {AWAY_MAX} at most")
+        return await self._ask_away(request.queue, request.partition, went=request.offsets)
+
+    async def _ask_away(
+        self, queue: str, partition: int, first: int = 0, last: int = -1, went: Sequence[int] | None = None
+    ) -> Away:
+        for grave in self._graves(queue, partition):
+            await asyncio.sleep(0)
+            asked = AwayThere(queue, grave.at, first, last, went)
+            return await self._calls.ask(grave.leader, AWAY_THERE, asked, timeout_ms=ASK_MS)
+        return Away([])
+
+    async def _away_here(self, request: AwayThere) -> Away:
+        drive = self._drive(request.queue, _key(request.place))
+        machine = await drive.machine()
+        if request.went is not None:
+            return Away(await drive.shard.ask("mark", Mark(request.went)))
+        first = max(request.first, drive.partition.log.start_offset)
+        last = min(request.last, drive.partition.last_stable_offset - 1)
+        return Away([offset for offset in range(first, last + 1) if machine.went(offset)])
 
     # --- sending back
 

@@ -364,6 +364,27 @@ class Dropped(Value, frozen=True):
     messages: int
 
 
+class AskAway(Value, frozen=True):
+    """Which dead letters of a stretch of one partition lie elsewhere by now."""
+
+    queue: str
+    partition: int
+    first: int
+    last: int
+
+
+class MarkAway(Value, frozen=True):
+    """Somebody else than a re-drive sent these dead letters away: they are dead no more."""
+
+    queue: str
+    partition: int
+    offsets: list[int]
+
+
+class Away(Value, frozen=True):
+    offsets: list[int]
+
+
 # --- schedule
 class Pending(Value, frozen=True):
     """A message that waits for its time."""
@@ -437,6 +458,8 @@ QUEUE_PURGE: Final = Verb("queue.purge", Purge, Shifted)
 QUEUE_REWIND: Final = Verb("queue.rewind", Rewind, Shifted)
 DEAD_LIST: Final = Verb("dead.list", ListDead, DeadLetters)
 DEAD_DROP: Final = Verb("dead.drop", DropDead, Dropped)
+DEAD_AWAY: Final = Verb("dead.away", AskAway, Away)
+DEAD_MARK: Final = Verb("dead.mark", MarkAway, Away)
 REDRIVE_START: Final = Verb("dead.redrive.start", Redrive, RedriveState)
 REDRIVE_STATUS: Final = Verb("dead.redrive.status", RedriveTask, RedriveState)
 REDRIVE_STOP: Final = Verb("dead.redrive.stop", RedriveTask, RedriveState)

@@ -26,3 +26,4 @@ ATTEMPTS: Final = "runnel-attempts"  # how often it had been delivered
 DEAD_QUEUE: Final = "runnel-dead-queue"  # the queue that gave it up
 DEAD_REASON: Final = "runnel-dead-reason"
 DEAD_AT: Final = "runnel-dead-at"
+REPAIRS: Final = "runnel-repairs"  # how often it was repaired after it had died

@@ -1,6 +1,7 @@
 """Sending dead letters of one partition back to where they came from: what was sent, and how far the task is.
 
-Rule 1: a dead letter goes back once. That it has is kept (a bit for each), for all tasks that come later.
+Rule 1: a dead letter goes back once. That it has is kept (a bit for each), for all tasks that come later. Who sends
+        letters back by other means says so (`mark`).
 Rule 2: before anything is sent to a partition its floor is kept: what a crash leaves in doubt is sent again, and found
         by its name from there on. A task that is to stop ends when nothing of it is in doubt.
 Rule 3: there is one task at a time; what it was asked and how far it came is kept, so that the next leader goes on.
@@ -107,6 +108,12 @@ class Stop(msgspec.Struct, frozen=True):
     task: str
 
 
+class Mark(msgspec.Struct, frozen=True):
+    """Letters that somebody else sent away."""
+
+    offsets: Sequence[int]
+
+
 class Run(msgspec.Struct, frozen=True):
     """Ordered: go on with the task."""
 
@@ -206,6 +213,11 @@ class Redriving:
             records.append((RUNNING_KEY, None))
         records += self._forget_below(view.start)
         return Step([*records, *self._kept()], [Reply(ticket, self._task)])
+
+    def mark(self, request: Mark, ticket: object, view: View, now_ms: Millis, wall_ms: Millis) -> Step:
+        """Answered with the letters that are here, when it is kept that they went. To say so twice does no harm."""
+        here = [offset for offset in request.offsets if view.start <= offset < view.end]
+        return Step(self._mark(here), [Reply(ticket, here)])
 
     # --- what is kept
 

@@ -35,10 +35,12 @@ def _file(text: str, path: Path) -> ModuleType:
     if not path.is_file():
         raise BadOption("repair", text, f"there is no file {path}")
     spec = importlib.util.spec_from_file_location(f"runnel_repair_{path.stem}", path)
-    assert spec is not None and spec.loader is not None  # a .py file has both
+    assert spec is not None  # a .py file has both
+    loader = spec.loader
+    assert loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up there
-    _run(text, lambda: spec.loader.exec_module(module))  # type: ignore[union-attr]  # just asserted
+    _run(text, lambda: loader.exec_module(module))
     return module
 
 

@@ -502,6 +502,22 @@ def test_a_roll_that_finds_no_room_fails_its_appends_and_heals() -> None:
     run(test)
 
 
+def test_an_index_that_is_cut_while_it_is_used_is_built_again() -> None:
+    async def test(disk: SimDisk) -> None:
+        log = await opened(disk, config(segment_bytes=2_000))
+        await put(log, 30)
+        await log.sync()
+        assert await offsets(log) == list(range(30))
+        index = disk.open(f"{FOLDER}/{0:020}.index")
+        assert index.size() > 0
+        index.truncate(0)
+        disk.chill(lambda path: True)
+        assert await offsets(log, 8) == list(range(8, 30))
+        assert index.size() > 0
+
+    run(test)
+
+
 @pytest.mark.parametrize("truncated", [False, True])
 def test_what_a_failed_roll_leaves_does_not_come_to_lie_in_the_middle(truncated: bool) -> None:
     """A smaller batch would still fit into the segment before: after a restart it would lie behind its successor."""

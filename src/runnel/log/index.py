@@ -14,6 +14,7 @@ ends with a footer; that of the active segment has none, its facts are in the ch
 
 from bisect import bisect_right
 from collections.abc import Callable
+from errno import EIO
 from struct import Struct
 from typing import NamedTuple
 
@@ -39,6 +40,10 @@ Entry = tuple[int, int, int]
 
 class NotCached(Exception):
     """The page cache lacks it: ask again off the loop."""
+
+
+class Shortened(OSError):
+    """The file of an index is shorter than it was: it was exchanged under our hands, or somebody cut it."""
 
 
 class Footer(NamedTuple):
@@ -128,6 +133,8 @@ class Index:
         data = read(ENTRY_BYTES, number * ENTRY_BYTES)
         if data is None:
             raise NotCached
+        if len(data) < ENTRY_BYTES:
+            raise Shortened(EIO, "its index is shorter than it was")
         return _ENTRY.unpack(data)
 
 

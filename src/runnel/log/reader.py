@@ -16,7 +16,7 @@ from crc32c import crc32c
 from runnel.log.damage import rotten
 from runnel.log.epochs import Epochs
 from runnel.log.files import Files
-from runnel.log.index import NO_TIMESTAMP, Index, NotCached, Read, entries_intact, sealed_latest
+from runnel.log.index import NO_TIMESTAMP, Index, NotCached, Read, Shortened, entries_intact, sealed_latest
 from runnel.log.indexing import build, load_or_build
 from runnel.log.scan import find_hole, misplaced, walk
 from runnel.log.segment import Hole, Segment
@@ -158,10 +158,13 @@ class Reader:
                 if self.stands(generation):
                     await self._locate_rot(segment, index, rot, generation)
                 continue
-            except OSError:
+            except OSError as error:
                 if self.stands(generation):
-                    raise
-                continue  # it was removed under our hands
+                    if not isinstance(error, Shortened):
+                        raise
+                    self._files.forget(segment.index_path)
+                    segment.index = None  # to be built again
+                continue
             if not self.stands(generation):
                 continue
             if found is not None and (found.data or bound == upto):

@@ -56,6 +56,9 @@ class Topics:
             raise BadOption("subscribe", given.text("subscribe"), "name topics, with commas between")
         return cls(names=names)
 
+    def include(self, where: TopicPartition) -> bool:
+        return where in self.partitions or where.topic in self.names or self.matches(where.topic)
+
     def matches(self, topic: str) -> bool:
         """Whether a topic is one of a pattern's."""
         wanted = self.pattern is not None and re.fullmatch(self.pattern, topic) is not None

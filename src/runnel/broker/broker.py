@@ -25,6 +25,7 @@ from runnel.broker.internal import GROUPS, QUEUES, REQUESTS, SCHEDULE, TRANSACTI
 from runnel.broker.internal_topics import InternalTopics
 from runnel.broker.isr import InSync
 from runnel.broker.keepers import Keepers
+from runnel.broker.log_sizes import LogSizes
 from runnel.broker.markers import MarkerSender
 from runnel.broker.members import Members
 from runnel.broker.messages import Messages
@@ -156,6 +157,7 @@ class Broker:
         self.read = PartitionReading(
             self.partitions, self.calls, self._newest, self.fetch, Messages(READERS_BYTES_MAX), rng
         ).read
+        self.log_sizes = LogSizes(self.partitions, self.calls, self._newest, rng).sizes
 
     def _serve_http(self, config: BrokerConfig, clock: Clock, rng: Rng) -> None:
         """Make what the doors need whose clients keep no state of their own."""

@@ -5,7 +5,7 @@ Rule 2: all of it is used on the loop; what may block runs off it, one step at a
 Rule 3: everything but the batches themselves can be lost, and is built again from them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,6 +19,7 @@ from runnel.log.files import Files
 from runnel.log.producers import Producers
 from runnel.log.reader import Reader
 from runnel.log.recovery import recover
+from runnel.log.sizing import SizeReader
 from runnel.log.state import State
 from runnel.log.timing import Timed, TimeReader
 from runnel.log.transactions import AbortedTransaction
@@ -55,6 +56,7 @@ class Log:
         "_clock",
         "_disk",
         "_reader",
+        "_sizes",
         "_state",
         "_times",
         "_trimmer",
@@ -74,6 +76,7 @@ class Log:
         self._aborted = AbortedReader(disk, state, writer, reader)
         self._cleaner = Cleaner(disk, files, state, writer, reader, self._aborted)
         self._times = TimeReader(disk, files, state, reader)
+        self._sizes = SizeReader(disk, files, state, reader)
         self._trimmer = Trimmer(disk, files, state, writer, reader)
         self.config = config
         self.is_new = False  # nothing was there when it was opened: if something should have been, it is lost
@@ -219,6 +222,11 @@ class Log:
         with self._told():
             newest = await self._times.max_timestamp()
             return await self._times.first_at_or_after(newest) if newest >= 0 else None
+
+    async def bytes_before(self, offsets: Sequence[int]) -> list[int]:
+        """About how many bytes of the log lie before each of these offsets."""
+        with self._told():
+            return await self._sizes.bytes_before(offsets)
 
     # --- transactions
 

@@ -94,6 +94,11 @@ class Reader:
     def generation(self) -> int:
         return self._generation
 
+    async def settled(self) -> None:
+        """Return when no files are cut or exchanged."""
+        while self._settled is not None:
+            await self._settled.wait()
+
     def stands(self, generation: int) -> bool:
         """Whether the files are still those that were looked at."""
         return generation == self._generation and not self._changes

@@ -216,6 +216,34 @@ def test_a_queue_keeps_to_times_and_skips_and_repairs(broker: BrokerProcess, nam
     on(broker, work)
 
 
+def test_who_leaves_the_loop_gives_back_what_it_did_not_get(broker: BrokerProcess, name: str) -> None:
+    async def work(runnel: Runnel) -> None:
+        queue = runnel.queue(name)
+        await queue.create(partitions=1)
+        await asyncio.gather(*(queue.send(n) for n in range(3)))
+        async for message in queue.messages(batch=3, lease=3_600):
+            await message.accept()
+            break
+        again: list[QueueMessage] = []
+        while len(again) < 2:
+            again += await queue.receive(2, wait=30)
+        assert {message.attempt for message in again} <= {1, 2}  # 1: it was not leased yet
+
+    on(broker, work)
+
+
+def test_who_leaves_the_loop_without_async_gives_back_too(broker: BrokerProcess, name: str) -> None:
+    with sync.connect(broker.kafka) as runnel:
+        queue = runnel.queue(name)
+        queue.create(partitions=1)
+        for n in range(2):
+            queue.send(n)
+        for message in queue.messages(batch=2, lease=3_600):
+            message.accept()
+            break
+        assert [message.attempt for message in queue.receive(2, wait=30)] in ([1], [2])  # 1: it was not leased yet
+
+
 def test_messages_of_a_queue_are_chosen_without_async(broker: BrokerProcess, name: str) -> None:
     with sync.connect(broker.kafka) as runnel:
         queue = runnel.queue(name)

@@ -12,7 +12,9 @@ Settlements of one turn of the loop go in one call.
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Mapping
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal
@@ -107,13 +109,22 @@ class Queue:
 
     async def messages(
         self, *, batch: int = BATCH, lease: float | timedelta | None = None, consumer: str = "", filter: str = ""
-    ) -> AsyncIterator["QueueMessage"]:
-        """Messages as they come, for ever; `batch` is how many are leased at once. Settle each."""
+    ) -> AsyncGenerator["QueueMessage", None]:
+        """Messages as they come, for ever; `batch` is how many are leased at once. Settle each.
+
+        What was leased and not handed out when the loop is left goes back to the queue.
+        """
         while True:
-            for message in await self._cluster.persist(
-                lambda: self.receive(batch, wait=WAIT_S, lease=lease, consumer=consumer, filter=filter)
-            ):
-                yield message
+            leased = deque(
+                await self._cluster.persist(
+                    lambda: self.receive(batch, wait=WAIT_S, lease=lease, consumer=consumer, filter=filter)
+                )
+            )
+            try:
+                while leased:
+                    yield leased.popleft()
+            finally:
+                await asyncio.gather(*map(_give_back, leased))
 
     async def peek(self, count: int = 10, *, filter: str = "") -> list[Message]:
         """Look at the next messages; nothing changes for anybody."""
@@ -223,6 +234,11 @@ class QueueMessage(Message):
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         await (self.accept() if kind is None else self.release())
+
+
+async def _give_back(message: "QueueMessage") -> None:
+    with suppress(RunnelError):  # it comes again anyway, when its lease ends
+        await message.release(delay=0)
 
 
 def _leased(message: calls.Delivered, settlements: "_Settlements") -> QueueMessage:

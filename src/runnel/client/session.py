@@ -10,7 +10,7 @@
 The same without `async`: `runnel.client.sync`.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from datetime import datetime, timedelta
 
 from runnel.client.admin import Admin
@@ -98,7 +98,9 @@ class Runnel:
         )
         return Group(GroupConsumer(self.cluster, name, wanted, settings))
 
-    async def stream(self, topic: str, *, begin: str = "start", partition: int | None = None) -> AsyncIterator[Message]:
+    async def stream(
+        self, topic: str, *, begin: str = "start", partition: int | None = None
+    ) -> AsyncGenerator[Message, None]:
         """Everything in a topic from its `start` or its `end` on, as it comes; for as long as you read on."""
         known = await self.cluster.topic(topic)
         numbers = known.partitions if partition is None else [partition]
@@ -156,7 +158,7 @@ class Schedule:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    async def pending(self, topic: str = "") -> AsyncIterator[Pending]:
+    async def pending(self, topic: str = "") -> AsyncGenerator[Pending, None]:
         """What waits, of one topic or of all, in the order in which it is due."""
         from_ms, after = 0, ""
         while True:

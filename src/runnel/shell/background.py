@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Coroutine, Iterator
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -25,15 +25,18 @@ class LoopThread:
             future.cancel()
             raise
 
-    def each(self, items: AsyncIterator[T]) -> Iterator[T]:
-        """What an asynchronous iterator brings, one after the other."""
+    def each(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
+        """What an asynchronous generator brings, one after the other; it is closed when nobody wants more."""
         end = object()
 
         async def following() -> Any:
             return await anext(items, end)
 
-        while (item := self.run(following())) is not end:
-            yield item
+        try:
+            while (item := self.run(following())) is not end:
+                yield item
+        finally:
+            self.run(items.aclose())
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -1,1 +1,1 @@
-"""History in Delta tables."""
+"""Delta tables that keep what topics held: written by Spark's tasks, committed once for each batch, read by anybody."""

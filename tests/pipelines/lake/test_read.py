@@ -1,0 +1,56 @@
+"""Which files are read: those that may hold a row of interest, of one version."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from tests.pipelines.lake.rows import DAY, TABLE, batch
+
+from runnel.pipelines.lake.files import FileCutter
+from runnel.pipelines.lake.place import Place
+from runnel.pipelines.lake.read import chosen_files, path_of, spark_schema
+from runnel.pipelines.lake.table import BatchKey, commit, opened
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """Four batches: one for each day, ten offsets and one partition each, topics a and b in turn."""
+    place = Place.of(str(tmp_path / "lake"))
+    for number in range(4):
+        key = BatchKey("q", number)
+        files = FileCutter(place, TABLE, key.prefix, now_ms=1)
+        day = DAY + timedelta(days=number)
+        files.add(batch(range(number * 10, number * 10 + 10), topic="ab"[number % 2], partition=number, at=day))
+        commit(place, key, TABLE, files.finish())
+    return place
+
+
+@pytest.mark.parametrize(
+    ("where", "count"),
+    [
+        (None, 4), ("offset >= 30", 1), ("offset > 39", 0), ("offset between 5 and 14", 2), ("topic = 'a'", 2),
+        ("date = '2026-03-02'", 1), ("date >= '2026-03-02' and topic = 'b'", 2), ("partition in (0, 3)", 2),
+        ("timestamp < '2026-03-02T12:00:00Z'", 1), ("timestamp <= '2026-03-02T12:00:00Z'", 2),
+        ("length(value) > 3 and offset < 10", 1), ("length(value) > 3", 4), ("offset < 10 or partition = 3", 2),
+    ],
+)  # fmt: skip
+def test_files_are_skipped_by_what_the_log_tells(place: Place, where: str | None, count: int) -> None:
+    assert len(chosen_files(opened(place), where)) == count
+
+
+def test_an_earlier_version_has_its_own_files(place: Place) -> None:
+    version = opened(place).version()
+    assert [len(chosen_files(opened(place, version - back), None)) for back in range(4)] == [4, 3, 2, 1]
+
+
+def test_types_are_the_tables(place: Place) -> None:
+    types = {field.name: field.dataType.simpleString() for field in spark_schema(opened(place))}
+    assert types["topic"] == "string"
+    assert types["date"] == "date"
+    assert types["headers"] == "array<struct<key:string,value:binary>>"
+    assert types["timestamp"] == "timestamp"
+
+
+def test_the_addresses_of_files_begin_with_the_tables(place: Place) -> None:
+    table = opened(place)
+    assert all(uri.startswith(path_of(table) + "/topic=") for uri in table.file_uris())

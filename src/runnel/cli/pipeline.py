@@ -3,10 +3,15 @@
 from runnel.cli.command import LazyGroup
 
 TABLE: dict[str, tuple[str, str]] = {
-    "fleet": ("runnel.cli.pipeline_fleet:fleet", "Cars on a live map: speeds, heat, and who went silent.")
+    "deadletters": (
+        "runnel.cli.pipeline_deadletters:deadletters",
+        "Dead letters by reason; repair them, send them back.",
+    ),
+    "fleet": ("runnel.cli.pipeline_fleet:fleet", "Cars on a live map: speeds, heat, and who went silent."),
 }
 
 EXAMPLES = """
+runnel pipeline deadletters jobs          what died of a queue, grouped by reason
 runnel pipeline fleet run --once          what came so far, and no more
 runnel pipeline fleet run --every 10s     for ever; stop it with Ctrl-C
 """

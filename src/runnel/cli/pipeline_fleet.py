@@ -93,8 +93,8 @@ def run(
 ) -> int:  # fmt: skip
     """Work out speeds, heat and silence from the cars' reports, exactly once.
 
-    Results go to the topics NAME.cars (the newest of each car), NAME.alerts (who went silent and came back) and NAME.heat
-    (each cell and minute).
+    Results go to the topics NAME.cars (the newest of each car), NAME.alerts (who went silent and came back) and
+    NAME.heat (each cell and minute).
     """
     from runnel.pipelines.jobs.fleet.job import FleetConf
     from runnel.pipelines.jobs.fleet.job import run as started

@@ -50,12 +50,12 @@ class Launch:
     @contextmanager
     def _session(self, job: str) -> Iterator[Any]:
         from runnel.cli.output import note
-        from runnel.pipelines.conf import SessionConf
-        from runnel.pipelines.session import check_installed, session
+        from runnel.pipelines.conf import SessionConf, home_of
+        from runnel.pipelines.session import session
 
-        check_installed()
         note(f"{job}: starting Spark on {self.master}")
-        conf = SessionConf(app=job, master=self.master, settings=dict(self.settings), ui_port=self.ui_port)
+        log = home_of(job, "spark.log")
+        conf = SessionConf(job, self.master, dict(self.settings), self.ui_port, log)
         with session(conf) as spark:
             yield spark
 
@@ -125,6 +125,7 @@ def batch_job(function: F) -> F:
 
     @wraps(function)
     def command(**values: Any) -> Any:
+        _check_installed()
         return function(Launch(**_taken(values)), **values)
 
     return _job_options(command)
@@ -135,10 +136,18 @@ def stream_job(function: F) -> F:
 
     @wraps(function)
     def command(**values: Any) -> Any:
+        _check_installed()
         own = {name: values.pop(name) for name in ("once", "every_ms", "checkpoint")}
         return function(StreamLaunch(**_taken(values), **own), **values)
 
     return _stream_options(_job_options(command))
+
+
+def _check_installed() -> None:
+    """Refuse before the job's module is loaded: it may import what is not there."""
+    from runnel.pipelines.session import check_installed
+
+    check_installed()
 
 
 def _taken(values: dict[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ class SessionConf:
     master: str = DEFAULT_MASTER
     settings: Mapping[str, str] = field(default_factory=dict)  # Spark's own; they win over ours
     ui_port: int | None = None  # None: Spark's pages are off
+    log: str | None = None  # the file that gets what Spark's processes say; None: stderr
 
     @property
     def is_local(self) -> bool:

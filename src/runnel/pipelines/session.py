@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from runnel.model.errors import ClientError
 from runnel.pipelines.conf import SessionConf
@@ -30,6 +30,15 @@ JAVA_NEEDED = 17  # Spark 4's own
 LOOPBACK = "127.0.0.1"
 STACK = "-Xss8m"  # stopping a query inside foreachBatch overflows the default stack, by a regular expression of Spark's
 PACKAGES = ("runnel", "pyspark_runnel")
+QUIET = """
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+"""
 
 
 class NotInstalled(ClientError):
@@ -80,18 +89,16 @@ def _version_text(java: str) -> str:
 
 
 # --- the session
-def settings_of(conf: SessionConf) -> dict[str, str]:
+def settings_of(conf: SessionConf, folder: Path) -> dict[str, str]:
     """All of Spark's settings for a job; those of the user last."""
     ours = {
         "spark.app.name": f"runnel {conf.app}",
         "spark.master": conf.master,
-        "spark.driver.extraJavaOptions": STACK,
+        "spark.driver.extraJavaOptions": f"{STACK} -Dlog4j2.configurationFile=file:{folder}/log4j2.properties",
         "spark.executor.extraJavaOptions": STACK,
-        "spark.log.level": "ERROR",
         "spark.ui.enabled": "false" if conf.ui_port is None else "true",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
-        "spark.pyspark.python": sys.executable,
         # Without it, each file of a checkpoint gets a second one with its checksum, and costs two processes more.
         "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
     }
@@ -113,27 +120,42 @@ def _local() -> dict[str, str]:
 def session(conf: SessionConf) -> Iterator["SparkSession"]:
     """A session for the time of the block; Spark's processes end with it."""
     check_installed()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # of workers; a setting of that name counts for nothing
     if conf.is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
-    with tempfile.TemporaryDirectory(prefix="runnel-pipeline-") as folder:
-        spark = _started(settings_of(conf), Path(folder), ship=not conf.is_local)
-        try:
-            yield spark
-        finally:
-            _end(spark)
+    with tempfile.TemporaryDirectory(prefix="runnel-pipeline-") as name:
+        folder = Path(name)
+        (folder / "log4j2.properties").write_text(QUIET)
+        with _log(conf) as log:
+            spark = _started(settings_of(conf, folder), log)
+            try:
+                if not conf.is_local:
+                    spark.sparkContext.addPyFile(str(packed(folder / "runnel-package.zip")))
+                yield spark
+            finally:
+                _end(spark)
 
 
-def _started(settings: dict[str, str], folder: Path, *, ship: bool) -> "SparkSession":
+@contextmanager
+def _log(conf: SessionConf) -> Iterator[IO[str] | None]:
+    """Where Spark's processes write to; None: where we do."""
+    if conf.log is None:
+        yield None
+        return
+    Path(conf.log).parent.mkdir(parents=True, exist_ok=True)
+    with open(conf.log, "w") as file:
+        yield file
+
+
+def _started(settings: dict[str, str], log: IO[str] | None) -> "SparkSession":
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-    gateway = launch_gateway(conf, {"process_group": 0})  # type: ignore[no-untyped-call]  # rule 3; it ends when our end of its stdin is closed
-    context = SparkContext(conf=conf, gateway=gateway)
-    if ship:
-        context.addPyFile(str(packed(folder / "runnel-package.zip")))
-    return SparkSession(context)
+    apart = {"process_group": 0, "stdout": log, "stderr": log}  # rule 3; it ends when our end of its stdin is closed
+    gateway = launch_gateway(conf, apart)  # type: ignore[no-untyped-call]
+    return SparkSession(SparkContext(conf=conf, gateway=gateway))
 
 
 def _end(spark: "SparkSession") -> None:

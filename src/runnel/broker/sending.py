@@ -155,14 +155,16 @@ class Sending:
         assert message.deliver_at_ms is not None
         name, body = message.message_id, (message.key, message.value, list(message.headers))
         if name is not None:
-            return Parked(name, message.deliver_at_ms, *body, floor=WINDOW)
+            return Parked(name, message.deliver_at_ms, *body, floor=max(message.floor, WINDOW))
         return Parked(self._rng.token(ID_BYTES).hex(), message.deliver_at_ms, *body)
 
     async def _name(
         self, topic: Topic, partition: int, messages: Sequence[Outgoing], acks: int, timeout_ms: int
     ) -> Sequence[Sent]:
         once = [
-            OnceMessage(one.message_id or "", one.key, one.value, list(one.headers), self._time(one))
+            OnceMessage(
+                one.message_id or "", one.key, one.value, list(one.headers), self._time(one), max(one.floor, WINDOW)
+            )
             for one in messages
         ]
         results = await self._once.append_each(topic.id, partition, once, timeout_ms=timeout_ms)

@@ -5,23 +5,23 @@ from collections.abc import Sequence
 from runnel.model.errors import InvalidConfig
 
 _MASK = 0xFFFFFFFF
-_SEED = 0x9747B28C
-_MULTIPLIER = 0x5BD1E995
-_SHIFT = 24
+SEED = 0x9747B28C
+MULTIPLIER = 0x5BD1E995
+SHIFT = 24
 
 
 def murmur2(data: bytes) -> int:
     """The 32-bit MurmurHash2 of Java's client, as an unsigned number."""
     length = len(data)
-    h = _SEED ^ length
+    h = SEED ^ length
     whole = length & ~3
     for at in range(0, whole, 4):
-        k = int.from_bytes(data[at : at + 4], "little") * _MULTIPLIER & _MASK
-        k = (k ^ k >> _SHIFT) * _MULTIPLIER & _MASK
-        h = h * _MULTIPLIER & _MASK ^ k
+        k = int.from_bytes(data[at : at + 4], "little") * MULTIPLIER & _MASK
+        k = (k ^ k >> SHIFT) * MULTIPLIER & _MASK
+        h = h * MULTIPLIER & _MASK ^ k
     if length > whole:
-        h = (h ^ int.from_bytes(data[whole:], "little")) * _MULTIPLIER & _MASK
-    h = (h ^ h >> 13) * _MULTIPLIER & _MASK
+        h = (h ^ int.from_bytes(data[whole:], "little")) * MULTIPLIER & _MASK
+    h = (h ^ h >> 13) * MULTIPLIER & _MASK
     return h ^ h >> 15
 
 

@@ -55,6 +55,7 @@ class Outgoing(Value, frozen=True):
     timestamp_ms: int | None = None  # now, if None
     deliver_at_ms: int | None = None  # by the wall clock; at once if None
     message_id: str | None = None  # a second message of this name is not kept
+    floor: int = -1  # an offset of its partition, from which on names count; -1: those in the topic's window do
 
 
 class Placed(Value, frozen=True):
@@ -185,6 +186,7 @@ class QueueDescription(Value, frozen=True):
     defined: bool  # not: a share group that has no settings of its own
     settings: list[Setting]
     partitions: list[DeliveryState] = []
+    scheduled: int = 0  # wait in the schedule for another attempt; -1: it could not be asked
 
 
 # --- using queues
@@ -286,6 +288,7 @@ class Moved(Value, frozen=True):
 
 class Shifted(Value, frozen=True):
     partitions: list[Moved]
+    scheduled: int = 0  # waited in the schedule for another attempt, and are taken out
 
 
 # --- dead letters

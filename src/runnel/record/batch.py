@@ -210,7 +210,7 @@ def stamp_append_time(buffer: bytearray | memoryview, now_ms: int) -> None:
     _U32.pack_into(buffer, _CRC_AT, crc32c(memoryview(buffer)[CRC_STARTS:]))
 
 
-def assemble(header: BatchHeader, records: bytes) -> bytes:
+def assemble(header: BatchHeader, records: Buffer) -> bytes:
     """A whole batch of this header and records section; size and checksum are reckoned, not taken from the header."""
     checked = _CHECKED.pack(*header[5:])
     crc = crc32c(records, crc32c(checked))

@@ -8,6 +8,7 @@ Rule 4: memory is bounded: a piece of `PIECE_BYTES` is encoded at a time.
 """
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -47,16 +48,20 @@ class Turn:
 
     def __init__(self, first: int, batch_bytes: int) -> None:
         self._batch_bytes = batch_bytes
-        self._first = first * batch_bytes
-        self._sent: dict[str, int] = {}
+        self._first = first
+        self._turns: dict[str, tuple[int, int]] = {}  # topic -> whose turn it is, and how much it got
 
     def partitions(self, topic: Topic, sizes: Numbers) -> Numbers:
         """The partitions of rows of these sizes."""
-        sent = self._sent.get(topic.name, self._first)
-        ends = np.cumsum(sizes) + sent
-        self._sent[topic.name] = int(ends[-1]) if len(ends) else sent
-        led = np.asarray(topic.led)
-        found: Numbers = led[(ends - sizes) // self._batch_bytes % len(led)]
+        turn, filled = self._turns.get(topic.name, (self._first, 0))
+        starts = _full(sizes, self._batch_bytes, filled)
+        turns = np.zeros(len(sizes), np.int64)
+        turns[starts] = 1
+        turns = np.cumsum(turns) + turn
+        if len(sizes):
+            last = starts[-1] if starts else 0
+            self._turns[topic.name] = int(turns[-1]), int(sizes[last:].sum()) + (0 if starts else filled)
+        found: Numbers = np.asarray(topic.led)[turns % len(topic.led)]
         return found
 
 
@@ -162,7 +167,7 @@ class Encoder:
 
     def _partitions(self, rows: pa.RecordBatch, topic: Topic, sizes: Numbers) -> Numbers:
         count, said = len(topic.partitions), self._layout.column(rows, "partition")
-        found = np.full(len(rows), -1) if said is None else numbers_of(said, -1)
+        found = np.full(len(rows), -1) if said is None else numbers_of(said, -1).copy()
         open_rows = np.flatnonzero(found < 0) if said is None else np.flatnonzero(said.is_null())
         keys = self._layout.column(rows, "key")
         if keys is not None and len(open_rows):
@@ -187,12 +192,24 @@ def _cuts(partitions: Numbers, sizes: Numbers, batch_bytes: int) -> Numbers:
     """Where batches begin: with each partition, and before a batch would be too large."""
     if not len(partitions):
         return np.zeros(0, np.int64)
-    changes = np.flatnonzero(np.diff(partitions)) + 1
+    changes = [0, *(np.flatnonzero(np.diff(partitions)) + 1).tolist(), len(partitions)]
+    starts = [
+        start
+        for low, high in pairwise(changes)
+        for start in (low, *(low + n for n in _full(sizes[low:high], batch_bytes)))
+    ]
+    return np.asarray(starts, np.int64)
+
+
+def _full(sizes: Numbers, batch_bytes: int, filled: int = 0) -> list[int]:
+    """The rows that begin a new batch, because the one before has no room for them; it has so much in it at first."""
     ends = np.cumsum(sizes)
     starts: list[int] = []
-    for low, high in zip([0, *changes.tolist()], [*changes.tolist(), len(partitions)], strict=True):
-        while low < high:
-            starts.append(low)
-            before = int(ends[low] - sizes[low])
-            low = min(high, max(low + 1, int(np.searchsorted(ends, before + batch_bytes, "right"))))
-    return np.asarray(starts, np.int64)
+    low, before, empty = 0, -filled, not filled
+    while True:
+        fit = int(np.searchsorted(ends, before + batch_bytes, "right"))
+        low = max(fit, low + empty)  # what is larger than a batch has one of its own
+        if low >= len(sizes):
+            return starts
+        starts.append(low)
+        before, empty = int(ends[low] - sizes[low]), True

@@ -79,6 +79,21 @@ def test_rows_are_the_records(history: list[list[Record]], codec: Compression, d
     assert read([memoryview(b"".join(raw))], first, end) == wanted
 
 
+@settings(deadline=None)
+@given(st.sets(st.integers(0, 30)), st.sets(st.integers(0, 60), max_size=8), st.integers(1, 10))
+def test_only_the_stretches_that_were_asked_for(offsets: set[int], edges: set[int], size: int) -> None:
+    every = [message(offset, headers=(("a", b"b"),)) for offset in sorted(offsets)]
+    cut = [every[at : at + size] for at in range(0, len(every), size)]
+    raw = [records.encode(each, base_offset=each[0].offset) for each in cut]
+    numbers = sorted(edges)
+    stretches = list(zip(numbers[0::2], numbers[1::2], strict=False))
+    found = [row for each in rows(EVERYTHING, "t", 7, raw, 0, FAR, stretches) for row in each.to_pylist()]
+    wanted = [each for each in every if any(first <= each.offset <= last for first, last in stretches)]
+    assert [(row["offset"], row["value"], row["headers"][0]["value"]) for row in found] == [
+        (each.offset, each.value, b"b") for each in wanted
+    ]
+
+
 def test_the_time_of_the_broker_counts_for_all_records_of_its_batch() -> None:
     late = [Record(0, 500, None, b"a"), Record(1, 900, None, b"b")]
     raw = [records.encode(late, append_time=True), records.encode([message(2)], base_offset=2)]

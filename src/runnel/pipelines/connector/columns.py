@@ -6,7 +6,7 @@ Rule 3: an Arrow batch has at most `ROWS_MAX` rows and `BYTES_MAX` bytes of reco
 Rule 4: with `valueFormat=json`, a value that can't be read is a row whose `_error` says why, and never a failure.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -109,12 +109,16 @@ def _check(field: pa.Field) -> None:
 
 # --- rows
 def rows(
-    projection: Projection, topic: str, partition: int, fetched: Iterable[Buffer], first: int, end: int
-) -> Iterator[pa.RecordBatch]:
-    """The records of one partition in [first, end), from batches that follow each other, some in each buffer."""
+    projection: Projection, topic: str, partition: int, fetched: Iterable[Buffer], first: int, end: int,
+    wanted: Sequence[tuple[int, int]] | None = None,
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
+    """The records of one partition in [first, end), from batches that follow each other, some in each buffer.
+
+    With `wanted`, those alone whose offsets lie in one of these stretches, which name their first and their last.
+    """
     for sections in _piles(fetched, first, end):
         found = scan(sections).between(first, end)
-        for part in _parts(found):
+        for part in _parts(found if wanted is None else found.only(wanted)):
             yield _Rows(part, projection, topic, partition).batch()
 
 

@@ -61,16 +61,25 @@ class Scan:
 
     def part(self, low: int, high: int) -> "Scan":
         """Some of the records, by their numbers."""
-        cut = slice(low, high)
+        return self._picked(slice(low, high))
+
+    def _picked(self, some: "slice | NDArray[np.bool_]") -> "Scan":
         return Scan(
-            self.data, self.raw, self.offsets[cut], self.timestamps_ms[cut], self.append_time[cut], self.sizes[cut],
-            self.key_at[cut], self.ends[cut],
+            self.data, self.raw, self.offsets[some], self.timestamps_ms[some], self.append_time[some],
+            self.sizes[some], self.key_at[some], self.ends[some],
         )  # fmt: skip
 
     def between(self, first: int, end: int) -> "Scan":
         """The records whose offsets lie in [first, end)."""
         low, high = np.searchsorted(self.offsets, [first, end]).tolist()
         return self if high - low == len(self) else self.part(low, high)
+
+    def only(self, wanted: Sequence[tuple[int, int]]) -> "Scan":
+        """The records whose offsets lie in these stretches, from the first to the last of each; the stretches rise."""
+        edges = np.array([(-1, -1), *wanted], np.int64)  # before all of them, one that no offset lies in
+        last_begun = np.searchsorted(edges[:, 0], self.offsets, "right") - 1
+        inside = self.offsets <= edges[last_begun, 1]
+        return self if inside.all() else self._picked(inside)
 
     def keys(self) -> Span:
         return self._span(self.key_at, "key")

@@ -25,6 +25,9 @@ SPLIT = ("minPartitions", "maxRecordsPerPartition", "maxBytesPerPartition")
 SHAPE = ("includeHeaders", "valueFormat", "valueSchema")
 OTHER = ("excludePattern", "failOnDataLoss", "lossLog", "isolation", "group.id", "pushFilters", "queues")
 NAMES = (*TOPICS, *STARTS, *ENDS, STRATEGY, *TRIGGER, *SPLIT, *SHAPE, *OTHER)
+QUEUE_NAMES = (
+    "queues", "lease", "filter", "maxOffsetsPerTrigger", "maxBytesPerTrigger", *SHAPE, "failOnDataLoss", "lossLog"
+)  # fmt: skip
 
 ISOLATIONS = {"read_committed": READ_COMMITTED, "read_uncommitted": READ_UNCOMMITTED}
 GROUP_CHARS_MAX = 100  # of the name that a query gets which was given none
@@ -41,6 +44,8 @@ class Topics:
 
     @classmethod
     def of(cls, given: Given) -> Self:
+        if "queues" in given:
+            raise BadOption("queues", given.text("queues"), "queues are read as streams, by themselves: use readStream")
         named = [name for name in TOPICS if name in given]
         if len(named) != 1:
             shown = ", ".join(named) or "nothing"
@@ -124,7 +129,7 @@ class Shape:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
-        return cls.given(Given(options, NAMES))
+        return cls.given(Given(options, (*NAMES, *QUEUE_NAMES)))
 
     @classmethod
     def given(cls, given: Given) -> Self:

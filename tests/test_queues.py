@@ -16,7 +16,7 @@ from runnel.client.calls import call
 from runnel.client.cluster import Cluster
 from runnel.client.queue import Queue, QueueMessage
 from runnel.model import headers as h
-from runnel.model.calls import REDRIVE_START, REDRIVE_STATUS, REDRIVE_STOP, Redrive, RedriveTask
+from runnel.model.calls import QUEUE_PURGE, REDRIVE_START, REDRIVE_STATUS, REDRIVE_STOP, Purge, Redrive, RedriveTask
 from runnel.model.errors import InvalidRequest, LeaseLost, PolicyViolation, RetriableError
 from runnel.shell.clock import SystemClock
 from runnel.testing.clock import SeededRng
@@ -182,6 +182,24 @@ def test_what_waits_for_long_waits_in_the_schedule_and_comes_back_with_its_attem
         )
         states = (await queue.describe()).partitions
         assert sum(state.ready + state.leased + state.waiting for state in states) == 0
+
+    talk(broker.kafka, scenario)
+
+
+def test_what_waits_in_the_schedule_for_another_attempt_is_counted_and_purged(broker: BrokerProcess) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        queue = Queue(cluster, "hopeless")
+        await queue.create(partitions=2, window_wait_max_ms=0)
+        for number in range(3):
+            await queue.send(b"%d" % number)
+        for message in [await receive(queue) for _ in range(3)]:
+            await message[0].release(delay=3_600)
+        while (await queue.describe()).scheduled < 3:  # they are on their way to the schedule
+            await asyncio.sleep(0.05)
+        planned = await call(cluster, QUEUE_PURGE, Purge("hopeless", dry_run=True))
+        assert planned.scheduled == 3
+        assert (await call(cluster, QUEUE_PURGE, Purge("hopeless"))).scheduled == 3
+        assert (await queue.describe()).scheduled == 0
 
     talk(broker.kafka, scenario)
 

@@ -224,7 +224,7 @@ def test_purge_and_rewind_show_their_plan_and_ask(call: Call, name: str) -> None
     assert "leases that are out are void" in call("queue", "rewind", name, "--to", "start", code=2).err
     again = call("queue", "rewind", name, "-p", "0", "--to", "1", "-y", "--json").json
     assert again == {
-        "queue": name, "rewound": True,
+        "queue": name, "rewound": True, "scheduled": 0,
         "partitions": [{"topic": name, "partition": 0, "before": 2, "after": 1, "failure": None}],
     }  # fmt: skip
     assert call("queue", "receive", name, "-e").out == "b\n"

@@ -3,6 +3,8 @@
 Rule 1: each partition is looked at, or moved, by its leader; one that can't be asked is told with its failure, and
         costs the others nothing.
 Rule 2: to peek changes nothing.
+Rule 3: what waits in the schedule for another attempt is part of its queue. It is purged first: what comes due
+        meanwhile is in a partition by then.
 """
 
 import asyncio
@@ -18,7 +20,13 @@ from runnel.broker.outlet import Outlet
 from runnel.broker.queue_calls import At, PeekedThere, PeekThere, Shift, States
 from runnel.broker.sources import Queue, Source, Sources
 from runnel.model.calls import (
+    SCHEDULE_CANCEL,
+    SCHEDULE_COUNT,
+    SCHEDULE_LIST,
+    Cancel,
+    CountPending,
     DeliveryState,
+    ListPending,
     Moved,
     NamedQueue,
     Peek,
@@ -29,6 +37,7 @@ from runnel.model.calls import (
     Rewind,
     Setting,
     Shifted,
+    Verb,
 )
 from runnel.model.errors import InvalidRequest, OffsetOutOfRange, RetriableError, RunnelError, UnknownTopic
 from runnel.model.ids import BrokerId, PartitionKey, TopicId
@@ -43,7 +52,9 @@ PEEK_MAX: Final = 1_000  # messages at once
 PEEK_LOOKED_MAX: Final = 100_000  # messages looked at, to find those that pass
 PEEK_BYTES_MAX: Final = 16 << 20
 DONE: Final = "done"
+UNSCHEDULED_AT_ONCE: Final = 1_000
 
+Q = TypeVar("Q")
 A = TypeVar("A")
 
 
@@ -74,7 +85,14 @@ class Overseeing:
             for name in SETTINGS
         ]
         topic = queue.config.topic_of(queue.name)
-        return QueueDescription(queue.name, topic, True, settings, [state for part in states for state in part])
+        partitions = [state for part in states for state in part]
+        return QueueDescription(queue.name, topic, True, settings, partitions, await self._count_scheduled(queue))
+
+    async def _count_scheduled(self, queue: Queue) -> int:
+        try:
+            return sum([(await self._schedule(SCHEDULE_COUNT, CountPending(t))).messages for t in _retries(queue)])
+        except RetriableError:
+            return -1
 
     async def _gather(self, queue: Queue, ask: Callable[[Queue, BrokerId, list[Source]], Awaitable[A]]) -> Sequence[A]:
         """Ask every leader about its partitions of a queue, side by side."""
@@ -165,7 +183,27 @@ class Overseeing:
 
     async def purge(self, request: Purge) -> Shifted:
         """Have all that is there and not leased count as done."""
-        return await self._shift(request.queue, request.partition, "purge", -1, request.dry_run)
+        queue = self._sources.queue(request.queue)
+        scheduled = 0 if request.partition is not None else await self._unschedule(queue, request.dry_run)
+        shifted = await self._shift(request.queue, request.partition, "purge", -1, request.dry_run)
+        return Shifted(shifted.partitions, scheduled)
+
+    async def _unschedule(self, queue: Queue, dry_run: bool) -> int:
+        if dry_run:
+            return await self._count_scheduled(queue)
+        cancelled = 0
+        for topic in _retries(queue):
+            asked = ListPending(topic, messages_max=UNSCHEDULED_AT_ONCE)
+            while waiting := (await self._schedule(SCHEDULE_LIST, asked)).messages:
+                answer = await self._schedule(SCHEDULE_CANCEL, Cancel([message.id for message in waiting]))
+                cancelled += answer.failures.count(None)
+                last = waiting[-1]
+                asked = ListPending(topic, last.due_ms, UNSCHEDULED_AT_ONCE, last.id)
+        return cancelled
+
+    async def _schedule(self, verb: Verb[Q, A], request: Q) -> A:
+        await asyncio.sleep(0)  # timeouts need a task
+        return await self._calls.ask(self._me, verb, request)
 
     async def rewind(self, request: Rewind) -> Shifted:
         """Deliver from another place on."""
@@ -203,6 +241,12 @@ class Overseeing:
             return Moved(topic, number, stands.first_open, to)
         rewound: values.Rewound = await outlet.ask("rewind", values.Rewind(to))
         return Moved(topic, number, rewound.before, rewound.after)
+
+
+def _retries(queue: Queue) -> list[str]:
+    """The topic to which messages of a queue go that wait for long, if it is there."""
+    retry = queue.config.retry_topic_of(queue.name)
+    return [retry] if any(source.topic == retry for source in queue.sources) else []
 
 
 def _key(place: At) -> PartitionKey:

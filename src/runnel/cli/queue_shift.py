@@ -108,6 +108,8 @@ def _print_plan(shifted: "Shifted") -> None:
 
     rows = [(f"{m.topic}/{m.partition}", m.before, m.after, f"{m.after - m.before:+,}") for m in _moved(shifted)]
     print_table([*left("PARTITION"), *right("BEFORE", "AFTER", "MOVED")], rows)
+    if shifted.scheduled:
+        note(f"{shifted.scheduled:,} wait in the schedule for another attempt, and are taken out too")
     for moved in shifted.partitions:
         if moved.failure is not None:
             note(f"{moved.topic}/{moved.partition} can't be moved now: {moved.failure.message}")
@@ -121,7 +123,8 @@ def _report(name: str, shifted: "Shifted", *, dry_run: bool, as_json: bool, word
     from runnel.cli.output import plural, print_json
 
     if as_json:
-        print_json({"queue": name, word: not dry_run, "partitions": [_row(moved) for moved in shifted.partitions]})
+        rows = [_row(moved) for moved in shifted.partitions]
+        print_json({"queue": name, word: not dry_run, "scheduled": shifted.scheduled, "partitions": rows})
     elif dry_run:
         click.echo("Nothing was changed (--dry-run).")
     else:

@@ -86,7 +86,7 @@ def _summary(queue: "QueueDescription") -> dict[str, Any]:
         "topic": queue.topic,
         "backlog": sum(map(backlog_of, parts)),
         "leased": sum(part.leased for part in parts),
-        "waiting": sum(part.waiting for part in parts),
+        "waiting": sum(part.waiting for part in parts) + max(0, queue.scheduled),
         "dead": sum(part.dead for part in parts),
     }
 
@@ -154,6 +154,8 @@ def _print_described(queue: "QueueDescription", all_settings: bool) -> None:
         [_partition_row(part) for part in queue.partitions],
         none="Its topic is not there: nothing is delivered.",
     )
+    if queue.scheduled:
+        note(f"{queue.scheduled:,} more wait in the schedule for another attempt: runnel schedule ls shows them.")
     for part in queue.partitions:
         if part.failure is not None:
             note(f"{part.topic}/{part.partition} could not be asked: {part.failure.message}")

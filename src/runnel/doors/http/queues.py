@@ -26,10 +26,10 @@ from runnel.model.calls import (
     Failure,
     ListedQueue,
     ListQueues,
-    Moved,
     NamedQueue,
     Purge,
     Rewind,
+    Shifted,
 )
 from runnel.model.queue_config import shown_value
 
@@ -130,7 +130,7 @@ class QueueDetails(View, omit_defaults=False):
     topic: str
     ready: int  # that can be leased, of all partitions
     leased: int
-    waiting: int  # for another attempt
+    waiting: int  # for another attempt, here or in the schedule
     dead: int  # since the queue began
     settings: list[SettingState]
     partitions: list[DeliveryView]
@@ -148,7 +148,7 @@ async def describe_queue(call: Call, queue: str) -> QueueDetails:
         queue=queue, topic=found.topic,
         ready=sum(each.ready for each in states),
         leased=sum(each.leased for each in states),
-        waiting=sum(each.waiting for each in states),
+        waiting=sum(each.waiting for each in states) + max(0, found.scheduled),
         dead=sum(each.dead for each in states),
         settings=[SettingState(name=each.name, value=each.value, default=each.default) for each in found.settings],
         partitions=[_delivery(each) for each in states],
@@ -212,6 +212,7 @@ class MovedView(View, omit_defaults=False):
 
 class ShiftedView(View, omit_defaults=False):
     queue: str
+    scheduled: int  # waited in the schedule for another attempt
     partitions: list[MovedView]
 
 
@@ -221,8 +222,7 @@ async def purge_queue(call: Call, queue: str, partition: Whole | None = None, dr
 
     POST /v1/queues/emails/purge?dry_run=true
     """
-    moved = await call.ask(QUEUE_PURGE, Purge(queue, partition, dry_run))
-    return _shifted(queue, moved.partitions)
+    return _shifted(queue, await call.ask(QUEUE_PURGE, Purge(queue, partition, dry_run)))
 
 
 class RewindTo(Struct):
@@ -242,16 +242,15 @@ async def rewind_queue(call: Call, queue: str, body: RewindTo, dry_run: DryRun =
         raise InvalidInput(f"to={body.to} needs the field {body.to}")
     time = -1 if body.time is None else time_ms(body.time)
     asked = Rewind(queue, body.to, -1 if body.offset is None else body.offset, time, body.partition, dry_run)
-    moved = await call.ask(QUEUE_REWIND, asked)
-    return _shifted(queue, moved.partitions)
+    return _shifted(queue, await call.ask(QUEUE_REWIND, asked))
 
 
-def _shifted(queue: str, moved: list[Moved]) -> ShiftedView:
+def _shifted(queue: str, shifted: Shifted) -> ShiftedView:
     views = [
         MovedView(
             topic=each.topic, partition=each.partition, before=each.before, after=each.after,
             error=_problem(each.failure),
         )
-        for each in moved
+        for each in shifted.partitions
     ]  # fmt: skip
-    return ShiftedView(queue=queue, partitions=views)
+    return ShiftedView(queue=queue, scheduled=shifted.scheduled, partitions=views)

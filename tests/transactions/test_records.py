@@ -16,7 +16,7 @@ from runnel.transactions.values import Cause, Identity, State
 TOPIC = uuid.UUID(int=7)
 FULL = Transaction(
     State.PREPARE_ABORT, ProducerId(2**62), 32_767, 60_000, 2_000, ProducerId(3), 32_766, ProducerId(4),
-    ((TOPIC, (0, 5)),), 1_000, 2, Cause.TIMED_OUT,
+    ((TOPIC, (0, 5)),), 1_000, 2, Cause.TIMED_OUT, "clicks",
 )  # fmt: skip
 
 
@@ -28,7 +28,7 @@ def test_a_record_comes_back() -> None:
 def test_the_bytes_are_those_of_the_page() -> None:
     assert msgspec.msgpack.decode(encode_key("tx")) == [1, "tx"]
     assert msgspec.msgpack.decode(encode_value(FULL)) == [
-        1, 3, 2**62, 32_767, 60_000, 2_000, 3, 32_766, 4, [[TOPIC.bytes, [0, 5]]], 1_000, 2, 2,
+        1, 3, 2**62, 32_767, 60_000, 2_000, 3, 32_766, 4, [[TOPIC.bytes, [0, 5]]], 1_000, 2, 2, "clicks",
     ]  # fmt: skip
 
 

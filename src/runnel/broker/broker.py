@@ -21,7 +21,7 @@ from runnel.broker.gate import Gate
 from runnel.broker.groups import Groups
 from runnel.broker.housekeeping import Housekeeping, LeaderBalance
 from runnel.broker.inbox import Inbox
-from runnel.broker.internal import GROUPS, QUEUES, REQUESTS, SCHEDULE, TRANSACTIONS
+from runnel.broker.internal import GROUPS, QUEUES, REQUESTS, SCHEDULE, SINKS, TRANSACTIONS
 from runnel.broker.internal_topics import InternalTopics
 from runnel.broker.isr import InSync
 from runnel.broker.keepers import Keepers
@@ -52,6 +52,8 @@ from runnel.broker.share_offsets import ShareOffsets
 from runnel.broker.share_places import SharePlaces
 from runnel.broker.sharing import Sharing
 from runnel.broker.sifting import Sifting
+from runnel.broker.sinks import Sinks
+from runnel.broker.sinks_coordinators import Coordinators
 from runnel.broker.throttle import Throttle
 from runnel.broker.topics import Topics
 from runnel.broker.transactions import Transactions
@@ -67,6 +69,7 @@ from runnel.model.limits import MIB
 from runnel.model.schedule import OpenDueIndex
 from runnel.model.seams import Clock, Disk, Rng
 from runnel.replica.partition import Partition
+from runnel.transactions.sink_values import SinkConfig
 from runnel.transactions.values import TransactionConfig
 
 READERS_BYTES_MAX = 16 * MIB  # messages that were decoded for readers, for those who come next
@@ -116,8 +119,8 @@ class Broker:
         self._serve_http(config, clock, rng)
         self._keep_house(config, clock)
         self._parts: tuple[Part, ...] = (
-            self.groups, self.transactions, self.inbox, self.requests, self._webhooks, self.keepers, self.schedule,
-            self._queueing,
+            self.groups, self.transactions, self.sinks, self.inbox, self.requests, self._webhooks, self.keepers,
+            self.schedule, self._queueing,
         )  # fmt: skip
 
     def _reach_others(self, config: BrokerConfig, rng: Rng) -> None:
@@ -204,6 +207,10 @@ class Broker:
             new_producer_id=self.new_producer_id,
             place_of_group=self._place_of_group,
         )  # fmt: skip
+        self.sinks = Sinks(
+            self.partitions, self.calls, Coordinators(self.transactions, self.calls), SinkConfig(), clock, rng,
+            lambda: self.internal_topics.make(SINKS),
+        )  # fmt: skip
         self.gate = Gate(self.id, self.transactions, self._peers, rng)
         group_config = GroupConfig(initial_rebalance_delay_ms=config.group_initial_delay_ms)
         self.groups = Groups(self.partitions, group_config, clock, rng, self.gate)
@@ -254,6 +261,7 @@ class Broker:
         self.followers.close()
         self.groups.close()
         self.transactions.close()
+        self.sinks.close()
         self.sharing.close()
         self._queueing.close()
         self.keepers.close()
@@ -348,6 +356,7 @@ class Broker:
         self._place(await self.partitions.try_again())
         self.groups.shards.open()
         self.transactions.shards.open()
+        self.sinks.shards.open()
         self.keepers.shards.open()
         self.schedule.open()
         self._queueing.sweep()

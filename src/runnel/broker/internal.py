@@ -18,7 +18,8 @@ TRANSACTIONS: Final = "__transaction_state"
 QUEUES: Final = "__queue_state"
 SCHEDULE: Final = "__schedule"
 REQUESTS: Final = "__requests"
-INTERNAL: Final = frozenset((GROUPS, TRANSACTIONS, QUEUES, SCHEDULE, REQUESTS))
+SINKS: Final = "__sinks"
+INTERNAL: Final = frozenset((GROUPS, TRANSACTIONS, QUEUES, SCHEDULE, REQUESTS, SINKS))
 
 CONFIG: Final = {
     "cleanup.policy": "compact",
@@ -34,6 +35,7 @@ SPECIAL: Final[dict[str, dict[str, str]]] = {
     REQUESTS: {"cleanup.policy": "delete", "retention.ms": str(DAY_MS), "segment.ms": str(DAY_MS // 24)},
 }
 REQUEST_PARTITIONS: Final = 8
+SINK_PARTITIONS: Final = 8  # a sink asks little: a few records for each task of a batch
 REPLICAS_SAFE: Final = 3  # with so many, one may be missing and two still must have what was committed
 
 

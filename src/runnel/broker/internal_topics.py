@@ -6,7 +6,15 @@ Rule: the controller makes them; every other broker asks it, and waits until it 
 from runnel.broker.calls import Calls
 from runnel.broker.config import BrokerConfig
 from runnel.broker.forwarding import Forwarding
-from runnel.broker.internal import QUEUES, REQUEST_PARTITIONS, REQUESTS, SCHEDULE, internal_topic
+from runnel.broker.internal import (
+    QUEUES,
+    REQUEST_PARTITIONS,
+    REQUESTS,
+    SCHEDULE,
+    SINK_PARTITIONS,
+    SINKS,
+    internal_topic,
+)
 from runnel.broker.seen import Seen
 from runnel.broker.topics import report_failures
 from runnel.cluster.metadata import Metadata
@@ -52,6 +60,7 @@ class InternalTopics:
             QUEUES: self._config.queue_partitions,
             SCHEDULE: self._config.schedule_partitions,
             REQUESTS: REQUEST_PARTITIONS,
+            SINKS: SINK_PARTITIONS,
         }
         if request.topic not in partitions:
             raise InvalidTopicName(f"topic {request.topic!r} is none that brokers make for themselves")

@@ -63,6 +63,11 @@ class Transactions:
         self._tellings: dict[tuple[int, str], Telling] = {}
         self._topics: ImageTopics
 
+    @property
+    def timeout_max_ms(self) -> int:
+        """The longest that a transaction may take."""
+        return self._config.timeout_max_ms
+
     def start(self, image: Image) -> None:
         self._see(image)
 
@@ -175,5 +180,5 @@ def _log(verdict: Verdict) -> None:
             )  # fmt: skip
         case Cause.FENCED:
             logger.info("a new producer took over %r: what ran is aborted (producer %d, epoch %d)", *who)
-        case Cause.CLIENT:
+        case Cause.CLIENT | Cause.SINK:
             logger.debug("%s: %r (producer %d, epoch %d), %d partitions", outcome, *who, len(verdict.partitions))

@@ -90,7 +90,8 @@ class Sinks:
             await producer.begin()
             yield producer
         finally:
-            await producer.close(flush=False)
+            with suppress(RunnelError):  # it can't be aborted twice; what can't be aborted now, its sink will see to
+                await producer.close(flush=False)
 
     # --- for who publishes
     async def commit(

@@ -356,6 +356,9 @@ class InvalidShareSessionEpoch(RetriableError): ...
 class TooManyShareSessions(RetriableError): ...
 
 
+class UnknownSink(ClientError): ...
+
+
 class NotPending(ClientError):
     """No message waits under this id: it was fired or cancelled before, or there never was one."""
 

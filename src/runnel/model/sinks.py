@@ -30,6 +30,10 @@ class BeginAttempt(Value, frozen=True):
     query: str = ""  # whose sink it is: another query is refused, as its batches have other numbers. "": not checked
     timeout_ms: int = 0  # how long its transaction may be open before the batch is committed; 0: the longest allowed
 
+    @property
+    def place(self) -> tuple[int, int, int]:
+        return self.batch, self.partition, self.attempt
+
 
 class Begun(Value, frozen=True):
     """Either the batch was published already, and there is nothing to write; or the transaction to write in."""

@@ -4,12 +4,14 @@ Rule 1: whoever begins under a transactional id gets an epoch that nobody had; w
 Rule 2: the end of a transaction is decided once. Its markers carry the epoch that `prepared` or `fenced` leaves.
 Rule 3: what is ended against the will of its producer is aborted under the next epoch, so that it can't go on; the
         epoch goes up once for that (KAFKA-19367).
-Rule 4: `previous` is who the present producer was before, as long as it may ask again without having heard of the
+Rule 4: a transaction that a sink holds stays as it is until that sink ends it, under the next epoch too.
+Rule 5: `previous` is who the present producer was before, as long as it may ask again without having heard of the
         change; whoever begins anew has no past.
 
     EMPTY --added--> ONGOING --prepared--> PREPARE_COMMIT, PREPARE_ABORT --completed--> COMPLETE_*
       ^                 |  fenced                ^                                        |
       |                 +-----> PREPARE_ABORT ---+                added: ONGOING again <--+
+      |            held: ONGOING, until finished: PREPARE_COMMIT, PREPARE_ABORT
       +--- renewed (from EMPTY and COMPLETE_*)
 """
 
@@ -83,6 +85,22 @@ def fenced(was: Transaction, cause: Cause, wall_ms: Millis, *, may_return: bool)
         version=2,
         cause=cause,
     )
+
+
+def held(was: Transaction, sink: str, wall_ms: Millis) -> Transaction:
+    """Rule 4, from now on."""
+    return replace(was, holder=sink, changed_ms=wall_ms)
+
+
+def finished(was: Transaction, commit: bool, wall_ms: Millis) -> Transaction:
+    """A sink ended it. Whoever wrote it can't go on, and need not hear of it."""
+    state = State.PREPARE_COMMIT if commit else State.PREPARE_ABORT
+    return replace(fenced(was, Cause.SINK, wall_ms, may_return=False), state=state, holder="")
+
+
+def closed(was: Transaction, wall_ms: Millis) -> Transaction:
+    """Nothing was written, and nothing will be: a sink gave its producer up. No partition has to be told."""
+    return replace(finished(was, False, wall_ms), state=State.COMPLETE_ABORT)
 
 
 def completed(was: Transaction, wall_ms: Millis) -> Transaction:

@@ -29,6 +29,7 @@ class Transaction(msgspec.Struct, frozen=True, array_like=True, tag=1):
     began_ms: int = -1  # wall time
     version: int = 1  # 2: the epoch went up with the end
     cause: Cause = Cause.CLIENT  # of the end
+    holder: str = ""  # the sink that alone may end the running transaction
 
     @property
     def identity(self) -> Identity:

@@ -32,6 +32,21 @@ def still_ending(transactional_id: str) -> ConcurrentTransactions:
     return ConcurrentTransactions(f"a transaction of {transactional_id!r} is being ended: try again")
 
 
+def held(transactional_id: str, was: Transaction) -> InvalidTransactionState:
+    return InvalidTransactionState(
+        f"the transaction of {transactional_id!r} was handed over to the sink {was.holder!r}, which alone ends it:"
+        " nothing can be added to it, and its producer is done"
+    )
+
+
+def held_by_sink(transactional_id: str, was: Transaction) -> ConcurrentTransactions:
+    """To whoever wants to begin under the id: it can't, until the sink is done."""
+    return ConcurrentTransactions(
+        f"the open transaction of {transactional_id!r} is held by the sink {was.holder!r}, which publishes or drops it:"
+        f" try again, and if it stays so, see 'runnel sink describe {was.holder}'"
+    )
+
+
 def other_outcome(request: EndTransaction, was: Transaction) -> RunnelError:
     if was.cause is Cause.TIMED_OUT:
         return TransactionAbortable(

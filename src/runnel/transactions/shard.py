@@ -8,12 +8,14 @@ Rule 3: if an append fails the caller throws the shard away and replays the log.
 Rule 4: only the present producer of a transactional id is served; who it was before it may have forgotten is told
         what became of it, if it asks for the same again, and everybody else is fenced (KIP-360, KIP-890).
 Rule 5: while a transaction ends, the next one does not begin (KAFKA-18575).
+Rule 6: what a sink holds, nobody but that sink ends: no producer, no other producer of its id, no clock (`holding`).
 """
 
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeVar
 
+from runnel.model.calls import Nothing
 from runnel.model.errors import (
     InvalidProducerMapping,
     InvalidRequest,
@@ -23,9 +25,10 @@ from runnel.model.errors import (
     TransactionalIdNotFound,
 )
 from runnel.model.ids import NO_PRODUCER, Millis, PartitionKey
+from runnel.model.sinks import Finish, Finished, Hold
 from runnel.model.step import Record, Reply, Step
 from runnel.model.timers import Timers
-from runnel.transactions import life, refusals
+from runnel.transactions import holding, life, refusals
 from runnel.transactions.records import Transaction, decode, encode_key, encode_value
 from runnel.transactions.values import (
     EPOCH_LAST,
@@ -98,7 +101,7 @@ class TransactionShard:
         for transactional_id, transaction in self._transactions.items():
             if transaction.state.ending:
                 turn.step.orders.append(_verdict(transactional_id, transaction))
-            elif transaction.state is State.ONGOING:
+            elif transaction.state is State.ONGOING and not transaction.holder:
                 ran_ms = max(0, wall_ms - transaction.began_ms)  # a clock that was set back gives no more than all
                 self._timers.set(Timer(Alarm.TIMEOUT, transactional_id), now_ms + transaction.timeout_ms - ran_ms)
         self._look_later(now_ms)
@@ -151,6 +154,8 @@ class TransactionShard:
         is_known = request.producer in (NOBODY, was.identity) or asks_again
         if not is_known or request.producer.epoch > EPOCH_LAST:
             raise refusals.fenced(request.transactional_id, request.producer, was)
+        if was.holder:
+            raise refusals.held_by_sink(request.transactional_id, was)
         if was.state is State.ONGOING:
             return self._fence(request, was, asks_again, turn)
         if was.state.ending:
@@ -191,6 +196,8 @@ class TransactionShard:
         if was.state.ending and request.producer in (was.identity, was.successor):
             raise refusals.still_ending(request.transactional_id)
         _check_producer(request.transactional_id, request.producer, was)
+        if was.holder:
+            raise refusals.held(request.transactional_id, was)
         keys = {named: _key_of(named, turn.topics) for named in request.partitions}
         if request.verify_only:
             known = was.partition_set
@@ -220,6 +227,8 @@ class TransactionShard:
         if was.state.ending and request.bumps and request.producer in (was.identity, was.successor):
             raise refusals.still_ending(request.transactional_id)
         _check_producer(request.transactional_id, request.producer, was)
+        if was.holder:
+            raise refusals.held(request.transactional_id, was)
         if was.state is State.ONGOING:
             return self._prepare(request, was, turn)
         if request.bumps and not request.commit:
@@ -263,6 +272,34 @@ class TransactionShard:
             self._put(verdict.transactional_id, life.completed(was, wall_ms), turn)
         return turn.step
 
+    # --- sinks
+    def hold(self, request: Hold, ticket: object, topics: TopicView, now_ms: Millis, wall_ms: Millis) -> Step:
+        return self._run(self._hold, request, ticket, Turn(topics, now_ms, wall_ms, Step()))
+
+    def _hold(self, request: Hold, turn: Turn) -> Nothing:
+        name = request.handle.transactional_id
+        was = self._of(name)
+        if holding.check_hold(was, request):
+            self._timers.cancel(Timer(Alarm.TIMEOUT, name))
+            self._put(name, life.held(was, request.sink, turn.wall_ms), turn)
+        return Nothing()
+
+    def finish(self, request: Finish, ticket: object, topics: TopicView, now_ms: Millis, wall_ms: Millis) -> Step:
+        return self._run(self._finish, request, ticket, Turn(topics, now_ms, wall_ms, Step()))
+
+    def _finish(self, request: Finish, turn: Turn) -> Finished:
+        name = request.handle.transactional_id
+        was = self._transactions.get(name)
+        if was is None or not holding.is_meant(was, request.handle):
+            return holding.fate(was, request.handle)
+        if was.state is State.ONGOING:
+            holding.check_finish(was, request)
+            self._decide(name, life.finished(was, request.commit, turn.wall_ms), turn)
+            return Finished(complete=False, committed=request.commit)
+        holding.check_nothing_to_commit(request)
+        self._put(name, life.closed(was, turn.wall_ms), turn)
+        return Finished(complete=True)
+
     # --- administration
     def describe(
         self, transactional_id: str, ticket: object, topics: TopicView, now_ms: Millis, wall_ms: Millis
@@ -277,8 +314,9 @@ class TransactionShard:
         named = ((turn.topics.name_of(key.topic_id), key.number) for key in found.partition_set)
         partitions = sorted((name, number) for name, number in named if name is not None)
         return DescribedTransaction(
-            transactional_id, found.state, found.identity, found.timeout_ms, found.began_ms, tuple(partitions)
-        )
+            transactional_id, found.state, found.identity, found.timeout_ms, found.began_ms, tuple(partitions),
+            found.holder,
+        )  # fmt: skip
 
     def list(
         self, request: ListTransactions, ticket: object, topics: TopicView, now_ms: Millis, wall_ms: Millis

@@ -69,6 +69,7 @@ class Cause(IntEnum):
     CLIENT = 0  # its producer said so
     FENCED = 1  # another producer began under its transactional id
     TIMED_OUT = 2
+    SINK = 3  # the sink that it belongs to said so
 
 
 class Identity(NamedTuple):
@@ -126,6 +127,7 @@ class DescribedTransaction(msgspec.Struct, frozen=True):
     timeout_ms: int
     began_ms: int  # wall time; -1 if none has begun
     partitions: tuple[NamedPartition, ...]  # not yet ended, of topics that are still there
+    holder: str = ""  # the sink that holds it
 
 
 class ListedTransaction(msgspec.Struct, frozen=True):

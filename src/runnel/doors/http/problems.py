@@ -174,6 +174,7 @@ TABLE: dict[type[e.RunnelError], Row] = {
     e.NoSuchMember: Row(S.NOT_FOUND, "make a member again: it goes on from what was committed"),
     e.TooManyMembers: Row(S.TOO_MANY_REQUESTS, "close members that nobody uses, or ask another broker"),
     # queues
+    e.UnknownSink: Row(S.NOT_FOUND, "check the name: 'runnel sink ls' shows those that there are"),
     e.UnknownQueue: Row(S.NOT_FOUND, "check the name, or create the queue"),
     e.QueueAlreadyExists: Row(S.CONFLICT, "use the queue that there is, or another name"),
     e.KeyReused: Row(S.UNPROCESSABLE_ENTITY, "send it under a key of its own"),

@@ -87,6 +87,7 @@ CODES: dict[type[e.RunnelError], ErrorCode] = {
     e.NoSuchMember: ErrorCode.UNKNOWN_MEMBER_ID,
     e.TooManyMembers: ErrorCode.GROUP_MAX_SIZE_REACHED,
     # queues
+    e.UnknownSink: ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
     e.UnknownQueue: ErrorCode.GROUP_ID_NOT_FOUND,
     e.QueueAlreadyExists: ErrorCode.DUPLICATE_RESOURCE,
     e.LeaseLost: ErrorCode.INVALID_RECORD_STATE,

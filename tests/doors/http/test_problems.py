@@ -10,7 +10,7 @@ import runnel
 from runnel.doors.http.problems import TABLE, code_of, headers_of, problem_of, row_of
 from runnel.model.errors import LeaderNotAvailable, RunnelError, UnknownTopic
 
-OUTSIDE = ("runnel.cli", "runnel.testing", "runnel.dev")  # no broker raises what these do
+OUTSIDE = ("runnel.cli", "runnel.pipelines", "runnel.testing", "runnel.dev")  # no broker raises what these do
 INSIDE = ("AlreadyEnded",)  # a message between two functions, which no door sees
 
 

@@ -8,12 +8,14 @@ TABLE: dict[str, tuple[str, str]] = {
         "Dead letters by reason; repair them, send them back.",
     ),
     "fleet": ("runnel.cli.pipeline_fleet:fleet", "Cars on a live map: speeds, heat, and who went silent."),
+    "traffic": ("runnel.cli.pipeline_traffic:traffic", "Rates, sizes, latency, hot keys, skew and lag of topics."),
 }
 
 EXAMPLES = """
 runnel pipeline deadletters jobs          what died of a queue, grouped by reason
 runnel pipeline fleet run --once          what came so far, and no more
 runnel pipeline fleet run --every 10s     for ever; stop it with Ctrl-C
+runnel pipeline traffic --table lake     what goes through topics, in a topic and in a table
 """
 
 pipeline = LazyGroup(

@@ -42,8 +42,12 @@ class RunnelReader(DataSourceReader):
         start = survey.place(self.options.start, bounds)
         for lost in survey.rewound(start, {where: held.end for where, held in bounds.items()}):
             survey.losses(lost)
-        wanted = plan.ranges(start, survey.finish(bounds))
+        wanted = self.narrowed(survey, plan.ranges(start, survey.finish(bounds)))
         return survey.tasks(wanted, {where: held.start for where, held in bounds.items()})
+
+    def narrowed(self, survey: Survey, wanted: list[Range]) -> list[Range]:
+        """What is left of the ranges once it is known that some of it does not count."""
+        return wanted
 
     def partitions(self) -> list[InputPartition]:
         return [Task(span) for span in self.ranges(Survey(self.options))]

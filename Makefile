@@ -15,7 +15,8 @@ CYCLES ?= 10
 JOBS ?= 3
 BROKERS_LOSING_POWER ?= 1
 CASES ?= 50
-.PHONY: help faults faults-transactions faults-storage faults-corruption setup-faults prerequisites setup setup-dev setup-pipelines setup-compat setup-zookeeper run cluster test check compat fuzz simulate simulate-core mutants \
+CARS ?= 1000
+.PHONY: help faults faults-transactions faults-storage faults-corruption setup-faults prerequisites setup setup-dev setup-pipelines setup-compat setup-zookeeper run cluster fleet test check compat fuzz simulate simulate-core mutants \
 	bench format lock clean
 
 help: ## list the targets
@@ -55,6 +56,9 @@ run: setup ## start a broker on loopback (data in ./data, or make run DATA=DIR)
 
 cluster: setup setup-zookeeper ## start a ZooKeeper and three brokers on loopback (data in ./data-dev; BROKERS=N)
 	@exec $(BIN)/runnel dev --brokers $(BROKERS)
+
+fleet: setup-pipelines ## cars on a live map: a broker, cars, a Spark job and a page (data in ./data-fleet; CARS=N)
+	@exec $(BIN)/runnel pipeline fleet show --cars $(CARS)
 
 setup-zookeeper: setup ## find a ZooKeeper for clusters and tests, or fetch one into build/zookeeper (4.5 MB)
 	@$(BIN)/python -m runnel.dev.zookeeper || test -z "$$CI"

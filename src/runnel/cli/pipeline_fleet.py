@@ -7,7 +7,8 @@ import click
 
 from runnel.cli.command import Group
 from runnel.cli.options import broker_option, span
-from runnel.cli.pipeline_run import StreamLaunch, stream_job
+from runnel.cli.pipeline_fleet_show import show
+from runnel.cli.pipeline_run import StreamLaunch, stop_on_signals, stream_job
 
 if TYPE_CHECKING:
     from runnel.pipelines.jobs.fleet.sending import SendConf
@@ -23,6 +24,9 @@ runnel pipeline fleet page                        show them on a map
 @click.group(cls=Group, examples=EXAMPLES)
 def fleet() -> None:
     """Cars on a live map: speeds, heat, and who went silent."""
+
+
+fleet.add_command(show)
 
 
 # --- cars
@@ -73,6 +77,27 @@ def _send(conf: "SendConf") -> None:
     note(f"cars: done, {plural(asyncio.run(sending()), 'report')} sent")
 
 
+# --- page
+@fleet.command(
+    examples="""
+runnel pipeline fleet page                        http://127.0.0.1:8000/
+runnel pipeline fleet page --port 9000 --http 127.0.0.1:8081
+"""
+)
+@click.option("--port", metavar="PORT", type=click.IntRange(0, 65535), default=8000, show_default=True)
+@click.option("--http", metavar="HOST:PORT", default="127.0.0.1:8080", show_default=True, help="A broker's HTTP door.")
+@click.option("--results", metavar="NAME", default="fleet", show_default=True, help="What result topics begin with.")
+def page(port: int, http: str, results: str) -> None:
+    """Show the fleet on a live map, on this machine. Needs no Spark."""
+    from runnel.cli.output import note
+    from runnel.pipelines.jobs.fleet.page import PageConf, serving
+    from runnel.pipelines.jobs.fleet.topics import Topics
+
+    with stop_on_signals() as stop, serving(PageConf(http, port=port, topics=Topics(results=results))) as address:
+        note(f"page: {address} (stop it with Ctrl-C)")
+        stop.wait()
+
+
 # --- run
 @fleet.command(
     examples="""
@@ -85,7 +110,7 @@ runnel pipeline fleet run --master spark://10.0.0.1:7077 --checkpoint /shared/fl
 @click.option("--results", metavar="NAME", default="fleet", show_default=True, help="What result topics begin with.")
 @click.option("--silent-after", "silent_ms", metavar="SPAN", type=span, default="60s", show_default=True)
 @click.option("--late", "late_ms", metavar="SPAN", type=span, default="30s", show_default=True, help="Still counts.")
-@click.option("--cell", "cell_m", metavar="METRES", type=click.IntRange(10), default=250, show_default=True)
+@click.option("--cell", "cell_m", metavar="METRES", type=click.IntRange(10), default=400, show_default=True)
 @click.option("--begin", type=click.Choice(["earliest", "latest"]), default="earliest", show_default=True)
 @stream_job
 def run(

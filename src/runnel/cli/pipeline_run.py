@@ -79,7 +79,7 @@ class StreamLaunch(Launch):
         from runnel.cli.pipeline_view import screen
         from runnel.pipelines.progress import follow
 
-        with self._session(job) as spark, _stop_on_signals() as stop:
+        with self._session(job) as spark, stop_on_signals() as stop:
             started = start(spark)
             queries: Sequence[Any] = started if isinstance(started, list | tuple) else [started]
             with screen(job, as_json=self.as_json) as shown:
@@ -90,7 +90,7 @@ class StreamLaunch(Launch):
 
 # --- signals
 @contextmanager
-def _stop_on_signals() -> Iterator[Event]:
+def stop_on_signals() -> Iterator[Event]:
     """Set by SIGINT and SIGTERM, as often as they come."""
     stop = Event()
     with _handling(lambda *_: stop.set()):

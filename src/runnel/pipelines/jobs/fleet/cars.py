@@ -6,6 +6,7 @@ Rule 3: reports come in the order in which they are sent. A late one was made at
 """
 
 import heapq
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
@@ -14,6 +15,7 @@ from typing import NamedTuple
 from runnel.pipelines.jobs.fleet.city import City, Street, city, degrees
 
 TURN_BACK = 0.02  # of the weight of a street that goes on
+CENTRE = 1.45  # how much rather a car drives inward than outward
 LIGHT = 0.18  # of crossings with a red light
 LIGHT_S = 22.0
 SILENT_S = (90.0, 300.0)
@@ -54,7 +56,7 @@ class Car:
     def __init__(self, town: City, chance: Random) -> None:
         self._town = town
         self._chance = chance
-        self._from = chance.randrange(len(town.places))
+        self._from = chance.choice([place for place, streets in enumerate(town.streets) if streets])
         self._street = chance.choice(town.streets[self._from])
         self._metres = chance.uniform(0, self._street.length_m)
         self._haste = chance.uniform(0.75, 1.15)
@@ -85,7 +87,7 @@ class Car:
             self._waits_s = self._chance.uniform(2, LIGHT_S)
 
     def _chosen(self, came_from: int) -> Street:
-        """The next street: main roads rather than others, straight on rather than around, seldom back."""
+        """The next street: straight on, main roads and the centre draw it; it seldom turns back."""
         streets = self._town.streets[self._from]
         here, before = self._town.places[self._from], self._town.places[came_from]
         ahead = (here[0] - before[0], here[1] - before[1])
@@ -93,8 +95,11 @@ class Car:
         for street in streets:
             there = self._town.places[street.end]
             dot = ahead[0] * (there[0] - here[0]) + ahead[1] * (there[1] - here[1])
-            straight = 3.0 if dot > 0.5 * street.length_m * (ahead[0] ** 2 + ahead[1] ** 2) ** 0.5 else 1.0
-            weights.append((TURN_BACK if street.end == came_from else straight) * (2.0 if street.main else 1.0))
+            straight = 3.0 if dot > 0.5 * street.length_m * math.hypot(*ahead) else 1.0
+            inward = CENTRE if math.hypot(*there) < math.hypot(*here) else 1.0
+            weights.append(
+                (TURN_BACK if street.end == came_from else straight) * inward * (2.0 if street.main else 1.0)
+            )
         return self._chance.choices(streets, weights)[0]
 
     def where(self) -> tuple[float, float]:

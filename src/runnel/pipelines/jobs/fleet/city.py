@@ -1,7 +1,7 @@
 """A city to drive in: a net of streets in a box, with main roads and a river that few bridges cross.
 
 Rule 1: the same seed gives the same city.
-Rule 2: every place can be left again: a crossing keeps at least two streets.
+Rule 2: every crossing that has a street has two at least: whoever comes can go on.
 """
 
 import math
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from random import Random
 
 CENTRE_LAT, CENTRE_LON = 52.5200, 13.4050
-WIDTH_M, HEIGHT_M = 14_000, 10_000
-COLUMNS, ROWS = 45, 33
+WIDTH_M, HEIGHT_M = 15_000, 11_000
+COLUMNS, ROWS = 49, 37
 MAIN_EVERY = 4  # each fourth street is a main road
 MAIN_KMH, SIDE_KMH = 55.0, 32.0
 DROPPED = 0.18  # of side streets, so that blocks differ in size
@@ -31,7 +31,7 @@ class Street:
 @dataclass(frozen=True, slots=True)
 class City:
     places: tuple[tuple[float, float], ...]  # of crossings: metres east and north of the centre
-    streets: tuple[tuple[Street, ...], ...]  # from each crossing
+    streets: tuple[tuple[Street, ...], ...]  # from each crossing; none from those out of town
 
 
 def city(seed: int) -> City:
@@ -83,8 +83,8 @@ def _river(east: float) -> float:
 
 
 def _kept(places: tuple[tuple[float, float], ...], chance: Random) -> list[tuple[int, int, bool]]:
-    """Without those over water, and without some of the side streets; rule 2."""
-    pairs = _pairs()
+    """The streets in town, without those over water and without some of the side streets; rule 2."""
+    pairs = _without_ends([pair for pair in _pairs() if all(_in_town(places[end]) for end in pair[:2])])
     degree = Counter(place for a, b, _ in pairs for place in (a, b))
     kept = []
     for a, b, main in pairs:
@@ -94,6 +94,23 @@ def _kept(places: tuple[tuple[float, float], ...], chance: Random) -> list[tuple
         else:
             kept.append((a, b, main))
     return kept
+
+
+def _in_town(place: tuple[float, float]) -> bool:
+    """Within an outline that is neither round nor square."""
+    east, north = place[0] / (WIDTH_M / 2), place[1] / (HEIGHT_M / 2)
+    angle = math.atan2(north, east)
+    return math.hypot(east, north) < 0.98 + 0.09 * math.sin(3 * angle + 1) + 0.05 * math.cos(5 * angle)
+
+
+def _without_ends(pairs: list[tuple[int, int, bool]]) -> list[tuple[int, int, bool]]:
+    """Take out streets that end nowhere, until none does."""
+    while True:
+        degree = Counter(place for a, b, _ in pairs for place in (a, b))
+        left = [(a, b, main) for a, b, main in pairs if min(degree[a], degree[b]) >= 2]
+        if len(left) == len(pairs):
+            return left
+        pairs = left
 
 
 def degrees(east_m: float, north_m: float) -> tuple[float, float]:

@@ -28,7 +28,7 @@ class FleetConf:
     topics: Topics = Topics()
     rules: Rules = Rules()
     late_ms: int = 30_000  # how much later than others a report may come and count
-    cell_m: int = 250
+    cell_m: int = 400
     buckets: int = 16  # of cars, in the state; fixed for a checkpoint
     rows_max: int = 200_000  # in one batch
     begin: str = "earliest"

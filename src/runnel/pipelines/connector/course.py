@@ -57,9 +57,9 @@ class Course:
     # --- the next batch
     def latest(self, start: Offsets, *, limited: bool) -> Offsets:
         """The end of the batch that begins at `start`; `start` itself if there is nothing to do."""
-        self._progress.reached(start)
         ends = self._ends(start)
         alive = self._alive(start)
+        self._progress.reached(alive)
         new = [where for where in ends if where not in alive]
         reachable = plan.reachable(alive, ends, self.survey.gate.starts(new))
         if reachable == start:

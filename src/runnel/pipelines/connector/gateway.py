@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 from runnel.client import offsets
 from runnel.client.cluster import Cluster, ClusterSettings
+from runnel.client.log_sizes import log_sizes
 from runnel.client.metadata import ClusterView, TopicPartition
 from runnel.client.offsets import EARLIEST, LATEST, Committed
 from runnel.client.positions import Bounds, bounds
-from runnel.model.errors import UnsupportedVersion
 from runnel.pipelines.connector.options import Topics
 from runnel.pipelines.connector.ranges import Lost, Range, RangeReader
 from runnel.shell.background import LoopThread
@@ -90,8 +90,8 @@ class Gateway:
         return {where: found[where].offset for where in wanted}
 
     def sizes(self, wanted: Mapping[TopicPartition, Sequence[int]]) -> dict[TopicPartition, list[int]]:
-        """How many bytes of the log lie before these offsets."""
-        raise UnsupportedVersion("this cluster does not tell sizes: leave out maxBytesPerTrigger, maxBytesPerPartition")
+        """How many bytes of the log lie before these offsets, about: an index of the log knows some of them."""
+        return self.run(log_sizes(self.cluster, wanted)) if wanted else {}
 
     # --- groups
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> Offsets:

@@ -13,7 +13,7 @@ from runnel.pipelines.connector.plan import Sizes, share, spread
 from runnel.pipelines.connector.ranges import Range
 
 POINTS_PER_PIECE = 8  # places where a range may be cut, for each piece that is wanted of it
-POINTS_MAX = 4_096  # of one range
+POINTS_MAX = 65_536  # of one range: thousands of tasks, which is more than Spark bears
 
 
 def split(ranges: Sequence[Range], splitting: Splitting, sizes: Sizes) -> list[Range]:

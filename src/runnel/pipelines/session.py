@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 JAVA_NEEDED = 17  # Spark 4's own
 LOOPBACK = "127.0.0.1"
 STACK = "-Xss8m"  # stopping a query inside foreachBatch overflows the default stack, by a regular expression of Spark's
-PACKAGES = ("runnel", "pyspark_runnel")
+PACKAGES = ("runnel", "pyspark_runnel", "pyspark_runnel_lake")
 QUIET = """
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr

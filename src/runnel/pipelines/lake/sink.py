@@ -1,6 +1,5 @@
 """Spark streams into a lake: `format("runnel_lake")`. Tasks write files side by side; the driver commits them at once.
 
-    register(spark)
     df.writeStream.format("runnel_lake").option("path", "/lake").option("checkpointLocation", ...).start()
 
 Rule 1: a batch is named by its query and its number, which a restart keeps: what was committed is not committed again.
@@ -24,7 +23,6 @@ from runnel.pipelines.lake.place import Place
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSourceStreamWriter
     from pyspark.sql.types import StructType
 
@@ -37,11 +35,6 @@ NAMES = ("path", "fileSize", "compactEvery", "vacuumAfter", "checkpointLocation"
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"  # as Spark's tasks are told
 
 log = logging.getLogger(__name__)
-
-
-def register(spark: "SparkSession") -> None:
-    """Make the format known to this session: Spark finds one format by itself, and that is `runnel`."""
-    spark.dataSource.register(LakeFormat)
 
 
 class LakeFormat(DataSource):

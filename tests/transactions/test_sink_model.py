@@ -1,0 +1,26 @@
+"""One sink in a small world, where anything may happen at any time: readers see every batch once, whole, and in the end
+all of them. Each rule that makes it so is switched off in turn, and somebody notices."""
+
+import random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.transactions.sink_mutants import MUTANTS, Mutant, hunt
+from tests.transactions.sink_world import run
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.randoms(use_true_random=False))
+def test_every_batch_is_seen_once_and_whole(chance: random.Random) -> None:
+    run(chance.randrange, steps=200)
+
+
+@pytest.mark.parametrize("seed", range(1_000, 1_060))
+def test_every_batch_is_seen_once_and_whole_by_chance(seed: int) -> None:
+    run(random.Random(seed).randrange)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_rule_that_is_switched_off_is_missed(mutant: Mutant) -> None:
+    assert hunt(mutant) is not None, f"nobody misses the rule: {mutant.rule}"

@@ -1,5 +1,6 @@
 """`runnel pipeline deadletters`: a report of a queue's dead letters, and their repair."""
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,23 +28,37 @@ runnel consume jobs.repairs -e                                what happened to e
 @click.option("--park", metavar="TOPIC", help="Where what comes back too often goes; '' leaves it.  [QUEUE.parked]")
 @click.option("--accounts", metavar="TOPIC", help="Where it is told what happened to each.  [QUEUE.repairs]")
 @click.option("--rate", metavar="N", type=click.IntRange(min=1), help="At most so many messages a second.")
+@click.option("--batch", metavar="N", type=click.IntRange(min=1), default=5_000, help="Letters at once.  [5000]")
 @click.option("--error-header", metavar="NAME", default="error", help="A header to group by, too.  [error]")
 @dry_run_option
 @stream_job
 def deadletters(
     launch: StreamLaunch, name: str, repair: str, rounds: int, park: str | None, accounts: str | None,
-    rate: int | None, error_header: str, dry_run: bool,
+    rate: int | None, batch: int, error_header: str, dry_run: bool,
 ) -> int:  # fmt: skip
     """Group the dead letters of a queue by reason; repair them, and send them back to where they came from."""
     from runnel.pipelines.jobs.deadletters import DeadLettersConf, run
 
     conf = DeadLettersConf(
         stream=launch.conf(f"deadletters-{name}"), queue=name, repair=repair, rounds_max=rounds, parking=park,
-        accounts=accounts, rate_max=rate or 0, error_header=error_header,
+        accounts=accounts, rate_max=rate or 0, batch_max=batch, error_header=error_header,
     )  # fmt: skip
     if dry_run or not repair:
         return _report(launch, conf)
-    return launch.stream("deadletters", lambda spark: run(spark, conf))
+    told: Counter[str] = Counter()
+    code = launch.stream("deadletters", lambda spark: run(spark, conf, told))
+    _summarize(conf, told, as_json=launch.as_json)
+    return code
+
+
+def _summarize(conf: "DeadLettersConf", told: Counter[str], *, as_json: bool) -> None:
+    from runnel.cli.output import note, print_json
+
+    if as_json:
+        print_json({"job": "deadletters", "outcomes": dict(told)})
+    else:
+        shown = ", ".join(f"{count:,} {outcome}" for outcome, count in told.most_common()) or "no letters"
+        note(f"deadletters: {shown}; 'runnel consume {conf.accounts_topic} -e' tells of each")
 
 
 def _report(launch: StreamLaunch, conf: "DeadLettersConf") -> int:

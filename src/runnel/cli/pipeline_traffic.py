@@ -11,7 +11,7 @@ runnel pipeline traffic                               all topics, minute by minu
 runnel pipeline traffic orders payments --every 1m    these topics, told once a minute
 runnel pipeline traffic --from earliest --once        all that is kept, then end
 runnel pipeline traffic --table lake/traffic          into Delta tables, too
-runnel consume runnel.traffic -f '%v\\n'               what it tells
+runnel consume runnel.traffic -f '%s\\n'               what it tells
 """
 
 

@@ -13,8 +13,8 @@ Rule 3: a report and a dry run read, and change nothing.
 """
 
 import time
+from collections import Counter
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from runnel.client.admin import NewTopic
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 NAME: Final = "deadletters"
 ROUNDS_MAX: Final = 3
 GROUPS_MAX: Final = 1_000  # rows of a report
+BATCH_MAX: Final = 5_000  # letters: what becomes of them is one transaction, which must not take longer than it may
 PACED_S: Final = 5  # a batch of a job with a pace holds what this many seconds allow
 ERROR_HEADER: Final = "error"
 
@@ -48,11 +49,14 @@ class DeadLettersConf:
     parking: str | None = None  # the topic; None: QUEUE.parked; "": what would be parked is left
     accounts: str | None = None  # the topic; None: QUEUE.repairs
     rate_max: int = 0  # messages a second; 0: no bound
+    batch_max: int = BATCH_MAX  # letters that are repaired together
     error_header: str = ERROR_HEADER  # where the user's consumers tell of errors, for the report
 
     def __post_init__(self) -> None:
         if self.rounds_max < 1:
             raise BadOption("rounds", self.rounds_max, "a message is repaired once at least")
+        if self.batch_max < 1:
+            raise BadOption("batch", self.batch_max, "a batch has one letter at least")
         if self.rate_max < 0:
             raise BadOption("rate", self.rate_max, "use messages a second, or 0 for no bound")
         if self.accounts == "":
@@ -77,20 +81,20 @@ class DeadLettersConf:
 
 
 # --- repairing
-def run(spark: "SparkSession", conf: DeadLettersConf) -> "StreamingQuery":
-    """Repair the letters that are there, and with `once` no others."""
+def run(spark: "SparkSession", conf: DeadLettersConf, told: Counter[str] | None = None) -> "StreamingQuery":
+    """Repair the letters that are there, and with `once` no others. Outcomes are counted in `told` as they come."""
     repairing, cluster = conf.repairing(), gateway(conf.brokers)
     letters = cluster.run(dead_topic(cluster.cluster, conf.queue))
     cluster.run(make_topics(cluster.cluster, _topics(conf, letters)))
     marker = Marker(cluster.cluster, conf.queue, letters, conf.accounts_topic)
     cluster.run(marker.catch_up())
-    step = partial(_step, conf=conf, repairing=repairing, cluster=cluster, marker=marker)
+    job = _Job(conf, repairing, cluster, marker, Counter() if told is None else told)
     return (
         _letters(spark, conf, letters)
         .writeStream.queryName(NAME)
         .option("checkpointLocation", conf.stream.checkpoint)
         .trigger(**conf.stream.trigger)
-        .foreachBatch(step)
+        .foreachBatch(job.step)
         .start()
     )
 
@@ -102,35 +106,43 @@ def _topics(conf: DeadLettersConf, letters: str) -> list[NewTopic]:
 
 
 def _letters(spark: "SparkSession", conf: DeadLettersConf, topic: str) -> "DataFrame":
-    source = (
+    letters_max = min(conf.batch_max, PACED_S * conf.rate_max or conf.batch_max)
+    return (
         spark.readStream.format("runnel")
         .option("runnel.brokers", conf.stream.brokers)
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
         .option("failOnDataLoss", "false")  # what retention took is beyond repair, and no reason to stop
         .option("group.id", f"{NAME}-{conf.queue}")
+        .option("maxOffsetsPerTrigger", str(letters_max))
+        .load()
     )
-    if conf.rate_max:
-        source = source.option("maxOffsetsPerTrigger", str(PACED_S * conf.rate_max))
-    return source.load()
 
 
-def _step(
-    letters: "DataFrame", batch: int, *, conf: DeadLettersConf, repairing: Repairing, cluster: Gateway, marker: Marker
-) -> None:
-    """Publish what a batch of letters becomes, and mark those that lie elsewhere then."""
-    tasks = letters.coalesce(1) if conf.rate_max else letters  # one task keeps the pace
-    query = letters.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-    (
-        tasks.mapInArrow(repairing, WRITTEN_DDL)
-        .write.format("runnel")
-        .mode("append")
-        .option("runnel.brokers", conf.stream.brokers)
-        .option("sinkId", f"{NAME}-{conf.queue}-{query}"[-200:])
-        .option("batchId", str(batch))
-        .save()
-    )
-    cluster.run(marker.catch_up())
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A query's steps, in the driver."""
+
+    conf: DeadLettersConf
+    repairing: Repairing
+    cluster: Gateway
+    marker: Marker
+    told: Counter[str]
+
+    def step(self, letters: "DataFrame", batch: int) -> None:
+        """Publish what a batch of letters becomes, and mark those that lie elsewhere then."""
+        tasks = letters.coalesce(1) if self.conf.rate_max else letters  # one task keeps the pace
+        query = letters.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        (
+            tasks.mapInArrow(self.repairing, WRITTEN_DDL)
+            .write.format("runnel")
+            .mode("append")
+            .option("runnel.brokers", self.conf.stream.brokers)
+            .option("sinkId", f"{NAME}-{self.conf.queue}-{query}"[-200:])
+            .option("batchId", str(batch))
+            .save()
+        )
+        self.told.update(self.cluster.run(self.marker.catch_up()))
 
 
 # --- looking

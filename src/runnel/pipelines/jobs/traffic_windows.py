@@ -1,8 +1,8 @@
 """Messages to windows: what Spark counts, and what of it stays in its state.
 
 Rule 1: state is bounded by windows within the watermark, topics and partitions, never by keys: the busiest keys are
-        found by a sketch of a fixed size (frequent items), which overlooks no key that has more than 1/KEYS_TRACKED
-        or so of the messages.
+        found by a sketch of a fixed size (frequent items), which overlooks no key that has more than a few
+        KEYS_TRACKEDths of the messages.
 Rule 2: what a batch makes of its messages depends on them and on the time that Spark wrote down for the batch: a batch
         that is done again says the same.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 READ_DDL: Final = "topic string, partition int, timestamp timestamp, timestampType int, key binary, value binary"
-KEYS_TRACKED: Final = 256  # in the sketch of a topic and window
+KEYS_TRACKED: Final = 1_000  # in the sketch of a topic and window
 PARTITIONS_TRACKED: Final = 8_192  # exact for three quarters of as many
 PARTITIONS_MAX: Final = 6_000
 KEY_CHARS_MAX: Final = 100

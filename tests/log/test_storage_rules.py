@@ -407,6 +407,25 @@ def test_a_failed_fsync_is_fatal_never_retried_and_nothing_is_acknowledged(mode:
     run(test)
 
 
+@pytest.mark.parametrize("mode", ["commit", "interval"])
+def test_what_a_failed_fsync_left_in_memory_is_written_again(mode: str) -> None:
+    async def test(disk: SimDisk) -> None:
+        log = await opened(disk, config(mode), on_fatal=lambda error: None)
+        await put(log, 3)
+        await log.sync()
+        disk.inject(Fault("sync", path=FIRST, loses=True))
+        await put(log)
+        with pytest.raises(Fatal):
+            await log.sync()
+        disk = disk.kill()
+        log = await opened(disk, config(mode))
+        assert log.synced_offset == 4
+        log = await opened(disk.crash(), config(mode))
+        assert await offsets(log) == [0, 1, 2, 3]
+
+    run(test)
+
+
 def test_those_in_line_behind_a_failed_fsync_get_an_error() -> None:
     async def test(disk: SimDisk) -> None:
         fatal: list[Fatal] = []

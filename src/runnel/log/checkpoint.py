@@ -12,8 +12,10 @@ from crc32c import crc32c
 
 from runnel.log.layout import CHECKPOINT, TMP
 from runnel.model.errors import Fatal
+from runnel.model.limits import MIB
 from runnel.model.seams import Disk, File
 
+CHUNK_BYTES = MIB
 _TITLE = b"runnel checkpoint 1 crc32c="
 
 
@@ -93,6 +95,12 @@ def read_small(disk: Disk, path: str) -> bytes | None:
         return file.read(file.size(), 0)
     finally:
         file.close()
+
+
+def write_again(file: File, position: int, end: int) -> None:
+    """Let the next sync cover this part of a file, even if one failed that should have: it took the pages for clean."""
+    for at in range(position, end, CHUNK_BYTES):
+        file.write([file.read(min(CHUNK_BYTES, end - at), at)], at)
 
 
 def sync(file: File) -> None:

@@ -9,6 +9,8 @@ Rule 3: without a checkpoint nobody knows what was synced: only what nothing goo
 Rule 4: damage stays where it is, is reported, and is not served. Its offsets are not used again.
 Rule 5: index, epochs and producers are functions of the log: what is missing or does not fit is built again.
 Rule 6: a file whose name is not ours is left alone.
+Rule 7: what no sync is known of is written again before it is synced: after a sync that failed, the system may read it
+        from memory, and say yes to the next sync, though the disk never got it. (flush.mode os promises nothing.)
 """
 
 from dataclasses import dataclass, field
@@ -46,7 +48,7 @@ from runnel.log.transactions import Aborted
 from runnel.model.errors import Corruption
 from runnel.model.ids import Offset
 from runnel.model.seams import Disk, File
-from runnel.model.topic_config import TopicConfig
+from runnel.model.topic_config import FlushMode, TopicConfig
 from runnel.record.batch import BatchHeader
 
 
@@ -183,6 +185,7 @@ class _Recovery:
         self.folder = folder
         self.interval = config.index_interval_bytes
         self.gapless = not config.compacts
+        self.promises = config.flush_mode is not FlushMode.OS
         self.now_ms = now_ms
         self.bases = offsets_of(names, LOG)
         self.snapshots = offsets_of(names, PRODUCERS)
@@ -192,6 +195,7 @@ class _Recovery:
         if self.mark is not None:
             self.synced = Offset(max(self.synced, self.mark.offset))
         self.trusted = False  # everything below the recovery point is there
+        self.unsynced_at = 0  # where in the segment that is scanned begins what no sync is known of
         self.scanned = False
         self.damage = known_damage(folder, known) if known else []
         self.end = Offset(0)
@@ -340,6 +344,8 @@ class _Recovery:
                 segment.size = good
                 remove_if_there(self.disk, segment.transactions_path)
                 checkpoints.sync_dir(self.disk, self.folder)
+            if self.trusted and self.promises:
+                checkpoints.write_again(file, self.unsynced_at, good)
             checkpoints.sync(file)
         finally:
             file.close()
@@ -355,7 +361,7 @@ class _Recovery:
 
     def _scan(self, file: File, segment: Segment, position: int, is_last: bool, writer: IndexWriter) -> int:
         """Up to where the segment is good, rot apart."""
-        bound = self._bound(segment)
+        bound, self.unsynced_at = self._bound(segment), position
         while True:
             for at, header in walk(file, position, segment.size):
                 if not self._may_follow(file, segment, at, header, bound):
@@ -367,6 +373,8 @@ class _Recovery:
                     self.producers.replay(header, self.now_ms, marker_at(file, at, header))
                 self.end = Offset(header.base_offset + header.last_offset_delta + 1)
                 position = at + header.size
+                if self.end <= self.synced:
+                    self.unsynced_at = position
             if position == segment.size or (self.trusted and self.end >= self.synced):
                 return position
             hole = find_hole(file, position, segment.size, self.end, bound)
@@ -375,7 +383,7 @@ class _Recovery:
                     return position
                 hole = hole._replace(next_offset=self.synced)
             self._take_holes(segment, (hole,))
-            position = hole.end_position
+            position = self.unsynced_at = hole.end_position
             self.end = Offset(hole.next_offset)
             if position == segment.size:
                 return position

@@ -43,7 +43,7 @@ class Fault:
     nth: int = 1
     times: int = 1
     short_bytes: int | None = None  # write: so many bytes reach the file before it fails
-    loses: bool = False  # sync: what it was to make durable is read as before, and never gets to the disk
+    loses: bool = False  # sync: what it was to make durable never gets to the disk, though memory still has it
     power_cut: bool = False
 
     def strikes(self, call: str, path: str) -> bool:
@@ -118,8 +118,8 @@ class _Inode:
         self._since.clear()
 
     def drop(self) -> None:
-        """What was not synced is dropped as if it had been."""
-        self._since.clear()
+        """What was written and not synced stays in memory, where it counts as synced, and never gets to the disk."""
+        self._since = [change for change in self._since if isinstance(change, _Cut)]
 
     def replace(self, content: Buffer) -> None:
         self.now = bytearray(content)
@@ -222,6 +222,7 @@ class SimFile:
             self._called("sync")
         except _Lost as lost:
             self._inode.drop()
+            self._disk.forgot = True
             raise lost.error from None
         self._inode.sync()
 
@@ -259,6 +260,7 @@ class SimDisk:
         self.pace_s: Callable[[], float] | None = None  # how long work off the loop takes, on a loop with virtual time
         self.on_power_cut: Callable[[], None] | None = None  # called when an injected power cut strikes
         self.dead = False
+        self.forgot = False  # a sync failed, and memory has what the disk never got
         self.calls: list[tuple[str, str]] = []  # every call so far
 
     # --- what a test does to it

@@ -182,10 +182,9 @@ class Injector:
         return self._fail_disk(broker, fault)
 
     def _sync_lost(self, broker: SimBroker) -> End | bool:
-        """The system drops what it could not write: the next who reads the file finds what was there before."""
+        """The system can't write something, and takes it for written: it may be read until memory is short."""
         if not self.all_durable():
             return False
-        broker.sync_failed = True
         return self._fail_disk(broker, Fault("sync", errno.EIO, nth=1 + self._rng.below(3), loses=True))
 
     def _fail_disk(self, broker: SimBroker, fault: Fault) -> End:

@@ -17,6 +17,7 @@ from runnel.testing.store import Ensemble, SimStore
 from runnel.testing.swarm import Swarm
 
 PORT = 9092
+FORGOTTEN_CHANCE = 0.5  # that what a failed sync left in memory is gone from there when the broker starts again
 STORE = "store"  # the host that the network knows the ensemble by
 
 
@@ -62,7 +63,6 @@ class SimBroker:
         self.server: Server | None = None
         self.serving = False
         self.stopping = False
-        self.sync_failed = False
         self.config = scene.swarm.broker(number, Address(self.host.name, PORT))
 
     def _pace_s(self) -> float:
@@ -124,7 +124,7 @@ class SimBroker:
         self._loop.call_soon(end, context=self._loop.world)
 
     def die(self, *, power: bool) -> None:
-        """Be gone, and come back after a while. A failed sync may lose what was not synced, as a power cut does."""
+        """Be gone, and come back after a while. After a failed sync memory may be lost, as in a power cut."""
         if not self.host.running:
             return
         self._loop.trace(f"{self.host.name} dies power={power}")
@@ -134,7 +134,7 @@ class SimBroker:
             self.host.cut_power()
         else:
             self.host.kill()
-        lossy = power or self.sync_failed
+        lossy = power or (before.forgot and self._rng.chance(FORGOTTEN_CHANCE))
         self.disk = before.crash() if lossy else before.kill()
         self._gone(before)
         if lossy:
@@ -144,7 +144,7 @@ class SimBroker:
         self.disk.inherit(before)
         before.discard()
         self.disk.chill(self._is_cold)
-        self.server, self.serving, self.stopping, self.sync_failed = None, False, False, False
+        self.server, self.serving, self.stopping = None, False, False
         self._session = None
         down_s = self._rng.uniform(0.05, self._rng.pick(self._scene.swarm.down_s))
         self._loop.call_later(self.dwell_s or down_s, self.start, context=self._loop.world)

@@ -48,12 +48,21 @@ class NotInstalled(ClientError):
 # --- what is needed
 def check_installed() -> None:
     """Refuse, kindly, where pyspark or Java is missing."""
+    check_packages()
+    check_java_installed()
+
+
+def check_packages() -> None:
+    """Refuse, kindly, where a package is missing; what does without Spark needs no Java."""
     lacking = [name for name in ("pyspark", "pyarrow", "pandas", "deltalake") if find_spec(name) is None]
     if lacking:
         raise NotInstalled(
             f"pipelines need {' and '.join(lacking)}, not found beside {sys.executable}: "
             "install them with 'make setup-pipelines', or pip install 'runnel[pipelines]'"
         )
+
+
+def check_java_installed() -> None:
     java = java_command()
     if java is None:
         raise NotInstalled(

@@ -13,7 +13,7 @@ from runnel.pipelines.errors import BadOption
 from runnel.pipelines.lake.place import Place
 from runnel.pipelines.lake.read import chosen_files
 from runnel.pipelines.lake.table import BatchKey, commit, named, opened
-from runnel.pipelines.lake.upkeep import compact, vacuum
+from runnel.pipelines.lake.upkeep import compact, summary, vacuum
 
 
 @pytest.fixture
@@ -92,3 +92,17 @@ def test_a_dry_run_removes_nothing(place: Place) -> None:
 def test_vacuum_without_any_delay_is_refused(place: Place) -> None:
     with pytest.raises(BadOption, match="1h or more"):
         vacuum(place, after_h=0)
+
+
+def test_a_job_may_keep_its_checkpoint_in_the_lake(place: Place) -> None:
+    kept = Path(place.path, "_archive", "offsets")
+    kept.mkdir(parents=True)
+    (kept / "0").write_text("v1")
+    os.utime(kept / "0", (0, 0))
+    vacuum(place, after_h=1)
+    assert (kept / "0").exists()
+
+
+def test_a_summary_from_the_log_alone(place: Place) -> None:
+    (told,) = summary(place).topics
+    assert (told.topic, told.rows, told.files, told.first_day) == ("cars", 50, 5, "2026-03-01")

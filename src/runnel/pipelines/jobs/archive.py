@@ -111,6 +111,11 @@ def source_options(conf: ArchiveConf) -> dict[str, str]:
     return options | {"subscribePattern": conf.pattern} | excluded
 
 
+def checkpoint_in(lake: str) -> str:
+    """Where a job keeps how far it is, unless told otherwise: in the lake, below a name that no reader looks at."""
+    return f"{Place.of(lake).path}/_archive"
+
+
 # --- where to begin
 def starting_offsets(spark: "SparkSession", conf: ArchiveConf) -> str:
     """Behind what the lake has; Spark asks only if the checkpoint does not say."""

@@ -5,7 +5,7 @@ Rule 2: vacuum removes for good: files that no version of the last `after_h` hou
         named. A file that a task is writing right now is younger than that: `AFTER_H_MIN` keeps it so.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -40,6 +40,47 @@ def compact(place: Place, *, file_bytes: int = FILE_BYTES, topic: str | None = N
     after = len(sizes)
     before = after - int(told["numFilesAdded"]) + int(told["numFilesRemoved"])
     return Compacted(before, after, sum(sizes.to_pylist()))
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSummary:
+    """What a lake has of one topic."""
+
+    topic: str
+    rows: int
+    files: int
+    size: int
+    first_day: str
+    last_day: str
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a lake has, as its log tells: no file is opened."""
+
+    version: int
+    topics: tuple[TopicSummary, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def summary(place: Place) -> Summary:
+    """What is in a lake now."""
+    table = opened(place)
+    grouped = pa.table(table.get_add_actions(flatten=True)).group_by("partition.topic")
+    sums = grouped.aggregate(
+        [("num_records", "sum"), ("path", "count"), ("size_bytes", "sum")]
+        + [("partition.date", edge) for edge in ("min", "max")]
+    )
+    found = [
+        TopicSummary(
+            row["partition.topic"], row["num_records_sum"], row["path_count"], row["size_bytes_sum"],
+            row["partition.date_min"].isoformat(), row["partition.date_max"].isoformat(),
+        )
+        for row in sums.to_pylist()
+    ]  # fmt: skip
+    return Summary(table.version(), tuple(sorted(found, key=lambda each: each.topic)))
 
 
 def vacuum(place: Place, *, after_h: int = AFTER_H, dry_run: bool = False) -> list[str]:

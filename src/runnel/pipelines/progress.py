@@ -91,6 +91,8 @@ def _offsets(told: Any) -> dict[tuple[str, str], int] | None:
         return None
     found: dict[tuple[str, str], int] = {}
     for topic, partitions in value.items():
+        if topic.startswith("~"):  # what a source tells besides: no topic has such a name
+            continue
         if not isinstance(partitions, Mapping) or not all(isinstance(each, int) for each in partitions.values()):
             return None
         found |= {(topic, partition): offset for partition, offset in partitions.items()}

@@ -17,7 +17,7 @@ from runnel.pipelines.connector.course import Course
 from runnel.pipelines.connector.gateway import Gateway
 from runnel.pipelines.connector.options import ReadOptions
 from runnel.pipelines.connector.plan import OffsetJson, from_json
-from runnel.pipelines.connector.stream import RunnelStream
+from runnel.pipelines.connector.stream import BEHIND, RunnelStream
 from runnel.pipelines.errors import BadOption, DataLoss
 from runnel.testing.process import BrokerProcess
 
@@ -296,7 +296,25 @@ def test_a_batch_is_committed_to_the_group_once_it_is_done(gate: Gateway, name: 
     assert gate.committed(group["group.id"], [topic.at(0)]) == {topic.at(0): 0}
     latest(reader, end)
     assert gate.committed(group["group.id"], [topic.at(0)]) == {topic.at(0): 10}
-    assert reader.reportLatestOffset() == {name: {"0": 30}}
+
+
+def test_a_report_tells_where_the_logs_end_and_how_far_the_query_is_behind(
+    gate: Gateway, name: str, stream: MakeStream
+) -> None:
+    topic = Topic(gate, name, partitions=2, retention_ms="-1")
+    topic.send({0: 30, 1: 10}, time_ms=1_700_000_000_000, size=1_000)
+    reader = stream(maxOffsetsPerTrigger="30")
+    assert reader.reportLatestOffset() is None
+    end = latest(reader, reader.initialOffset())
+    told = reader.reportLatestOffset()
+    assert told is not None
+    behind = told.pop(BEHIND)
+    assert told == {name: {"0": 30, "1": 10}}
+    assert behind["offsets"] == 10
+    assert 5_000 < behind["bytes"] < 30_000
+    assert behind["seconds"] > 10**7
+    latest(reader, end)
+    assert reader.reportLatestOffset() == told
 
 
 def test_a_query_without_a_group_commits_nothing(gate: Gateway, name: str, stream: MakeStream) -> None:

@@ -23,6 +23,7 @@ DISCOVER_S = 1.0  # how old the list of partitions may be
 IDLE_S = 0.03  # Spark asks again after 10 ms if there was nothing: a broker has better things to do
 REWOUND_S = 5.0  # how long a leader that has just changed may tell an end that lies before what was read
 RECOMMIT_S = 3_600.0  # groups are forgotten after days without a commit; an idle query is alive
+OLDEST_AMONG = 4  # partitions whose oldest message is looked at
 COMMIT_PAUSE_S = 30.0  # after a commit that failed
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ class Course:
         self.newest: Offsets | None = None  # where the logs ended when it was looked at last
         self._now = now
         self._target: Offsets | None = None
+        self._reached: Offsets = {}  # the end of the last batch
         self._known: list[TopicPartition] = []
         self._known_until = now()
         self._batch_at = now()
@@ -45,7 +47,7 @@ class Course:
     # --- beginning
     def prepare(self) -> None:
         """End where the logs end now."""
-        bounds = self.survey.bounds(self.survey.all_partitions())
+        bounds = self.survey.bounds(self.survey.partitions())
         self._target = self.survey.finish(bounds)
         self.newest = {where: held.end for where, held in bounds.items()}
 
@@ -68,7 +70,8 @@ class Course:
         if limited and self._too_few(begins, reachable):
             return self._nothing(start)
         self._batch_at = self._now()
-        return self._within(begins, reachable) if limited else reachable
+        self._reached = self._within(begins, reachable) if limited else reachable
+        return self._reached
 
     def _nothing(self, start: Offsets) -> Offsets:
         if self._target is None:
@@ -139,6 +142,28 @@ class Course:
                 self.survey.losses(Lost(span.where, span.first, span.end, plan.GONE))
         wanted = [span for span in wanted if span.where in there]
         return self.survey.tasks(wanted, self.survey.gate.starts(span.where for span in wanted))
+
+    # --- how far it is
+    def behind(self) -> dict[str, int] | None:
+        """What lies between the last batch and the ends of the logs: offsets, bytes, and how long the oldest waits.
+
+        That is looked at in the partitions with the most offsets to come. None if nothing lies between, or if that
+        can't be told now.
+        """
+        rest = plan.ranges(self._reached, self.newest or {})
+        if not rest:
+            return None
+        most = sorted(rest, key=lambda span: span.size, reverse=True)[:OLDEST_AMONG]
+        gate = self.survey.gate
+        try:
+            sizes = gate.sizes({span.where: (span.first, span.end) for span in rest})
+            times = [when for when in gate.times(most, self.options.isolation) if when is not None]
+        except RunnelError as error:
+            log.warning("how far the query is behind is not known: %s", error)
+            return None
+        seconds = {"seconds": max(0, int(time.time() - min(times) / 1000))} if times else {}
+        bytes_ = sum(end - first for first, end in sizes.values())
+        return {"offsets": sum(span.size for span in rest), "bytes": bytes_, **seconds}
 
 
 class Progress:

@@ -5,6 +5,7 @@ Rule 1: a process has one gateway for each list of brokers, kept for as long as 
 Rule 2: nothing here decides: `plan` does, from what is asked here.
 """
 
+import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from runnel.client.metadata import ClusterView, TopicPartition
 from runnel.client.offsets import EARLIEST, LATEST, Committed
 from runnel.client.positions import Bounds, bounds
 from runnel.pipelines.connector.options import Topics
-from runnel.pipelines.connector.ranges import Lost, Range, RangeReader
+from runnel.pipelines.connector.ranges import Lost, Range, RangeReader, time_at
 from runnel.shell.background import LoopThread
 from runnel.shell.clock import SystemClock
 from runnel.shell.rng import SystemRng
@@ -92,6 +93,14 @@ class Gateway:
     def sizes(self, wanted: Mapping[TopicPartition, Sequence[int]]) -> dict[TopicPartition, list[int]]:
         """How many bytes of the log lie before these offsets, about: an index of the log knows some of them."""
         return self.run(log_sizes(self.cluster, wanted)) if wanted else {}
+
+    def times(self, spans: Iterable[Range], isolation: int) -> list[int | None]:
+        """When the first batch of each of these ranges was written."""
+
+        async def ask() -> list[int | None]:
+            return await asyncio.gather(*(time_at(self.cluster, span, isolation) for span in spans))
+
+        return self.run(ask())
 
     # --- groups
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> Offsets:

@@ -26,7 +26,7 @@ from runnel.wire.kafka.error_codes import ErrorCode
 
 LANE = "ranges"  # answers are large: nothing else waits behind them
 ANSWER_BYTES_FIRST = 1 * MIB
-ANSWER_BYTES_MAX = 4 * MIB  # larger ones are not faster, and two are in memory
+ANSWER_BYTES_MAX = 2 * MIB  # two are in memory; larger ones leave the caches, and cost more for each byte
 ANSWER_BYTES_MIN = 64 * KIB
 WAIT_MS = 500  # what was to be read is there already, unless a leader has just changed
 
@@ -69,12 +69,14 @@ class Answer(NamedTuple):
 class RangeReader:
     """Reads one range; `next` brings one answer after the other."""
 
-    def __init__(self, cluster: Cluster, span: Range, isolation: int = READ_COMMITTED) -> None:
+    def __init__(
+        self, cluster: Cluster, span: Range, isolation: int = READ_COMMITTED, *, bytes_first: int = ANSWER_BYTES_FIRST
+    ) -> None:
         self._cluster = cluster
         self._where, self._end = span.where, span.end
         self._position = span.first
         self._isolation = isolation
-        self._bytes = ANSWER_BYTES_FIRST
+        self._bytes = bytes_first
         self._under_way: asyncio.Task[Answer | Lost] | None = None
 
     async def next(self) -> list[memoryview] | Lost | None:
@@ -177,3 +179,16 @@ class RangeReader:
                 f"the batch at offset {header.base_offset} of {self._where} came damaged from broker {broker}: "
                 "look for disk errors there"
             )
+
+
+async def time_at(cluster: Cluster, span: Range, isolation: int) -> int | None:
+    """When the first batch of a range was written, in ms since 1970; None if there is none."""
+    reader = RangeReader(cluster, span, isolation, bytes_first=1)  # brings one batch all the same
+    try:
+        while (found := await reader.next()) is not None:
+            if not isinstance(found, Lost) and found:
+                header = record_batch.read_header(found[0])
+                return header.max_timestamp if header.append_time else header.base_timestamp
+    finally:
+        await reader.close()
+    return None

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
     from pyspark.sql.types import StructType
 
+BEHIND = "~behind"
+
 
 class RunnelStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads topics batch by batch; the offsets that Spark keeps look like those of its Kafka source."""
@@ -61,8 +63,12 @@ class RunnelStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(self._course.latest(from_json(start), limited=limited))
 
     def reportLatestOffset(self) -> OffsetJson | None:
+        """Where the logs end; and how far the query is behind, under a name that no topic can have."""
         newest = self._course.newest
-        return None if newest is None else to_json(newest)
+        if newest is None:
+            return None
+        behind = self._course.behind()
+        return to_json(newest) | ({BEHIND: behind} if behind else {})
 
     def partitions(self, start: OffsetJson, end: OffsetJson) -> list[InputPartition]:
         return [Task(span) for span in self._course.tasks(from_json(start), from_json(end))]

@@ -28,6 +28,7 @@ COMMANDS = {
     "dlq": ("runnel.cli.dlq:dlq", "Dead letters of queues: look at them, send them back, drop them."),
     "schedule": ("runnel.cli.schedule:schedule", "Messages that wait for their time: list, cancel, move."),
     "txn": ("runnel.cli.txn:txn", "Look at transactions; abort those that are stuck."),
+    "sink": ("runnel.cli.sink:sink", "Sinks of exactly-once writers: look at them, forget them."),
     "pipeline": ("runnel.cli.pipeline:pipeline", "Jobs on Spark: the lake, replays, repairs, numbers, maps."),
     "cluster": ("runnel.cli.cluster:cluster", "Look at a cluster; move replicas and leaders."),
     "bench": ("runnel.cli.bench:bench", "Measure throughput and latency of a broker."),

@@ -31,11 +31,13 @@ class Planned(NamedTuple):
 runnel txn abort billing-1                      all of it, in all partitions; fences its producer
 runnel txn abort billing-1 --dry-run            only show what would be aborted
 runnel txn abort --partition orders/3 --producer-id 4711     one that hangs there, and that no coordinator knows
+runnel txn abort sink/clicks/3 --force          though a sink holds it: better is 'runnel sink forget clicks'
 """,
 )
 @click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=complete_transactions)
 @click.option("--partition", metavar="TOPIC/N", help="Abort in this partition alone: for a transaction that hangs.")
 @click.option("--producer-id", metavar="N", type=int, help="With --partition: whose transaction.")
+@click.option("--force", is_flag=True, help="Also what a sink holds: its batch may be torn.")
 @dry_run_option
 @yes_option
 @json_option
@@ -44,6 +46,7 @@ def abort(
     ids: tuple[str, ...],
     partition: str | None,
     producer_id: int | None,
+    force: bool,
     dry_run: bool,
     yes: bool,
     as_json: bool,
@@ -61,11 +64,11 @@ def abort(
             _partition_of(partition), producer_id, dry_run=dry_run, yes=yes, as_json=as_json, broker=broker
         )
     else:
-        _abort_ids(ids, dry_run=dry_run, yes=yes, as_json=as_json, broker=broker)
+        _abort_ids(ids, force=force, dry_run=dry_run, yes=yes, as_json=as_json, broker=broker)
 
 
 # --- by id
-def _abort_ids(ids: tuple[str, ...], *, dry_run: bool, yes: bool, as_json: bool, broker: str) -> None:
+def _abort_ids(ids: tuple[str, ...], *, force: bool, dry_run: bool, yes: bool, as_json: bool, broker: str) -> None:
     from runnel.cli.output import confirm, plural
     from runnel.cli.session import run
     from runnel.cli.txn_show import looked_at
@@ -76,7 +79,7 @@ def _abort_ids(ids: tuple[str, ...], *, dry_run: bool, yes: bool, as_json: bool,
 
     async def work(cluster: "Cluster") -> None:
         for found, _ in to_abort:
-            await TransactionsAdmin(cluster).abort(found)
+            await TransactionsAdmin(cluster).abort(found, force=force)
 
     planned = run(broker, plan)
     to_abort = [each for each in planned if each.found.open]

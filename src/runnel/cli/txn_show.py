@@ -120,6 +120,7 @@ def described_json(found: "TransactionDescription", written: list[Written]) -> d
         "producer_epoch": found.identity.epoch,
         "timeout_ms": found.timeout_ms,
         "began_ms": found.began_ms,
+        "holder": found.holder or None,
         "partitions": [
             {"topic": w.where.topic, "partition": w.where.partition, "first_offset": w.first_offset} for w in written
         ],
@@ -132,6 +133,8 @@ def print_described(found: "TransactionDescription", written: list[Written]) -> 
     click.echo(f"Transactional id {found.id}  state {found.state}{_age(found)}")
     who = f"producer {found.identity.producer_id} epoch {found.identity.epoch}"
     click.echo(f"{who}  timeout {found.timeout_ms / 1000:g} s  coordinator {found.coordinator}")
+    if found.holder:
+        click.echo(f"held by sink {found.holder}: 'runnel sink describe {found.holder}' shows its batch")
     if written:
         click.echo()
         print_table(

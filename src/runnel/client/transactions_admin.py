@@ -7,12 +7,15 @@ Two ways lead to an abort, and they differ in what they risk:
     by partition  an abort marker is written into one partition. Only for a transaction that hangs there because no
                   coordinator knows of it; one that is known would be torn: aborted here, perhaps committed elsewhere.
                   So it is refused where a coordinator knows the producer as one with an open transaction.
+
+A transaction that a sink holds is part of a batch that may be decided: it is left to its sink, unless force is used.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from runnel.client.calls import call_until_done
 from runnel.client.cluster import Cluster
 from runnel.client.each import of_each
 from runnel.client.errors import check
@@ -21,6 +24,7 @@ from runnel.client.metadata import TopicPartition
 from runnel.client.offsets import by_topic
 from runnel.client.transaction_calls import Caller
 from runnel.model.errors import CoordinatorNotAvailable, InvalidTransactionState
+from runnel.model.sinks import PREFIX, TXN_FORCE_ABORT, TXN_HOLDER, NamedTransaction
 from runnel.wire.kafka import messages as m
 from runnel.wire.kafka.apis import Api
 
@@ -45,6 +49,7 @@ class TransactionDescription:
     timeout_ms: int
     began_ms: int | None  # None: none is open
     partitions: tuple[TopicPartition, ...]
+    holder: str = ""  # the sink that holds it
 
     @property
     def open(self) -> bool:
@@ -114,7 +119,14 @@ class TransactionsAdmin:
                 self.cluster.raise_for(told.error_code, action=action, broker=node, transactional_id=transactional_id)
             return _described(told, str(node))
 
-        return await self.cluster.persist(attempt)
+        found = await self.cluster.persist(attempt)
+        return replace(found, holder=await self._holder(found)) if found.open else found
+
+    async def _holder(self, found: TransactionDescription) -> str:
+        """Sinks hold transactions of ids of their own, and brokers that have no sinks have no such ids."""
+        if not found.id.startswith(PREFIX):
+            return ""
+        return (await call_until_done(self.cluster, TXN_HOLDER, NamedTransaction(found.id))).sink
 
     async def producers(self, partitions: Iterable[TopicPartition]) -> list[PartitionProducer]:
         """The producers that partitions remember; each partition's leader is asked."""
@@ -138,12 +150,23 @@ class TransactionsAdmin:
         return await self.cluster.persist(attempt)
 
     # --- aborting
-    async def abort(self, found: TransactionDescription, *, timeout_ms: int = 60_000) -> None:
-        """Abort what is open under an id, and fence its producer; done when the coordinator has ended it everywhere."""
+    async def abort(self, found: TransactionDescription, *, timeout_ms: int = 60_000, force: bool = False) -> None:
+        """Abort what is open under an id, and fence its producer; done when the coordinator has ended it everywhere.
+
+        `force`: also what a sink holds. If its batch was decided, the others of it are committed all the same.
+        """
         if not found.open:
             raise InvalidTransactionState(
                 f"transactional id {found.id!r} has no open transaction (its state is {found.state}): nothing to abort"
             )
+        if found.holder and not force:
+            raise InvalidTransactionState(
+                f"the transaction of {found.id!r} is held by the sink {found.holder!r}, for a batch that is being"
+                f" published: see 'runnel sink describe {found.holder}'. If the sink is of no use any more, 'runnel"
+                f" sink forget {found.holder}' ends all that it has open; --force would tear its batch"
+            )
+        if found.holder:
+            await call_until_done(self.cluster, TXN_FORCE_ABORT, NamedTransaction(found.id))
         caller = Caller(self.cluster, found.id)
         await self.cluster.persist(lambda: caller.init(found.timeout_ms, Identity()), timeout_ms=timeout_ms)
 

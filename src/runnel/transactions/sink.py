@@ -316,7 +316,8 @@ class Sink:
                 self._drop(slot, turn)
 
     def _drop(self, slot: int, turn: Turn) -> None:
-        self._end(slot, turn, commit=False, held=False)
+        """Abort it, unless it is held: then it was chosen since. With the sink goes what it holds, whoever chose it."""
+        self._end(slot, turn, commit=False, held=self.head.forgetting)
 
     def _end(self, slot: int, turn: Turn, *, commit: bool, held: bool) -> None:
         known = self._ending.get(slot)

@@ -7,7 +7,7 @@ Rule 2: a version range is a `range`, so that `version in field.versions` is the
 
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
+from pkgutil import get_data
 from typing import NamedTuple
 
 VERSION_END = 32_768  # versions are int16
@@ -62,9 +62,9 @@ class UnknownMessage(LookupError):
 
 @cache
 def schema_text() -> str:
-    """Kafka's messages, then our own."""
-    folder = Path(__file__).parent / "schema"
-    return "".join("\n" + (folder / name).read_text("utf-8") for name in ("messages.txt", "runnel.txt"))
+    """Kafka's messages, then our own; from a folder, or from the zip file in which a cluster got the package."""
+    read = [get_data(__package__, f"schema/{name}") for name in ("messages.txt", "runnel.txt")]
+    return "".join("\n" + (text or b"").decode() for text in read)
 
 
 @cache

@@ -400,15 +400,13 @@ MUTANTS = [
         "rot-kept",
         "whose copy is damaged says so, and leads no more",
         ((Damages, "found", _nothing),),
-        ("rot", "elect"),
-        {**THREE, "topic": SAFE},
+        alone="tests/test_replication.py::test_a_copy_that_rots_on_a_follower_is_fetched_again",
     ),
     Mutant(
         "healed-early",
         "damage is cut off when nobody counts on the copy any more",
         ((Partition, "may_heal", property(_heals_at_once)),),
-        ("rot", "elect", "kill"),
-        {**THREE, "topic": SAFE},
+        alone="tests/replica/test_partition.py::test_only_who_is_not_counted_on_heals",
     ),
     Mutant(
         "same-id",

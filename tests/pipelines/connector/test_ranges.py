@@ -41,10 +41,9 @@ def test_a_range_larger_than_answers_comes_in_many_of_bounded_size(
 ) -> None:
     topic = Topic(gate, name)
     topic.send(400, batch=10, size=1_000)
-    monkeypatch.setattr(ranges, "ANSWER_BYTES_FIRST", 15_000)
     monkeypatch.setattr(ranges, "ANSWER_BYTES_MIN", 15_000)
     monkeypatch.setattr(ranges, "ANSWER_BYTES_MAX", 30_000)
-    reader = RangeReader(gate.cluster, Range(topic.at(0), 3, 397))
+    reader = RangeReader(gate.cluster, Range(topic.at(0), 3, 397), bytes_first=15_000)
     sizes, seen = [], 0
     while (found := gate.run(reader.next())) is not None:
         assert not isinstance(found, Lost)
@@ -55,13 +54,10 @@ def test_a_range_larger_than_answers_comes_in_many_of_bounded_size(
     assert max(sizes) <= 30_000
 
 
-def test_the_next_answer_is_under_way_while_one_is_worked_on(
-    gate: Gateway, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_answer_is_under_way_while_one_is_worked_on(gate: Gateway, name: str) -> None:
     topic = Topic(gate, name)
     topic.send(100, batch=10, size=1_000)
-    monkeypatch.setattr(ranges, "ANSWER_BYTES_FIRST", 15_000)
-    reader = RangeReader(gate.cluster, Range(topic.at(0), 0, 100))
+    reader = RangeReader(gate.cluster, Range(topic.at(0), 0, 100), bytes_first=15_000)
     gate.run(reader.next())
     assert reader._under_way is not None
     gate.run(reader.close())
@@ -108,13 +104,16 @@ def test_who_stops_reading_leaves_nothing_behind(gate: Gateway, name: str) -> No
     assert len(read(gate, Range(topic.at(0), 0, 100))) == 100
 
 
-def test_a_broker_that_comes_back_is_read_on_where_reading_was(tmp_path: Path, name: str) -> None:
+def test_a_broker_that_comes_back_is_read_on_where_reading_was(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranges, "ANSWER_BYTES_MIN", 1)  # a batch at a time
+    monkeypatch.setattr(ranges, "ANSWER_BYTES_MAX", 1)
     with BrokerProcess(tmp_path / "data") as broker:
         gate = Gateway((broker.kafka,))
         topic = Topic(gate, name)
         topic.send(100, batch=10)
-        reader = RangeReader(gate.cluster, Range(topic.at(0), 0, 100))
-        reader._bytes = 1  # a batch at a time
+        reader = RangeReader(gate.cluster, Range(topic.at(0), 0, 100), bytes_first=1)
         gate.run(reader.next())
         broker.kill()
         back = threading.Timer(0.5, broker.start)

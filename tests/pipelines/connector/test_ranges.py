@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tests.pipelines.connector.topics import Topic
 
+from runnel.client.cluster_admin import ClusterAdmin
 from runnel.client.offsets import READ_COMMITTED, READ_UNCOMMITTED
 from runnel.pipelines.connector import ranges
 from runnel.pipelines.connector.gateway import Gateway
@@ -125,3 +126,26 @@ def test_a_broker_that_comes_back_is_read_on_where_reading_was(
         back.join()
         gate.close()
     assert seen == 100
+
+
+def test_a_leader_that_moves_is_followed(trio: list[BrokerProcess], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges, "ANSWER_BYTES_MIN", 1)  # a batch at a time
+    monkeypatch.setattr(ranges, "ANSWER_BYTES_MAX", 1)
+    gate = Gateway((trio[0].kafka,))
+    topic = Topic(gate, name, replicas=3)
+    topic.send(100, batch=10)
+    admin = ClusterAdmin(gate.cluster)
+    reader = RangeReader(gate.cluster, Range(topic.at(0), 0, 100), bytes_first=1)
+    leaders, seen = set(), 0
+    while (found := gate.run(reader.next())) is not None:
+        assert not isinstance(found, Lost)
+        seen += sum(header.count for run in found for _, header in headers(run))
+        view = gate.run(gate.cluster.view([name]))
+        partition = view.topics[name].partitions[0]
+        leaders.add(partition.leader)
+        turned = [*partition.replicas[1:], partition.replicas[0]]
+        assert gate.run(admin.reassign({topic.at(0): turned})) == {}
+        gate.run(admin.elect([topic.at(0)]))
+    gate.close()
+    assert seen == 100
+    assert len(leaders) > 1

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 from tests.pipelines.connector.topics import Topic
 
+from runnel.client.group_admin import GroupAdmin
 from runnel.client.group_consumer import GroupConsumer
 from runnel.client.producer import Producer, ProducerSettings
 from runnel.pipelines.connector import course
@@ -249,6 +250,24 @@ def test_a_topic_that_was_made_anew_is_a_loss_and_then_read_as_a_new_one(
     assert rows(careless, named, latest(careless, named)) == [(0, 0), (0, 1), (0, 2)]
 
 
+def test_a_topic_that_is_replaced_under_a_query_is_a_loss_however_much_is_in_it(
+    gate: Gateway, name: str, stream: MakeStream
+) -> None:
+    topic = Topic(gate, name)
+    topic.send(3)
+    strict, careless = stream(), stream(failOnDataLoss="false")
+    start = {name: {"0": 3}}
+    assert latest(strict, start) == start
+    assert latest(careless, start) == start
+    topic.delete()
+    Topic(gate, name).send(5)
+    with pytest.raises(DataLoss, match=r"from 3 on \(replaced\)"):
+        latest(strict, start)
+    named = latest(careless, start)
+    assert named == {name: {"0": 0}}
+    assert rows(careless, named, latest(careless, named)) == [(0, n) for n in range(5)]
+
+
 def test_an_open_transaction_before_a_checkpoint_is_no_loss(gate: Gateway, name: str, stream: MakeStream) -> None:
     """A query that read uncommitted messages goes on with committed ones."""
     topic = Topic(gate, name)
@@ -295,7 +314,9 @@ def test_a_batch_is_committed_to_the_group_once_it_is_done(gate: Gateway, name: 
     rows(reader, start, end)
     assert gate.committed(group["group.id"], [topic.at(0)]) == {topic.at(0): 0}
     latest(reader, end)
-    assert gate.committed(group["group.id"], [topic.at(0)]) == {topic.at(0): 10}
+    groups = GroupAdmin(gate.cluster)
+    (lag,) = gate.run(groups.lags(gate.run(groups.describe(group["group.id"]))))
+    assert (lag.committed, lag.lag) == (10, 20)
 
 
 def test_a_report_tells_where_the_logs_end_and_how_far_the_query_is_behind(

@@ -14,11 +14,11 @@ from runnel.pipelines.connector.gateway import Gateway
 class Topic:
     """One topic, through a gateway."""
 
-    def __init__(self, gate: Gateway, name: str, partitions: int = 1, **config: str) -> None:
+    def __init__(self, gate: Gateway, name: str, partitions: int = 1, replicas: int = 1, **config: str) -> None:
         self.gate = gate
         self.name = name
         settings = {key.replace("_", "."): value for key, value in config.items()}
-        gate.run(Admin(gate.cluster).create_topics([NewTopic(name, partitions=partitions, config=settings)]))
+        gate.run(Admin(gate.cluster).create_topics([NewTopic(name, partitions, replicas, settings)]))
 
     def at(self, partition: int) -> TopicPartition:
         return TopicPartition(self.name, partition)

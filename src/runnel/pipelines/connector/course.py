@@ -9,6 +9,7 @@ Rule 3: progress that can't be committed is no failure of the query: it is told 
 import logging
 import time
 from collections.abc import Callable
+from uuid import UUID
 
 from runnel.client.metadata import TopicPartition
 from runnel.model.errors import RunnelError
@@ -41,6 +42,8 @@ class Course:
         self._reached: Offsets = {}  # the end of the last batch
         self._known: list[TopicPartition] = []
         self._known_until = now()
+        self._topic_ids: dict[str, UUID] = {}
+        self._replaced: set[str] = set()  # topics of which another has the name now
         self._batch_at = now()
         self._progress = Progress(options.group, self.survey, now)
 
@@ -85,17 +88,24 @@ class Course:
         if self.options.end is not None:
             raise BadOption(self.options.end.option, "", "a stream has no end but with Trigger.AvailableNow")
         if self._now() >= self._known_until:
-            self._known = self.survey.partitions()
-            self._known_until = self._now() + DISCOVER_S
+            self._discover()
         self.newest = self._settled(start)
         return self.newest
+
+    def _discover(self) -> None:
+        self._known = self.survey.partitions()
+        self._known_until = self._now() + DISCOVER_S
+        ids = self.survey.gate.topic_ids(self._known)
+        self._replaced |= {name for name, id_ in ids.items() if self._topic_ids.get(name, id_) != id_}
+        self._topic_ids |= ids
 
     def _settled(self, start: Offsets) -> Offsets:
         """Where the logs end. One that ends before what was read is looked at again before that is called a loss."""
         give_up_at = self._now() + REWOUND_S
         while True:
             ends = self.survey.ends(self._known)
-            if not self.survey.rewound(start, ends) or self._now() >= give_up_at:
+            behind = self.survey.rewound(start, ends)
+            if all(lost.where.topic in self._replaced for lost in behind) or self._now() >= give_up_at:
                 return ends
             time.sleep(IDLE_S)
 
@@ -103,12 +113,15 @@ class Course:
         """Where the query is in partitions that go on. What was made anew is a new partition; what is not read any
         more, and what is gone, is left behind."""
         newest = self.newest or {}
-        rewound = self.survey.rewound(start, newest)
+        replaced = [Lost(where, start[where], -1, plan.REPLACED) for where in start if where.topic in self._replaced]
+        self._replaced.clear()
+        fresh = {lost.where for lost in replaced}
+        rewound = self.survey.rewound({where: at for where, at in start.items() if where not in fresh}, newest)
         gone = [Lost(w, start[w], -1, plan.GONE) for w in start if w not in newest and self.options.topics.include(w)]
-        for lost in (*rewound, *gone):
+        for lost in (*replaced, *rewound, *gone):
             self.survey.losses(lost)
-        left = newest.keys() - {lost.where for lost in rewound}
-        return {where: offset for where, offset in start.items() if where in left}
+        fresh |= {lost.where for lost in rewound}
+        return {where: offset for where, offset in start.items() if where in newest and where not in fresh}
 
     def _begins(self, start: Offsets, reachable: Offsets) -> Offsets:
         """Where there is something to read: what is lost must not use up the limits."""

@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
+from uuid import UUID
 
 from runnel.client import offsets
 from runnel.client.cluster import Cluster, ClusterSettings
@@ -67,6 +68,11 @@ class Gateway:
         if again := [name for name in view.errors if self.cluster.known_topic(name)]:
             return sorted([*_listed(view, view.topics), *self._of_topics(again)])
         return _listed(view, view.topics)
+
+    def topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, UUID]:
+        """What tells topics of one name apart, as it was when their partitions were looked up."""
+        known = {where.topic: self.cluster.known_topic(where.topic) for where in partitions}
+        return {name: topic.id for name, topic in known.items() if topic is not None}
 
     def bounds(self, partitions: Iterable[TopicPartition], isolation: int) -> dict[TopicPartition, Bounds]:
         """What partitions hold and this isolation may see."""

@@ -18,6 +18,7 @@ from runnel.pipelines.errors import DataLoss
 ADVICE = {
     "expired": "retention removed them before they were read",
     "rewound": "the log ends before them: the topic was made anew, or lost its end",
+    "replaced": "the topic was deleted and made anew",
     "gone": "the partition is gone: its topic was deleted",
 }
 

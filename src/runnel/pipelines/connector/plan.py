@@ -6,7 +6,7 @@ Rule 2: a partition that is new is first named with the offset where it begins, 
         range has a beginning that is kept, and a loss is known exactly.
 Rule 3: limits are shared out by backlog; every partition with a backlog moves by one message at least: none starves.
 Rule 4: a loss is a beginning below the first offset that is kept, a log that ends before a beginning, or a partition
-        that is gone. Offsets that nobody holds (compaction, transactions) are no loss.
+        that is gone or another than it was. Offsets that nobody holds (compaction, transactions) are no loss.
 """
 
 from bisect import bisect_right
@@ -27,7 +27,7 @@ Sizes = Callable[[Mapping[TopicPartition, Sequence[int]]], Mapping[TopicPartitio
 
 PROBES, ROUNDS = 64, 2  # offsets asked about at once, and how often: a limit is met to 1/4000 of the backlog
 
-EXPIRED, REWOUND, GONE = "expired", "rewound", "gone"
+EXPIRED, REWOUND, REPLACED, GONE = "expired", "rewound", "replaced", "gone"
 
 
 # --- as Spark keeps them

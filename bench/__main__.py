@@ -12,7 +12,7 @@ from pathlib import Path
 
 from confluent_kafka import KafkaException
 
-from bench import machine, report
+from bench import machine, report, spark_job
 from bench.load import Refused, plain
 from bench.peers import DidNotStart, Flush, Peer
 from bench.peers.kafka import Kafka
@@ -36,6 +36,7 @@ from bench.scenarios import (
     replicated,
     requests,
     schedule,
+    spark,
     throughput,
     transactions,
 )
@@ -55,10 +56,11 @@ SCENARIOS: dict[str, Callable[[Run], None]] = {
     http.NAME: http.measure,
     replicated.NAME: replicated.measure,
     metadata.NAME: metadata.measure,
+    spark.NAME: spark.measure,
 }
 OF_CLUSTERS = (replicated.NAME, metadata.NAME)
 PEERS: tuple[type[Peer], ...] = (Runnel, Kafka, Redis, Nats)
-CONTENDERS = (LIMIT, *(kind.name for kind in PEERS))
+CONTENDERS = (LIMIT, *(kind.name for kind in PEERS), spark_job.JVM)
 BUSY_LOAD = 0.5  # runnable processes on average, beside us
 RESULTS = Path("build") / "bench"
 
@@ -120,6 +122,9 @@ def measure(run: Run, name: str) -> bool:
     """Run one scenario and print its table; a failure is reported and does not stop the others."""
     if name in OF_CLUSTERS and not run.clustered():
         print(f"\n{name}: there is no cluster to measure")
+        return True
+    if name == spark.NAME and (lack := spark.missing()):
+        print(f"\n{name}: there is no Spark to measure: {lack}")
         return True
     begun, problem = time.monotonic(), ""
     try:

@@ -37,6 +37,25 @@ def _cpu_of_one(pid: int) -> Cpu:
     return Cpu(user_s, system_s, sum(on_cpu_ns) / 1e9)
 
 
+def cpu_of_tree() -> float:
+    """What this process and all that descend from it have used, in seconds: those that ended too, if they were waited
+    for."""
+    parents, used = {}, {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (process / "stat").read_text().rsplit(")", 1)[1].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended meanwhile
+        parents[int(process.name)], used[int(process.name)] = int(fields[1]), sum(map(int, fields[11:15])) / TICKS
+    return sum(seconds for pid, seconds in used.items() if _descends(pid, os.getpid(), parents))
+
+
+def _descends(pid: int, ancestor: int, parents: dict[int, int]) -> bool:
+    while pid not in (ancestor, 0):
+        pid = parents.get(pid, 0)
+    return pid == ancestor
+
+
 def parse_stat(text: str) -> tuple[float, float]:
     """User and system time: fields 14 and 15 of proc(5); the name in field 2 may hold blanks and brackets."""
     fields = text.rsplit(")", 1)[1].split()

@@ -66,6 +66,9 @@ class Scale:
     schedule_rounds: int
     filtered: int  # messages that a view is read through
     filter_s: float  # for each expression
+    spark_rows: int  # read by Spark
+    spark_rounds: int
+    spark_batches: int  # micro-batches of next to nothing
 
 
 SMOKE = Scale(
@@ -104,6 +107,9 @@ SMOKE = Scale(
     schedule_rounds=1,
     filtered=1_000,
     filter_s=0.02,
+    spark_rows=2_000,
+    spark_rounds=1,
+    spark_batches=2,
 )
 DEFAULT = Scale(
     rounds=5,
@@ -141,6 +147,9 @@ DEFAULT = Scale(
     schedule_rounds=1,
     filtered=100_000,
     filter_s=0.2,
+    spark_rows=500_000,
+    spark_rounds=3,
+    spark_batches=30,
 )
 FULL = Scale(
     rounds=9,
@@ -178,6 +187,9 @@ FULL = Scale(
     schedule_rounds=1,
     filtered=500_000,
     filter_s=1.0,
+    spark_rows=4_000_000,
+    spark_rounds=5,
+    spark_batches=60,
 )
 
 

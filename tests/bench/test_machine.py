@@ -1,6 +1,8 @@
 import os
+import subprocess
+import sys
 
-from bench.machine import TICKS, cpu_of, parse_stat, resident_bytes
+from bench.machine import TICKS, cpu_of, cpu_of_tree, parse_stat, resident_bytes
 
 
 def test_times_are_found_behind_a_name_with_blanks_and_brackets() -> None:
@@ -13,3 +15,15 @@ def test_a_process_has_used_cpu_time_and_memory() -> None:
     assert used.total_s > 0
     assert (used - used).total_s == 0
     assert resident_bytes(os.getpid()) > 1_000_000
+
+
+def test_the_time_of_all_that_descends_from_this_process_is_counted() -> None:
+    before = cpu_of_tree()
+    busy = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ninput()"
+    with subprocess.Popen([sys.executable, "-c", busy], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        alive = cpu_of_tree() - before
+        child.communicate(b"\n")
+    assert alive >= 0.25
+    assert cpu_of_tree() - before >= alive, "and what ended is not forgotten"

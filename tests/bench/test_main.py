@@ -11,7 +11,7 @@ import pytest
 from bench.__main__ import OF_CLUSTERS, SCENARIOS, arguments_of, had, head, measure, scale_of
 from bench.peers.kafka import Kafka
 from bench.peers.runnel import Runnel
-from bench.scenarios import DEFAULT, FULL, SMOKE, Run
+from bench.scenarios import DEFAULT, FULL, SMOKE, Run, spark
 from runnel.dev import zookeeper
 
 ROOT = Path(__file__).parents[2]
@@ -24,6 +24,7 @@ def test_a_smoke_run_fills_every_table(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     [result] = (tmp_path / "build" / "bench").glob("*.json")
     expected = set(SCENARIOS) - (set(OF_CLUSTERS) if zookeeper.missing() else set())
+    expected -= {spark.NAME} if spark.missing() else set()
     assert {sample["scenario"] for sample in json.loads(result.read_text())["samples"]} == expected
     assert "FAILED" not in done.stdout
     assert [path for path in result.parent.iterdir() if path != result] == []  # no data is left behind

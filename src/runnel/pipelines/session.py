@@ -108,6 +108,7 @@ def settings_of(conf: SessionConf, folder: Path) -> dict[str, str]:
         "spark.ui.enabled": "false" if conf.ui_port is None else "true",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.python.filterPushdown.enabled": "true",  # else a reader that was asked to push filters fails
         # Without it, each file of a checkpoint gets a second one with its checksum, and costs two processes more.
         "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
     }

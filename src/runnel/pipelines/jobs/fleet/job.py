@@ -7,6 +7,7 @@ Rule 1: state is bounded: `heat` keeps the minutes that the watermark has not pa
 Rule 2: a report that can't be read is left out, and counted in the progress (`unreadable`).
 """
 
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+BEGIN_S = 60.0
 SHAPE = "car STRING, at BIGINT, lat DOUBLE, lon DOUBLE"
 
 
@@ -39,10 +41,9 @@ def run(spark: "SparkSession", conf: FleetConf) -> "list[StreamingQuery]":
     """Start both streams."""
     spark.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)  # timers need it
     make_all(conf.stream.brokers, conf.topics)
-    return [
-        _started(tracked(reports(spark, conf), conf), conf, "track"),
-        _started(heated(reports(spark, conf), conf), conf, "heat"),
-    ]
+    track = _started(tracked(reports(spark, conf), conf), conf, "track")
+    _wait_begun(track)
+    return [track, _started(heated(reports(spark, conf), conf), conf, "heat")]
 
 
 def reports(spark: "SparkSession", conf: FleetConf) -> "DataFrame":
@@ -103,3 +104,10 @@ def _started(messages: "DataFrame", conf: FleetConf, name: str) -> "StreamingQue
         .trigger(**conf.stream.trigger)
         .start()
     )
+
+
+def _wait_begun(query: "StreamingQuery") -> None:
+    """Let its Python processes start before others do: Spark gives each ten seconds, which a busy machine may need."""
+    deadline = time.monotonic() + BEGIN_S
+    while query.isActive and query.status["message"].startswith("Initializing") and time.monotonic() < deadline:
+        time.sleep(0.1)

@@ -13,7 +13,7 @@ from bench import spark_connector
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(spark_connector, "BUILD", tmp_path)
     monkeypatch.setattr(spark_connector, "spark_version", lambda: "9.9.9")
-    monkeypatch.setattr(spark_connector.debian, "lack", lambda program, package: None)
+    monkeypatch.setattr("bench.spark_connector.debian.lack", lambda program, package: None)
     return tmp_path
 
 
@@ -30,7 +30,7 @@ def fetching(monkeypatch: pytest.MonkeyPatch, there: str) -> list[str]:
         (spark_connector.folder() / f"spark-sql-kafka-0-10_2.13-{version}.jar").touch()
         return subprocess.CompletedProcess(command, 0, "", "")
 
-    monkeypatch.setattr(spark_connector.subprocess, "run", run)
+    monkeypatch.setattr("bench.spark_connector.subprocess.run", run)
     return asked
 
 

@@ -19,9 +19,14 @@ if TYPE_CHECKING:
 SPARK_TESTS = Path(__file__).parent / "spark"
 JAVA = "-Xss8m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a stop needs a deep stack, a short life one compiler
 
+TYPED_FUNCTIONS = "ignore:Cannot infer the eval type from type hints:UserWarning"  # pyspark asks for hints of its own
+
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if SPARK_TESTS in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings(TYPED_FUNCTIONS))
     items.sort(key=lambda item: SPARK_TESTS not in item.path.parents)
 
 

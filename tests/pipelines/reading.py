@@ -1,5 +1,7 @@
 """What a foreign Kafka client reads of topics that Spark wrote."""
 
+import time
+
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -20,6 +22,19 @@ def read_committed(brokers: str, topic: str) -> list[Message]:
     try:
         partitions = consumer.list_topics(topic, WAIT_S).topics[topic].partitions
         return [message for number in partitions for message in _partition(consumer, topic, number)]
+    finally:
+        consumer.close()
+
+
+def wait_until_written(brokers: str, topic: str) -> None:
+    """Wait until there are messages, be they committed or not."""
+    consumer = Consumer({"bootstrap.servers": brokers, "group.id": "reading"})
+    try:
+        partitions = consumer.list_topics(topic, WAIT_S).topics[topic].partitions
+        end = time.monotonic() + WAIT_S
+        while not any(consumer.get_watermark_offsets(TopicPartition(topic, n), WAIT_S)[1] for n in partitions):
+            assert time.monotonic() < end, f"nothing was written to {topic}"
+            time.sleep(0.05)
     finally:
         consumer.close()
 

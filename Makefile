@@ -16,7 +16,7 @@ JOBS ?= 3
 BROKERS_LOSING_POWER ?= 1
 CASES ?= 50
 CARS ?= 1000
-.PHONY: help faults faults-transactions faults-storage faults-corruption setup-faults prerequisites setup setup-dev setup-pipelines setup-compat setup-zookeeper run cluster fleet test check compat fuzz simulate simulate-core mutants \
+.PHONY: help faults faults-transactions faults-storage faults-corruption setup-faults prerequisites setup setup-dev setup-pipelines setup-compat setup-zookeeper run cluster fleet pipelines-cluster test check compat fuzz simulate simulate-core mutants \
 	bench format lock clean
 
 help: ## list the targets
@@ -84,6 +84,9 @@ faults-storage: setup-dev setup-faults ## power losses under load, as root (CYCL
 
 faults-corruption: setup-dev ## bit flips, short and missing files, on copies of a log (CASES=N SEED=S)
 	@$(BIN)/python -m tests.faults.storage_corruption --cases $(CASES) $(if $(SEED),--seed $(SEED))
+
+pipelines-cluster: setup-compat setup-zookeeper ## archive and fleet on a Spark cluster and three brokers, some of which are killed
+	RUNNEL_CLUSTER_MINUTES=60 RUNNEL_CLUSTER_CARS=200 $(BIN)/pytest tests/pipelines/spark/test_cluster.py
 
 setup-faults: setup-dev
 	@$(BIN)/python -m tests.faults.sandbox

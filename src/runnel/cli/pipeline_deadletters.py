@@ -43,6 +43,7 @@ def deadletters(
         stream=launch.conf(f"deadletters-{name}"), queue=name, repair=repair, rounds_max=rounds, parking=park,
         accounts=accounts, rate_max=rate or 0, batch_max=batch, error_header=error_header,
     )  # fmt: skip
+    conf.check()
     if dry_run or not repair:
         return _report(launch, conf)
     told: Counter[str] = Counter()

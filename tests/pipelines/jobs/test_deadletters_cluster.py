@@ -9,11 +9,15 @@ import pytest
 
 from runnel.client.admin import NewTopic
 from runnel.client.queue import DeadLetter
+from runnel.client.sinks import Sinks
 from runnel.client.sync import Queue, Runnel, connect
 from runnel.model import headers as h
+from runnel.model.errors import RunnelError
+from runnel.model.sinks import Handle
+from runnel.pipelines.conf import StreamConf
 from runnel.pipelines.connector.gateway import Gateway
-from runnel.pipelines.errors import NothingThere
-from runnel.pipelines.jobs.deadletters_cluster import Marker, away, dead_topic, make_topics, target_of
+from runnel.pipelines.errors import BadOption, NothingThere
+from runnel.pipelines.jobs.deadletters_cluster import Marker, away, dead_topic, make_topics, settled, target_of
 from runnel.pipelines.jobs.deadletters_letter import Letter
 from runnel.pipelines.jobs.deadletters_repair import Account, Place, Rules, Target
 from runnel.testing.process import BrokerProcess
@@ -185,3 +189,31 @@ def test_a_pace_is_kept() -> None:
         pace.wait(1)
     assert time.monotonic() - begun >= 0.1
     Pace(0).wait(1_000_000)
+
+
+def test_a_sink_that_decided_nothing_is_not_waited_for(cluster: Gateway) -> None:
+    """Its driver is gone, and nobody else publishes what its attempts wrote."""
+
+    async def begun() -> Handle | None:
+        return (await Sinks(cluster.cluster).begin("deadletters-idle-1", 0, 0, 0)).handle
+
+    assert cluster.run(begun()) is not None
+    cluster.run(settled(cluster.cluster, "deadletters-idle-"))
+
+
+def test_what_is_wrong_is_said_before_spark_is_started(broker: BrokerProcess) -> None:
+    from runnel.pipelines.jobs.deadletters import DeadLettersConf
+
+    stream = StreamConf("checkpoint", broker.kafka)
+    with pytest.raises(RunnelError, match="no-such-queue"):
+        DeadLettersConf(stream, "no-such-queue").check()
+    with pytest.raises(BadOption, match="has no function"):
+        DeadLettersConf(stream, "no-such-queue", repair="json:none").check()
+
+
+@pytest.mark.parametrize("changes", [{"rounds_max": 0}, {"rate_max": -1}, {"accounts": ""}, {"batch_max": 0}])
+def test_what_makes_no_sense_is_refused(changes: dict[str, Any]) -> None:
+    from runnel.pipelines.jobs.deadletters import DeadLettersConf
+
+    with pytest.raises(BadOption):
+        DeadLettersConf(StreamConf("checkpoint"), "jobs", **changes)

@@ -21,7 +21,7 @@ from runnel.client.admin import NewTopic
 from runnel.pipelines.conf import StreamConf
 from runnel.pipelines.connector.gateway import Gateway, gateway
 from runnel.pipelines.errors import BadOption
-from runnel.pipelines.jobs.deadletters_cluster import Marker, dead_topic, make_topics
+from runnel.pipelines.jobs.deadletters_cluster import Marker, dead_topic, make_topics, settled
 from runnel.pipelines.jobs.deadletters_function import repair_function
 from runnel.pipelines.jobs.deadletters_repair import Rules
 from runnel.pipelines.jobs.deadletters_tasks import TOLD_DDL, WRITTEN_DDL, Reading, Repairing, Telling
@@ -35,6 +35,7 @@ ROUNDS_MAX: Final = 3
 GROUPS_MAX: Final = 1_000  # rows of a report
 BATCH_MAX: Final = 5_000  # letters: what becomes of them is one transaction, which must not take longer than it may
 PACED_S: Final = 5  # a batch of a job with a pace holds what this many seconds allow
+QUEUE_CHARS_MAX: Final = 120  # in the name of a sink, which has room for 200
 ERROR_HEADER: Final = "error"
 
 
@@ -75,6 +76,18 @@ class DeadLettersConf:
         parking = f"{self.queue}.parked" if self.parking is None else self.parking
         return Rules(self.queue, self.rounds_max, parking)
 
+    @property
+    def sink_prefix(self) -> str:
+        """How the names of sinks begin that send this queue's letters back: one for each checkpoint."""
+        return f"{NAME}-{self.queue[:QUEUE_CHARS_MAX]}-"
+
+    def check(self) -> None:
+        """Raise what is wrong, before Spark is started."""
+        if self.repair:
+            repair_function(self.repair)
+        cluster = gateway(self.brokers)
+        cluster.run(dead_topic(cluster.cluster, self.queue))
+
     def repairing(self) -> Repairing:
         reading = Reading(self.brokers, self.queue)
         return Repairing(reading, self.rules, repair_function(self.repair), self.accounts_topic, self.rate_max)
@@ -86,6 +99,7 @@ def run(spark: "SparkSession", conf: DeadLettersConf, told: Counter[str] | None 
     repairing, cluster = conf.repairing(), gateway(conf.brokers)
     letters = cluster.run(dead_topic(cluster.cluster, conf.queue))
     cluster.run(make_topics(cluster.cluster, _topics(conf, letters)))
+    cluster.run(settled(cluster.cluster, conf.sink_prefix))
     marker = Marker(cluster.cluster, conf.queue, letters, conf.accounts_topic)
     cluster.run(marker.catch_up())
     job = _Job(conf, repairing, cluster, marker, Counter() if told is None else told)
@@ -138,7 +152,7 @@ class _Job:
             .write.format("runnel")
             .mode("append")
             .option("runnel.brokers", self.conf.stream.brokers)
-            .option("sinkId", f"{NAME}-{self.conf.queue}-{query}"[-200:])
+            .option("sinkId", f"{self.conf.sink_prefix}{query}")
             .option("batchId", str(batch))
             .save()
         )

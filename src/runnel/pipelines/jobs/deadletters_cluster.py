@@ -3,7 +3,8 @@
 Rule 1: a letter that was sent away is marked with the broker that leads its partition, so that neither `runnel dlq` nor
         a later repair, with whatever checkpoint, sends it a second time.
 Rule 2: what was sent away is read from the accounts, which are published together with the messages: a driver that
-        died between publishing and marking marks when it comes again, before it repairs anything.
+        died between publishing and marking marks when it comes again, before it repairs anything. What was decided
+        and is not published yet is waited for.
 """
 
 from collections import Counter
@@ -19,14 +20,16 @@ from runnel.client.consumer import Consumer
 from runnel.client.metadata import TopicPartition
 from runnel.client.offsets import READ_COMMITTED, Committed, commit, fetch_committed
 from runnel.client.positions import Bounds, bounds
+from runnel.client.sinks import Sinks
 from runnel.model import calls
-from runnel.model.errors import TopicAlreadyExists
+from runnel.model.errors import ConcurrentTransactions, TopicAlreadyExists
 from runnel.model.queue_config import named
 from runnel.pipelines.errors import NothingThere
 from runnel.pipelines.jobs.deadletters_repair import Account, Target, sent_away
 
 AWAY_MAX: Final = 50_000  # offsets in one call: a broker takes twice as many
 LOOK_MS: Final = 50  # behind the last account lies the marker of its transaction, and nothing else to wait for
+UNDER_WAY: Final = ("holding", "publishing")
 DEAD_LETTERS, VIEW_OF, BYTES_MAX = "dead.letter.topic", "view.of", "max.message.bytes"
 
 
@@ -66,6 +69,17 @@ async def away(cluster: Cluster, queue: str, partition: int, first: int, last: i
         asked = calls.AskAway(queue, partition, begin, min(begin + AWAY_MAX - 1, last))
         found.update((await call_until_done(cluster, calls.DEAD_AWAY, asked)).offsets)
     return found
+
+
+async def settled(cluster: Cluster, prefix: str) -> None:
+    """Wait until what sinks of this name decided to publish is published: the brokers do that, also after a crash."""
+
+    async def attempt() -> None:
+        for sink in await Sinks(cluster).list(prefix):
+            if sink.phase in UNDER_WAY:
+                raise ConcurrentTransactions(f"sink {sink.sink!r} is {sink.phase} a batch: wait until that is over")
+
+    await cluster.persist(attempt)
 
 
 class Marker:

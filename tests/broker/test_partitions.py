@@ -18,7 +18,7 @@ from runnel.record.batch import check_produced
 from runnel.shell.clock import SystemClock
 from runnel.shell.disk import RealDisk
 from runnel.testing.clock import SeededRng
-from runnel.testing.disk import SimDisk
+from runnel.testing.disk import Fault, SimDisk
 from runnel.testing.gated_disk import GatedDisk
 
 ME, OTHER = BrokerId(1), BrokerId(2)
@@ -206,6 +206,35 @@ def test_what_is_opened_while_the_image_changes_gets_the_role_of_now(tmp_path: P
         assert partitions.find_readable("t", 0).leader_epoch == 2
         await partitions.close()
         disk.close()
+
+    asyncio.run(main())
+
+
+def test_who_does_not_know_what_its_log_holds_tells_nobody_and_does_not_lead() -> None:
+    async def main() -> None:
+        disk = SimDisk(SeededRng(1))
+        partitions = partitions_on(disk)
+        before = image_of(Topic(GOOD, "t", (placed(OTHER, 1, ME, OTHER),)))
+        await partitions.start(before)
+        partition = partitions.find_readable("t", 0)
+        batch = bytearray(records.encode([records.Record(Offset(0), 1_000, None, b"v", ())]))
+        partition.log.append(batch, check_produced(batch), leader_epoch=0)
+        await partition.log.sync()
+        disk.inject(Fault("read", times=3))
+        with pytest.raises(StorageFailed):
+            await partition.log.truncate(0)
+        await partition.log.idle()
+        assert (partition.question(), partitions.failed) == (None, [partition.key])
+        change = Delta(topics={GOOD: Topic(GOOD, "t", (placed(ME, 2, ME, OTHER),))})
+        await partitions.follow(Change(before, before.apply(change), change))
+        with pytest.raises(LeaderNotAvailable):
+            partitions.find("t", 0)
+        await partition.log.sync()  # whoever asks for something makes it look again
+        assert partitions.failed == []
+        assert await partitions.try_again() == [partition]
+        assert partitions.find("t", 0).leader_epoch == 2
+        assert await partitions.try_again() == []
+        await partitions.close()
 
     asyncio.run(main())
 

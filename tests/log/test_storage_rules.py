@@ -426,6 +426,25 @@ def test_what_a_failed_fsync_left_in_memory_is_written_again(mode: str) -> None:
     run(test)
 
 
+def test_a_log_that_can_not_be_read_after_a_cut_that_failed_is_read_later() -> None:
+    async def test(disk: SimDisk) -> None:
+        log = await opened(disk, config("commit"))
+        await put(log, 6)
+        disk.inject(Fault("read", path=FOLDER, times=3))  # the cut, what is there, and what is there once more
+        with pytest.raises(StorageFailed):
+            await log.truncate(3)
+        await log.idle()
+        assert log.is_lost
+        with pytest.raises(StorageFailed, match="half-way"):
+            await log.read(0, 1000, 3)
+        await log.truncate(3)
+        assert not log.is_lost
+        await put(log)
+        assert await offsets(log) == [0, 1, 2, 3]
+
+    run(test)
+
+
 def test_those_in_line_behind_a_failed_fsync_get_an_error() -> None:
     async def test(disk: SimDisk) -> None:
         fatal: list[Fatal] = []

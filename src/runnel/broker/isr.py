@@ -101,9 +101,10 @@ class InSync:
             await self._give_up_failed()
 
     async def _give_up_failed(self) -> None:
-        """Let others lead what this broker should lead, and can't even open."""
+        """Let others lead what this broker should lead, and can't even open, or read any more."""
         me, topics = self._me, self._image().topics
-        places = [(key, topics[key.topic_id].partitions[key.number]) for key in self._partitions.failed]
+        failed = [key for key in self._partitions.failed if key.topic_id in topics]  # it may be deleted by now
+        places = [(key, topics[key.topic_id].partitions[key.number]) for key in failed]
         changes = [
             IsrChange(key, each.leader_epoch, each.epoch, tuple((other, NO_EPOCH) for other in each.isr if other != me))
             for key, each in places

@@ -2,7 +2,8 @@
 
 Rule 1: data is removed for two reasons only: the image proves that its topic was deleted, or that this very topic has
         its replicas elsewhere. A folder that no topic knows is reported and left alone.
-Rule 2: a partition that can't be opened fails alone, and is tried again; the broker serves the others.
+Rule 2: a partition that can't be opened, or whose files went out of hand, fails alone, and is tried again; the broker
+        serves the others.
 Rule 3: nothing has a role before the image says that this broker serves: what an image said to an earlier life of it,
         it did not say to this one.
 """
@@ -91,7 +92,18 @@ class Partitions:
     async def try_again(self) -> list[Partition]:
         """Open what could not be opened before: a disk may have room again; returns what could be opened."""
         failed = {key.topic_id for key in self._failed}
-        return await self._open_all([topic for topic_id, topic in self._image.topics.items() if topic_id in failed])
+        opened = await self._open_all([topic for topic_id, topic in self._image.topics.items() if topic_id in failed])
+        return [*opened, *await self._tell_again()]
+
+    async def _tell_again(self) -> list[Partition]:
+        """Give a role to those that could not take one, because nobody knew what their logs held."""
+        if not self._serves(self._image):
+            return []
+        untold = [partition for partition in self if partition.image is None and not partition.log.is_lost]
+        for partition in untold:
+            if (image := self._placed(partition.key)) is not None:
+                await partition.apply(image)
+        return untold
 
     async def remove_data(self, topic_ids: Collection[TopicId]) -> None:
         """Remove what this broker keeps of deleted topics."""
@@ -121,8 +133,8 @@ class Partitions:
 
     @property
     def failed(self) -> list[PartitionKey]:
-        """The partitions that should be open here, and can't be opened."""
-        return list(self._failed)
+        """The partitions that should be open here, and can't be opened, or read any more."""
+        return [*self._failed, *(partition.key for partition in self if partition.log.is_lost)]
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(list(self._open.values()))

@@ -171,6 +171,11 @@ class Log:
         return self._state.damage.first_offset is not None
 
     @property
+    def is_lost(self) -> bool:
+        """Whether a change of files failed half-way, and what the disk holds is not known yet: it may be less."""
+        return self._state.lost
+
+    @property
     def intact_until(self) -> Offset:
         """Everything from the start to here is whole, as far as is known; the end, if nothing is damaged."""
         first = self._state.damage.first_offset

@@ -66,6 +66,7 @@ class Reader:
         self._changes = 0  # under way
         self._settled: asyncio.Event | None = None  # set when they are done
         self._loading: asyncio.Lock | None = None
+        writer.changing = self.changing
 
     def forget(self) -> None:
         """Segments were truncated or replaced: remembered places mean nothing any more."""
@@ -113,7 +114,7 @@ class Reader:
         bound = state.damage.bound(offset, upto) if state.damage else upto
         if offset >= upto or offset == state.end_offset:
             return b""
-        if self._changes:
+        if self._changes or state.lost:
             return None
         try:
             segment, position, due = self._cursors.get(offset) or self._place_cached(offset)
@@ -153,6 +154,7 @@ class Reader:
             if self._settled is not None:
                 await self._settled.wait()
                 continue
+            self._must_be_known()
             segment = self._state.segment_of(offset)
             generation = self._generation
             index = await self.index_of(segment)
@@ -180,6 +182,13 @@ class Reader:
             # Nothing before the next segment, or before damage: that is not to be passed over.
             offset = bound if found is not None else min(self._state.end_of(segment), bound)
         return data
+
+    def _must_be_known(self) -> None:
+        if self._state.lost:
+            raise StorageFailed(
+                f"could not read {self._state.folder}: a change of its files failed half-way, and they can't be looked "
+                "through. Check the disk; it is tried again every second"
+            )
 
     def _out_of_range(self, offset: int) -> OffsetOutOfRange:
         return OffsetOutOfRange(
@@ -228,6 +237,7 @@ class Reader:
 
     async def index_of(self, segment: Segment) -> Index:
         """The index of a segment, read, checked, and built again if it does not fit."""
+        self._must_be_known()
         if segment.index is not None and segment.index.verified:
             return segment.index
         if self._loading is None:

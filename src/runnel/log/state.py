@@ -14,7 +14,7 @@ class State:
     """Segments in order of offsets, the last of which is written to, and how far everything is."""
 
     __slots__ = (
-        "active", "cleaned_offset", "cuts", "damage", "end_offset", "epochs", "folder", "outcomes", "producers",
+        "active", "cleaned_offset", "cuts", "damage", "end_offset", "epochs", "folder", "lost", "outcomes", "producers",
         "sealed_bytes", "segments", "start_offset", "synced_offset",
     )  # fmt: skip
 
@@ -25,6 +25,7 @@ class State:
 
     def take(self, found: Recovered) -> None:
         """Become what was found on the disk."""
+        self.lost = False  # a change of files failed half-way: what the disk holds is not known yet
         self.start_offset = found.start_offset
         self.end_offset = found.end_offset
         self.synced_offset = found.end_offset

@@ -5,6 +5,7 @@ Rule 1: while a blocking step on the active segment runs off the loop, appends w
 Rule 2: a batch that could not be written leaves nothing behind: bytes, offset and producer state are taken back.
 Rule 3: a sync that failed is never tried again: the log is dead, and the broker ends.
 Rule 4: what is acknowledged as durable was synced before; the order is write, sync, say so.
+Rule 5: a log whose files are not as they should be (`lost`) is read from the disk before anything else is done.
 
     append --(nothing under way)--> written --(flush.mode commit)--> sync --> held_offset moves, on_progress
        |                                                              ^
@@ -13,7 +14,7 @@ Rule 4: what is acknowledged as durable was synced before; the order is write, s
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeVar
 
 from runnel.log.appending import Admit, Appended, Waiting, arrived, closed, dead, refusal, uncut
@@ -42,7 +43,7 @@ class Writer:
     __slots__ = (
         "_clock", "_config", "_cut_due", "_damage_due", "_discarded", "_disk", "_files", "_line", "_on_fatal",
         "_on_progress", "_placing", "_release_file", "_rolling", "_state", "_step_under_way", "_sync_due", "_timer",
-        "_unsynced_messages", "_worker", "closed", "keeper",
+        "_unsynced_messages", "_worker", "changing", "closed", "keeper",
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +58,7 @@ class Writer:
         self._on_fatal = on_fatal
         self.keeper = Keeper(disk, files, state)
         self.closed = False
+        self.changing: Callable[[], AbstractContextManager[None]] = nullcontext  # those who read wait meanwhile
         self._placing = Placing(state, config)
         self._config = config
         self._line: list[Waiting] = []
@@ -89,7 +91,7 @@ class Writer:
         file = self._files.get(state.active.log_path)
         now_ms = self._clock.wall_ms()
         if (
-            self._step_under_way or self._line or self._cut_due or self.closed or file is None
+            self._step_under_way or self._line or self._cut_due or self.closed or file is None or state.lost
             or self._placing.is_full(position, header.size, end + header.last_offset_delta, now_ms)
         ):  # fmt: skip
             return self._wait_in_line(buffer, header, leader_epoch, None, admit)
@@ -111,7 +113,7 @@ class Writer:
         position, now_ms = self._state.active.size, self._clock.wall_ms()
         file = self._files.get(self._state.active.log_path)
         if (
-            self._step_under_way or self._line or self._cut_due or self.closed or file is None
+            self._step_under_way or self._line or self._cut_due or self.closed or file is None or self._state.lost
             or self._placing.is_full(position, len(buffer), given[-1].last_offset, now_ms)
         ):  # fmt: skip
             return self._wait_in_line(buffer, given[0], -1, given)
@@ -220,7 +222,7 @@ class Writer:
     def _drain(self) -> None:
         """Write those in line with one call, as far as the segment has room."""
         file = self._files.get(self._state.active.log_path)
-        if not self._line or file is None:
+        if not self._line or file is None or self._state.lost:
             return
         if not self._cut(file):
             self._fail_line(uncut(file.path))
@@ -311,6 +313,8 @@ class Writer:
         return await self._worker.run(job)
 
     def _due(self) -> Step | None:
+        if self._state.lost and not self.closed and not self._discarded:
+            return self._find
         if self._rolling.unsealed and not self._discarded:
             return self._rolling.seal
         if self._worker.next_job is not None:
@@ -337,6 +341,11 @@ class Writer:
                 self._fail_line(closed(self._state.folder))
             else:
                 self._drain()
+
+    async def _find(self) -> None:
+        """Rule 5."""
+        with self._appends_wait():
+            await self.reload()
 
     async def _make_room(self) -> None:
         """Those in line wait for the file to be opened, or for a new segment."""
@@ -406,18 +415,16 @@ class Writer:
             self._release()
 
     async def reload(self) -> None:
-        """An exchange of files failed half-way: take the log as it is on the disk, or stop if that fails too."""
+        """A change of files failed half-way: take the log as it is on the disk, now or, if that fails too, later."""
         now_ms, config = self._clock.wall_ms(), self._config
+        self._state.lost = True
         self._release()
         for segment in self._state.segments:
             self._files.forget(segment.log_path)
             self._files.forget(segment.index_path)
-        try:
+        with self.changing():
             found = await self._disk.offload(lambda: recover(self._disk, self._state.folder, config, now_ms))
-        except OSError:
-            self.abandon()
-            raise
-        self._state.take(found)
+            self._state.take(found)
         self._rolling.begun = None  # it was found, or removed
         if found.file is not None:
             self._files.put(self._state.active.log_path, found.file)

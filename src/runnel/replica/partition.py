@@ -154,6 +154,9 @@ class Partition(Readable):
     async def _lead(self, image: PartitionImage) -> None:
         self._step_down(NotLeader(f"{self.name} begins leader epoch {image.leader_epoch}: send again"))
         await self.log.idle()  # what an earlier epoch still had in line belongs before this one
+        if self.log.is_lost:
+            self.image = None  # nobody can say what it would lead with: it has to be told again
+            return
         self.leader_epoch = image.leader_epoch
         self._reach(min(self.high_watermark, self.log.end_offset))
         self.progress = Progress(
@@ -328,8 +331,10 @@ class Partition(Readable):
         return self.log.held_offset >= self.log.end_offset
 
     def question(self) -> Question | None:
-        """What to ask the leader; None while what is here is not durable or not whole, or nobody is followed."""
-        if self.role is not Role.FOLLOWER or self._taking or not self._is_held or self.log.is_damaged:
+        """What to ask the leader; None while what is here is not durable, whole and known, or nobody is followed."""
+        if self.role is not Role.FOLLOWER or self._taking or not self._is_held:
+            return None
+        if self.log.is_damaged or self.log.is_lost:
             return None
         self._asked_in = self.leader_epoch
         return Question(self.leader_epoch, self.log.end_offset, self.log.last_epoch)

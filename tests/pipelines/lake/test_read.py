@@ -8,7 +8,7 @@ from tests.pipelines.lake.rows import DAY, TABLE, batch
 
 from runnel.pipelines.lake.files import FileCutter
 from runnel.pipelines.lake.place import Place
-from runnel.pipelines.lake.read import chosen_files, path_of, spark_schema
+from runnel.pipelines.lake.read import chosen_files, path_of, spark_address, spark_schema
 from runnel.pipelines.lake.table import BatchKey, commit, opened
 
 
@@ -53,4 +53,20 @@ def test_types_are_the_tables(place: Place) -> None:
 
 def test_the_addresses_of_files_begin_with_the_tables(place: Place) -> None:
     table = opened(place)
-    assert all(uri.startswith(path_of(table) + "/topic=") for uri in table.file_uris())
+    assert all(file.startswith(path_of(table) + "/topic=") for file in chosen_files(table, None))
+
+
+def test_addresses_for_spark() -> None:
+    assert spark_address("s3://lake/x") == "s3a://lake/x"
+    assert spark_address("gs://lake/x") == "gs://lake/x"
+    assert spark_address("/a lake/x") == "file:///a lake/x"
+
+
+def test_a_folder_may_have_a_name_with_spaces(tmp_path: Path) -> None:
+    place = Place.of(str(tmp_path / "my lake 50%"))
+    files = FileCutter(place, TABLE, "x", now_ms=1)
+    files.add(batch(range(3)))
+    commit(place, BatchKey("q", 0), TABLE, files.finish())
+    table = opened(place)
+    assert path_of(table) == place.path
+    assert all(Path(file).exists() for file in chosen_files(table, None))

@@ -177,3 +177,14 @@ def test_the_account_is_in_the_log(place: Place) -> None:
     told = entry["runnel"]
     told = json.loads(told) if isinstance(told, str) else told
     assert told == {"query": "q", "batch": 0, "held": {"cars": {"0": [2, 0, 1]}}}
+
+
+def test_batches_are_known_beyond_a_checkpoint_of_the_log(place: Place) -> None:
+    """Every hundredth commit the log is summed up: readers begin there."""
+    for number in range(102):
+        key = BatchKey("q", number)
+        commit(place, key, TABLE, [written(place, key, range(number, number + 1))])
+    assert list(Path(place.path, "_delta_log").glob("*.checkpoint.parquet"))
+    last = BatchKey("q", 101)
+    assert not commit(place, last, TABLE, [written(place, last, range(101, 102), task="0-1")])
+    assert offsets(place) == list(range(102))

@@ -30,7 +30,7 @@ from runnel.pipelines.lake.table import BatchKey, arrow_schema, commit, named, o
 from runnel.pipelines.lake.upkeep import compact
 from runnel.testing.process import BrokerProcess
 
-PATIENCE_S = 120
+PATIENCE_S = 250
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ class Lake:
 
     def __init__(self, spark: SparkSession, brokers: str, folder: Path) -> None:
         self.spark, self.brokers, self.folder = spark, brokers, folder
-        self.path = str(folder / "lake")
+        self.path = str(folder / "a lake")
         self.checkpoint = folder / "checkpoint"
         self.place = Place.of(self.path)
 

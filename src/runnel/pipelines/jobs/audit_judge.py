@@ -186,22 +186,28 @@ class Judge:
 
     def _look_closer(self, pair: Pair, left: Bits, right: Bits) -> None:
         """Go through rows only where their number or their digest says that there is something to find."""
-        many = [side for side in (pair.left, pair.right) if side.count > side.distinct]
+        doubles = any(side.count > side.distinct for side in (pair.left, pair.right))
         differs = pair.left.digest != pair.right.digest and bool((left & right).any())
-        if (not many and not differs) or not self._may_look(pair.number):
+        account = self.account
+        if not doubles and not differs:
+            return
+        account.looks += 1
+        if account.looks > LOOKS_MAX:
+            self._tell_without_looking(pair.number, doubles=doubles, same_offsets=bool((left == right).all()))
             return
         ought, have = self.left_rows(pair.number), self.right_rows(pair.number)
-        scope = self.account.scope
-        self.account.add(Kind.DOUBLED, _clipped([*doubled(have), *doubled(ought)], scope.run))
-        self.account.add(Kind.CHANGED, _clipped(changed(ought, have), scope.run))
+        account.add(Kind.DOUBLED, _clipped([*doubled(have), *doubled(ought)], account.scope.run))
+        account.add(Kind.CHANGED, _clipped(changed(ought, have), account.scope.run))
 
-    def _may_look(self, number: int) -> bool:
+    def _tell_without_looking(self, number: int, *, doubles: bool, same_offsets: bool) -> None:
+        """What is sure of a bucket: another digest of the same offsets is a change; of others it may be none."""
         account = self.account
-        account.looks += 1
+        kind = Kind.DOUBLED if doubles else Kind.CHANGED if same_offsets else Kind.UNPROVEN
+        account.add(kind, runs(window(number, account.scope.first, account.scope.end), number))
         if account.looks == LOOKS_MAX + 1:
-            account.add(Kind.CHANGED, runs(window(number, account.scope.first, account.scope.end), number))
-            account.notes.append(f"from offset {number << BITS} on, rows differ or are doubled: nobody looked closer")
-        return account.looks <= LOOKS_MAX
+            account.notes.append(
+                f"from offset {number << BITS} on, findings are told in steps of {offsets.SIZE} offsets"
+            )
 
 
 def _clipped(found: Iterable[Run], bound: Run) -> list[Run]:

@@ -7,11 +7,12 @@ Rule 3: types are the table's, never guessed: a topic that is called 0123 stays 
 
 import json
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 
 from runnel.pipelines.lake.columns import measured
-from runnel.pipelines.lake.place import Place
+from runnel.pipelines.lake.place import LOCAL, Place
 from runnel.pipelines.lake.predicate import Column, skippers
 from runnel.pipelines.lake.table import arrow_schema, opened
 
@@ -44,16 +45,23 @@ def rows_of(spark: "SparkSession", base: str, schema: "StructType", files: list[
     """The rows of some files of a table."""
     if not files:
         return spark.createDataFrame([], schema)
-    return spark.read.schema(schema).option("basePath", base).parquet(*files).select(*schema.fieldNames())
+    addresses = [spark_address(file) for file in files]
+    rows = spark.read.schema(schema).option("basePath", spark_address(base)).parquet(*addresses)
+    return rows.select(*schema.fieldNames())
+
+
+def spark_address(uri: str) -> str:
+    """An address as Hadoop's file systems know it: their S3 is s3a, and nothing in it is encoded."""
+    if uri.startswith("s3://"):
+        return f"s3a{uri[2:]}"
+    return uri if "://" in uri else f"file://{uri}"
 
 
 def chosen_files(table: "DeltaTable", where: str | None, *, utc: bool = True) -> list[str]:
     """The files that may hold a row of interest, by the bounds in the log."""
-    conditions = skippers(where, columns_of(table), utc=utc) if where else []
-    if not conditions:
-        return sorted(table.file_uris())
-    found = [set(table.file_uris(file_pruning_predicate=each)) for each in conditions]
-    return sorted(set.intersection(*found))
+    conditions: list[str | None] = [*skippers(where, columns_of(table), utc=utc)] if where else []
+    found = [set(table.file_uris(file_pruning_predicate=each)) for each in conditions or [None]]
+    return sorted(_plain(table, uri) for uri in set.intersection(*found))
 
 
 def columns_of(table: "DeltaTable") -> list[Column]:
@@ -79,4 +87,9 @@ def spark_schema(table: "DeltaTable") -> "StructType":
 
 def path_of(table: "DeltaTable") -> str:
     """The table's address, as the addresses of its files begin."""
-    return str(table.table_uri).removeprefix("file://").rstrip("/")
+    return _plain(table, str(table.table_uri).rstrip("/"))
+
+
+def _plain(table: "DeltaTable", uri: str) -> str:
+    """An address of deltalake as a path, if the table is in a folder: it encodes what is unusual in names."""
+    return unquote(uri.removeprefix(LOCAL)) if str(table.table_uri).startswith(LOCAL) else uri

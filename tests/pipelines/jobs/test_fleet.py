@@ -1,16 +1,24 @@
 """The fleet without Spark: the city, the cars, what is made of their reports, and how they are sent."""
 
 import asyncio
+import json
+import re
 from collections import Counter
+from collections.abc import Iterator
 from itertools import islice, pairwise, takewhile
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 
 from runnel.client.sync import connect
+from runnel.dev.zookeeper import free_ports
 from runnel.pipelines.jobs.fleet import track
 from runnel.pipelines.jobs.fleet.cars import FleetPlan, Outgoing, Report, reports
 from runnel.pipelines.jobs.fleet.city import city
+from runnel.pipelines.jobs.fleet.page import PageConf, serving
 from runnel.pipelines.jobs.fleet.sending import SendConf, send
+from runnel.pipelines.jobs.fleet.topics import Topics, make_all
 from runnel.pipelines.jobs.fleet.track import Cars, Rules, Told
 from runnel.testing.process import BrokerProcess
 
@@ -190,3 +198,64 @@ def test_a_stop_ends_the_sending(broker: BrokerProcess) -> None:
         return await asyncio.wait_for(sending, 30)
 
     assert asyncio.run(stopped()) < 30
+
+
+# --- the page
+@pytest.fixture(scope="module")
+def page(broker: BrokerProcess) -> Iterator[str]:
+    make_all(broker.kafka, Topics("page-in", "page"))
+    with serving(PageConf(broker.http, port=0, topics=Topics("page-in", "page"))) as address:
+        yield address
+
+
+def got(address: str, path: str, **headers: str) -> tuple[int, bytes]:
+    try:
+        with urlopen(Request(address + path, headers=headers), timeout=30) as answer:
+            return answer.status, answer.read()
+    except HTTPError as error:
+        return error.code, error.read()
+
+
+def test_the_page_needs_nothing_from_elsewhere(page: str) -> None:
+    status, text = got(page, "")
+    assert status == 200
+    assert b"<canvas" in text
+    assert set(re.findall(rb"https?://[^\s\"'`]+", text)) == {b"http://www.w3.org/2000/svg"}  # a name, not a place
+
+
+def test_the_page_passes_on_events_of_the_results(page: str, broker: BrokerProcess) -> None:
+    with connect(broker.kafka) as runnel:
+        runnel.send("page.alerts", {"what": "silent", "car": "a"}, key="a")
+    with urlopen(page + "live/alerts?begin=start", timeout=30) as events:
+        lines = [events.readline() for _ in range(8)]
+    assert events.headers["Content-Type"] == "text/event-stream"
+    [data] = [json.loads(line.removeprefix(b"data:")) for line in lines if b'"car"' in line]
+    assert (data["key"], data["value"]["what"]) == ("a", "silent")
+
+
+def test_a_browser_that_comes_back_goes_on_where_it_was(page: str, broker: BrokerProcess) -> None:
+    with connect(broker.kafka) as runnel:
+        sent = [runnel.send("page.alerts", {"car": name}, partition=0).offset for name in ("b", "c")]
+    again = Request(page + "live/alerts?begin=start", headers={"Last-Event-ID": f"0-{sent[1]}"})
+    with urlopen(again, timeout=30) as events:
+        found = next(line for line in events if b'"car"' in line)
+    assert json.loads(found.removeprefix(b"data:"))["value"] == {"car": "c"}
+
+
+@pytest.mark.parametrize("path", ["v1/topics", "live/page-in", "live/../v1/topics", "live/cars/events"])
+def test_nothing_else_of_the_broker_is_to_be_had(page: str, path: str) -> None:
+    assert got(page, path)[0] == 404
+
+
+def test_a_page_of_another_name_gets_nothing(page: str) -> None:
+    port = page.rstrip("/").rpartition(":")[2]
+    assert got(page, "", Host=f"evil.example:{port}")[0] == 403
+    assert got(page, "live/cars", Host=f"evil.example:{port}")[0] == 403
+
+
+def test_a_broker_that_is_away_is_said_to_be_away() -> None:
+    [port] = free_ports(1)
+    with serving(PageConf(f"127.0.0.1:{port}", port=0)) as address:
+        status, text = got(address, "live/cars?begin=end")
+    assert status == 502
+    assert b"does not answer" in text

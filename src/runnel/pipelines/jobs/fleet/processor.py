@@ -1,7 +1,7 @@
 """`track` inside Spark: state by bucket of cars, and event time by its timers.
 
-Rule 1: cars share buckets, by a hash of their id, and the cars of a bucket are one value in the state: what Spark spends
-        is by key and batch, and is far more than what one report needs.
+Rule 1: cars share buckets, by a hash of their id, and the cars of a bucket are one value in the state: what Spark
+        spends is by key and batch, and is far more than what one report needs.
 Rule 2: a bucket has one timer, for the first moment at which time passing has something to tell.
 """
 

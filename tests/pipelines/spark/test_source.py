@@ -71,6 +71,10 @@ def test_a_topic_is_a_table_with_the_columns_of_kafkas_source(
     narrow = table.schema("partition int, offset long").option("minPartitions", "5").load()
     assert narrow.rdd.getNumPartitions() == 5
     assert narrow.selectExpr("count(*)", "sum(offset)").first() == (20, 115)
+    spark.sql(
+        f"CREATE TEMPORARY VIEW t USING runnel OPTIONS (runnel.brokers '{broker.kafka}', subscribe '{topic.name}')"
+    )
+    assert spark.sql("SELECT count(DISTINCT key) FROM t").first() == (15,)
 
 
 def test_options_are_refused_in_words(spark: SparkSession, broker: BrokerProcess) -> None:

@@ -70,3 +70,18 @@ def test_a_folder_may_have_a_name_with_spaces(tmp_path: Path) -> None:
     table = opened(place)
     assert path_of(table) == place.path
     assert all(Path(file).exists() for file in chosen_files(table, None))
+
+
+def test_reading_is_found_at_the_top_and_costs_nothing_until_it_is_used() -> None:
+    """Spark imports the formats in every process that looks for one."""
+    import subprocess
+    import sys
+
+    script = (
+        "import sys, pyspark_runnel_lake\n"
+        "assert not {'deltalake', 'pyarrow', 'pandas'} & set(sys.modules)\n"
+        "from runnel.pipelines import read_lake\n"
+        "from runnel.pipelines.lake import read_lake as same\n"
+        "assert read_lake is same\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -113,7 +113,7 @@ def plant_zombie_commit(history: History) -> None:
 
 
 def plant_commit_of_an_earlier_owner(history: History) -> None:
-    history.owned += [Owned("g", "m1", frozenset({K}), 1), Owned("g", "m9", frozenset({K}), 2)]
+    history.owned += [Owned("g", "m1", frozenset({K}), 0.5, 1), Owned("g", "m9", frozenset({K}), 1.5, 2)]
 
 
 def plant_double_owner(history: History) -> None:
@@ -183,9 +183,20 @@ def leave_the_group_free_to_go_back(history: History) -> None:
     history.polls.append(Poll("m3", {K: [(2, "a1")]}, 12, 13, "g", "m3", 3))
 
 
+def hear_late_of_what_was_lost_meanwhile(history: History) -> None:
+    """A member that was busy for long after it asked learns that it owns what is another's by now."""
+    history.owned += [Owned("g", "m2", frozenset({K}), 6, 7), Owned("g", "m9", frozenset({K}), 1, 7.5)]
+
+
 @pytest.mark.parametrize(
     "change",
-    [forget_the_acknowledgement, send_without_idempotence, lose_the_second_copy, leave_the_group_free_to_go_back],
+    [
+        forget_the_acknowledgement,
+        send_without_idempotence,
+        lose_the_second_copy,
+        leave_the_group_free_to_go_back,
+        hear_late_of_what_was_lost_meanwhile,
+    ],
 )
 def test_what_is_legal_is_not_found(change: Callable[[History], None]) -> None:
     history = good()

@@ -166,12 +166,13 @@ def _commit_of_earlier_owner(facts: Facts) -> Iterator[Anomaly]:
     for commit in facts.history.commits:
         if commit.status is not Status.OK:
             continue
-        before = [owned for owned in facts.history.owned if owned.group == commit.group and owned.at < commit.begun]
         for key in commit.offsets:
-            last = next((owned for owned in reversed(before) if key in owned.keys), None)
-            if last is not None and last.member != commit.member:
-                detail = f"{commit.member} committed at {commit.begun:.3f}, {last.member} has it since {last.at:.3f}"
-                yield Anomaly("zombie-commit", key, detail)
+            owned = [o for o in facts.history.owned if o.group == commit.group and key in o.keys]
+            own = max((o.at for o in owned if o.member == commit.member and o.begun < commit.ended), default=-1.0)
+            later = [o for o in owned if own < o.begun and o.at < commit.begun]
+            if later:  # for certain: who was told late that it owns something may have lost it meanwhile
+                detail = f"{commit.member} committed at {commit.begun:.3f}"
+                yield Anomaly("zombie-commit", key, f"{detail}, {later[0].member} has it since {later[0].at:.3f}")
 
 
 def _double_owner(facts: Facts) -> Iterator[Anomaly]:

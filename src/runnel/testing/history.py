@@ -117,6 +117,7 @@ class Owned:
     group: str
     member: str
     keys: frozenset[str]
+    begun: float = 0.0  # it asked: what it was told was decided between then and `at`
     at: float = 0.0
 
 

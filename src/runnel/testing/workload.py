@@ -237,9 +237,10 @@ class Client:
                 await self.nap(0.5)
 
     async def _beat(self, member: ConsumerMember) -> None:
+        begun = self.now()
         if await member.beat():
             keys = frozenset(str(where) for where in member.consumer.positions)
-            self.stage.history.owned.append(Owned(NEW_GROUP, member.member_id, keys, self.now()))
+            self.stage.history.owned.append(Owned(NEW_GROUP, member.member_id, keys, begun, self.now()))
             self.stage.loop.trace(f"owns {member.member_id} epoch {member.epoch} {sorted(keys)}")
 
     async def _poll_as(self, member: ConsumerMember) -> None:

@@ -228,6 +228,41 @@ def test_a_topic_that_is_deleted_is_a_loss(gate: Gateway, name: str, stream: Mak
     assert [json.loads(file.read_text())["reason"] for file in tmp_path.iterdir()] == ["gone"]
 
 
+def test_a_topic_that_is_deleted_just_now_is_a_loss_too(
+    gate: Gateway, name: str, stream: MakeStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(course, "DISCOVER_S", 1_000.0)
+    monkeypatch.setattr(course, "REWOUND_S", 10.0)
+    kept, gone = Topic(gate, f"{name}-1"), Topic(gate, f"{name}-2")
+    careless = stream(subscribe=f"{kept.name},{gone.name}", failOnDataLoss="false")
+    start = careless.initialOffset()
+    assert latest(careless, start) == start
+    gone.delete()
+    assert latest(careless, start) == {kept.name: {"0": 0}}
+
+
+def test_a_topic_that_is_replaced_is_noticed_while_a_query_waits_for_more(
+    gate: Gateway, name: str, stream: MakeStream
+) -> None:
+    topic = Topic(gate, name)
+    topic.send(3)
+    careless = stream(failOnDataLoss="false", minOffsetsPerTrigger="1000")
+    start = {name: {"0": 2}}
+    assert latest(careless, start) == start
+    topic.delete()
+    Topic(gate, name).send(5)
+    assert latest(careless, start) == {name: {"0": 0}}
+
+
+def test_a_batch_is_repeated_though_its_topic_is_not_subscribed_any_more(
+    gate: Gateway, name: str, stream: MakeStream
+) -> None:
+    kept, other = Topic(gate, f"{name}-1"), Topic(gate, f"{name}-2")
+    other.send(2)
+    start, end = {kept.name: {"0": 0}, other.name: {"0": 0}}, {kept.name: {"0": 0}, other.name: {"0": 2}}
+    assert len(rows(stream(subscribe=kept.name), start, end)) == 2
+
+
 def test_a_topic_that_is_not_subscribed_any_more_is_left_behind(gate: Gateway, name: str, stream: MakeStream) -> None:
     kept, other = Topic(gate, f"{name}-1"), Topic(gate, f"{name}-2")
     kept.send(2)

@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable
 from uuid import UUID
 
+from runnel.client.errors import TopicMissing
 from runnel.client.metadata import TopicPartition
 from runnel.model.errors import RunnelError
 from runnel.pipelines.connector import plan
-from runnel.pipelines.connector.options import ReadOptions
+from runnel.pipelines.connector.options import ReadOptions, Topics
 from runnel.pipelines.connector.plan import Offsets
 from runnel.pipelines.connector.ranges import Lost, Range
 from runnel.pipelines.connector.survey import Survey
@@ -70,7 +71,7 @@ class Course:
         if reachable == start:
             return self._nothing(start)
         begins = self._begins(start, reachable)
-        if limited and self._too_few(begins, reachable):
+        if limited and alive == start and self._too_few(begins, reachable):
             return self._nothing(start)
         self._batch_at = self._now()
         self._reached = self._within(begins, reachable) if limited else reachable
@@ -103,7 +104,13 @@ class Course:
         """Where the logs end. One that ends before what was read is looked at again before that is called a loss."""
         give_up_at = self._now() + REWOUND_S
         while True:
-            ends = self.survey.ends(self._known)
+            try:
+                ends = self.survey.ends(self._known)
+            except TopicMissing:  # deleted since they were listed
+                if self._now() >= give_up_at:
+                    raise
+                self._discover()
+                continue
             behind = self.survey.rewound(start, ends)
             if all(lost.where.topic in self._replaced for lost in behind) or self._now() >= give_up_at:
                 return ends
@@ -149,12 +156,16 @@ class Course:
     def tasks(self, start: Offsets, end: Offsets) -> list[Range]:
         """What a batch reads, cut into tasks."""
         wanted = plan.ranges(start, end)
-        there = set(self.survey.partitions()) if wanted else set()
+        there = self._still_there(wanted)
         for span in wanted:
             if span.where not in there:
                 self.survey.losses(Lost(span.where, span.first, span.end, plan.GONE))
-        wanted = [span for span in wanted if span.where in there]
-        return self.survey.tasks(wanted, self.survey.gate.starts(span.where for span in wanted))
+        return self.survey.tasks([span for span in wanted if span.where in there], self.survey.gate.starts(there))
+
+    def _still_there(self, wanted: list[Range]) -> set[TopicPartition]:
+        """Which partitions of these ranges exist. A batch that is repeated is the same if other topics are read now."""
+        partitions = tuple(span.where for span in wanted)
+        return set(self.survey.gate.partitions(Topics(partitions=partitions))) if partitions else set()
 
     # --- how far it is
     def behind(self) -> dict[str, int] | None:

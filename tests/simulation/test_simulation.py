@@ -15,6 +15,7 @@ from tests.simulation.transaction_mutants import PACK as TRANSACTION_PACK
 from runnel.testing.simulation import run
 
 TRANSACTION_SEEDS = 8
+SINK_SEEDS = 6
 QUEUE_SEEDS = 8
 SEEDS = int(os.environ.get("RUNNEL_SIMULATION_SEEDS", "60"))
 QUICK_MUTANTS = [
@@ -58,6 +59,13 @@ def test_a_rule_that_is_switched_off_is_missed(name: str) -> None:
 @pytest.mark.parametrize("seed", range(TRANSACTION_SEEDS))
 def test_transactions_hold(seed: int) -> None:
     outcome = run(seed, transactions=True)
+    assert outcome.violations == []
+    assert outcome.acknowledged > 0
+
+
+@pytest.mark.parametrize("seed", range(SINK_SEEDS))
+def test_batches_are_published_once_and_whole(seed: int) -> None:
+    outcome = run(seed, sinks=True)
     assert outcome.violations == []
     assert outcome.acknowledged > 0
 

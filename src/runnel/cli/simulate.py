@@ -30,6 +30,7 @@ runnel simulate --seeds 200 --jobs 2              seeds 0 to 199, on two cores
 runnel simulate --seed 117 --trace                one seed again, with all that happens in it
 runnel simulate --seeds 50 --faults power,kill    with these faults only
 runnel simulate --seeds 50 --transactions         with clients that use transactions
+runnel simulate --seeds 50 --sinks                and with drivers that publish batches
 runnel simulate --seeds 50 --queues               with a queue, and workers that take from it
 runnel simulate --core --seeds 10000 --jobs 2     the rules of replication alone, in a model
 """
@@ -45,11 +46,13 @@ Runner: TypeAlias = Callable[..., AnyOutcome]
 @click.option("--faults", metavar="LIST", default="", help=f"Only these, of: {', '.join(FAULTS)}.")
 @click.option("--core", is_flag=True, help="Only the rules of replication, in a model: many more runs a minute.")
 @click.option("--transactions", is_flag=True, help="With clients that use transactions, beside all the others.")
+@click.option("--sinks", is_flag=True, help="With drivers that publish batches, and transactions.")
 @click.option("--queues", is_flag=True, help="With a queue and its workers, beside all the others.")
 @click.option("--trace", is_flag=True, help="Print everything that happens (with one job).")
 def simulate(
-    seed: int, seeds: int, jobs: int, faults: str, core: bool, transactions: bool, queues: bool, trace: bool
-) -> int:
+    seed: int, seeds: int, jobs: int, faults: str, core: bool, transactions: bool, sinks: bool, queues: bool,
+    trace: bool,
+) -> int:  # fmt: skip
     """Run brokers and clients under faults that a seed decides.
 
     The same seed gives the same run: its trace hash says so.
@@ -58,11 +61,11 @@ def simulate(
     kinds, known = tuple(kind.strip() for kind in faults.split(",") if kind.strip()), CORE_FAULTS if core else FAULTS
     if unknown := [kind for kind in kinds if kind not in known]:
         raise click.UsageError(f"there is no fault {unknown[0]!r}: allowed are {', '.join(known)}.")
-    if core and (transactions or queues):
+    if core and (transactions or sinks or queues):
         raise click.UsageError("--core has neither transactions nor queues: leave one of the two out.")
     short, whole = (
         partial(cores.run, faults=kinds),
-        partial(run, faults=kinds, transactions=transactions, queues=queues),
+        partial(run, faults=kinds, transactions=transactions, sinks=sinks, queues=queues),
     )
     runner: Runner = short if core else whole
     begun = time.monotonic()

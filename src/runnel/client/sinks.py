@@ -22,12 +22,13 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from runnel.client.calls import call
+from runnel.client.calls import question, result
 from runnel.client.cluster import Cluster
+from runnel.client.errors import BrokerUnreachable
 from runnel.client.line import Identity
 from runnel.client.producer import Producer, ProducerSettings
 from runnel.model.calls import Verb
-from runnel.model.errors import InvalidRequest, RunnelError
+from runnel.model.errors import InvalidRequest, RequestTimedOut, RunnelError
 from runnel.model.sinks import (
     SINK_ABORT,
     SINK_BEGIN,
@@ -46,6 +47,8 @@ from runnel.model.sinks import (
     Published,
     SinkDescription,
 )
+from runnel.wire.kafka import messages as m
+from runnel.wire.kafka.apis import Api
 
 LANE: Final = "sinks"  # a connection of their own: a commit may wait, and answers come in order
 TIMEOUT_MS: Final = 120_000
@@ -60,6 +63,8 @@ class Sinks:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
+        self._turn = 0  # whose turn it is to be asked
+        self._doubtful = False  # brokers may have moved
 
     # --- for those who write
     async def begin(
@@ -125,6 +130,19 @@ class Sinks:
         return (await self._persist(SINK_FORGET, NamedSink(sink), timeout_ms)).attempts
 
     async def _persist(self, verb: Verb[Q, A], request: Q, timeout_ms: int) -> A:
-        return await self.cluster.persist(
-            lambda: call(self.cluster, verb, request, lane=LANE), timeout_ms=timeout_ms, pause_ms=PAUSE_MS
-        )
+        return await self.cluster.persist(lambda: self._ask(verb, request), timeout_ms=timeout_ms, pause_ms=PAUSE_MS)
+
+    async def _ask(self, verb: Verb[Q, A], request: Q) -> A:
+        """One try. Where a broker does not answer, the next one is asked next."""
+        if not self.cluster.brokers or self._doubtful:
+            await self.cluster.refresh([])
+            self._doubtful = False
+        brokers = sorted(self.cluster.brokers)
+        node = self.cluster.broker(brokers[self._turn % len(brokers)], LANE)
+        try:
+            answer = await node.ask(Api.RUNNEL_CALL, question(verb, request), m.RunnelCallResponse)
+        except (BrokerUnreachable, RequestTimedOut):
+            self._turn += 1
+            self._doubtful = True
+            raise
+        return result(verb, answer, str(node))

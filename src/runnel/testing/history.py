@@ -6,6 +6,7 @@ A process is one life of one client: after a crash, or when it is made anew, the
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from runnel.model.calls import Outcome
 
@@ -17,6 +18,14 @@ class Status(Enum):
     OK = "ok"  # acknowledged
     FAIL = "fail"  # certainly not done
     INFO = "info"  # nobody knows
+
+
+class Row(NamedTuple):
+    """A part of a batch that a sink publishes."""
+
+    sink: str
+    batch: int
+    number: int
 
 
 @dataclass(slots=True)
@@ -34,6 +43,7 @@ class Send:
     idempotent: bool = True
     transactional: bool = False  # then its status is that of its transaction
     source: tuple[str, int] | None = None  # where the message lies that was turned into this one
+    row: Row | None = None  # what it is of a batch; it may be sent more than once
 
 
 @dataclass(slots=True)
@@ -175,3 +185,5 @@ class History:
     transactions: list[Transaction] = field(default_factory=list)
     queue: QueueHistory = field(default_factory=QueueHistory)
     transforming_group: str | None = None  # turns what it reads into other messages, in transactions
+    noted: dict[str, int] = field(default_factory=dict)  # for each sink, the batch that its driver is at
+    batch_rows: int = 0  # of each batch

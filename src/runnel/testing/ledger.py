@@ -19,6 +19,7 @@ class Transacting:
     partitions: int  # of the ledger
     modern: bool  # KIP-890: brokers add partitions, and every transaction has an epoch of its own
     settings: ProducerSettings
+    publishers: int = 0  # that write batches through sinks
 
     @classmethod
     def draw(cls, rng: SeededRng) -> "Transacting":

@@ -34,13 +34,14 @@ from runnel.testing.ledger import ACCOUNTING, Transacting
 from runnel.testing.loop import Deadlock, Host, SimLoop
 from runnel.testing.node import PORT, SimBroker
 from runnel.testing.overseer import Overseer
+from runnel.testing.publishing import ROWS, TASKS, Publisher
 from runnel.testing.store import Ensemble
 from runnel.testing.swarm import Swarm
 from runnel.testing.transacting import Transactor
 from runnel.testing.working import Worker
 from runnel.testing.workload import Client
 
-SENDERS = "producer", "transactor", "drafter", "jobber"  # they end when they have sent enough
+SENDERS = "producer", "transactor", "publisher", "drafter", "jobber"  # they end when they have sent enough
 HEAL_S = 90.0  # virtual; what is not well by then is not going to be
 
 
@@ -122,6 +123,9 @@ class Simulation:
         names |= {f"transformer-{number}": Transactor.transform for number in range(plan.transformers)}
         for name, program in names.items():
             self._programs[self.loop.host(name)] = partial(_transact, plan=plan, name=name, program=program)
+        self.history.batch_rows = TASKS * ROWS
+        for name in (f"publisher-{number}" for number in range(plan.publishers)):
+            self._programs[self.loop.host(name)] = partial(_publish, plan=plan, noted=self.history.noted)
 
     def _name_workers(self, plan: Queueing) -> None:
         names = {f"jobber-{number}": Worker.send for number in range(plan.senders)}
@@ -289,11 +293,12 @@ class Simulation:
 
 def run(
     seed: int, *, faults: Sequence[str] = (), flush_mode: FlushMode | None = None, transactions: bool = False,
-    queues: bool = False, tracer: Callable[[str], None] | None = None, **given: Any,
+    queues: bool = False, sinks: bool = False, tracer: Callable[[str], None] | None = None, **given: Any,
 ) -> Outcome:  # fmt: skip
     """One seed, from beginning to end. What is given of the faults, the flush mode and the swarm is not drawn."""
-    if transactions:
-        given["transactions"] = Transacting.draw(SeededRng(f"{seed}/transactions"))
+    if transactions or sinks:
+        drawn = Transacting.draw(SeededRng(f"{seed}/transactions"))
+        given["transactions"] = replace(drawn, publishers=1 + seed % 2) if sinks else drawn
     if queues:
         given["queueing"] = Queueing.draw(SeededRng(f"{seed}/queues"))
     with _quiet(), SimLoop(seed) as loop:
@@ -312,6 +317,10 @@ async def _transact(
     client: Client, plan: Transacting, name: str, program: Callable[[Transactor], Awaitable[None]]
 ) -> None:
     await program(Transactor(client, plan, name))
+
+
+async def _publish(client: Client, plan: Transacting, noted: dict[str, int]) -> None:
+    await Publisher(client, plan, "sink", noted).publish()
 
 
 async def _work(client: Client, plan: Queueing, program: Callable[[Worker], Awaitable[None]]) -> None:

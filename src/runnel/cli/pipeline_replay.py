@@ -84,5 +84,7 @@ def _show(done: "Replayed", *, as_json: bool) -> None:
             none="No row of the lake is in this slice.",
         )
     earlier = f"; {done.batches_before} batches were there before" if done.batches_before else ""
+    if done.batches_before and not done.batches:
+        earlier = "; all was sent before, and another copy needs another --id"
     said = "would be sent" if done.dry_run else "sent"
     note(f"replay {done.id}: {plural(done.rows, 'message')} {said}, by {done.by}, of version {done.version}{earlier}")

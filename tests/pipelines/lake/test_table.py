@@ -1,6 +1,5 @@
 """A batch is in the table once or not at all, whoever commits it, and however often."""
 
-import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +13,7 @@ from runnel.pipelines.lake import table as lake_table
 from runnel.pipelines.lake.columns import table_schema
 from runnel.pipelines.lake.files import DataFile, FileCutter
 from runnel.pipelines.lake.place import Place
-from runnel.pipelines.lake.table import BatchKey, commit, named, opened, ready, sweep
+from runnel.pipelines.lake.table import BatchKey, commit, named, opened, ready, sweep, told
 
 
 def written(place: Place, key: BatchKey, offsets: range, *, task: str = "0-0", schema: pa.Schema = TABLE) -> DataFile:
@@ -170,13 +169,13 @@ def test_a_topic_that_means_something_in_a_path_is_refused(place: Place) -> None
         commit(place, key, TABLE, [DataFile(file.name, "../x", file.day, 1, 1, "{}", 1)])
 
 
-def test_the_account_is_in_the_log(place: Place) -> None:
-    key = BatchKey("q", 0)
-    commit(place, key, TABLE, [written(place, key, range(2))], {"cars": {"0": [2, 0, 1]}})
-    (entry,) = [each for each in opened(place).history() if "runnel" in each]
-    told = entry["runnel"]
-    told = json.loads(told) if isinstance(told, str) else told
-    assert told == {"query": "q", "batch": 0, "held": {"cars": {"0": [2, 0, 1]}}}
+def test_commits_say_what_they_put_in_up_to_a_version(place: Place) -> None:
+    for number in range(3):
+        key = BatchKey("q", number)
+        commit(place, key, TABLE, [written(place, key, range(2))], {"cars": {"0": [2, 0, number]}})
+    whole = [{"query": "q", "batch": n, "held": {"cars": {"0": [2, 0, n]}}} for n in range(3)]
+    assert list(told(place, opened(place).version())) == whole
+    assert list(told(place, 2)) == whole[:2], "version 0 made the table"
 
 
 def test_batches_are_known_beyond_a_checkpoint_of_the_log(place: Place) -> None:

@@ -64,7 +64,7 @@ def test_one_topic_alone(place: Place) -> None:
     assert compact(place, topic="others").files_after == 5
 
 
-def test_vacuum_removes_what_a_compaction_replaced_and_what_nobody_named(place: Place) -> None:
+def test_vacuum_removes_what_nobody_named_and_keeps_what_the_table_has(place: Place) -> None:
     stray = written(place, BatchKey("dead", 3), range(3))
     compact(place)
     kept = named(opened(place))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from runnel.client.fetcher import Fetched, Fetcher, FetchSettings
 from runnel.client.metadata import TopicPartition
+from runnel.model.errors import RequestTimedOut
 from runnel.pipelines.jobs.audit_judge import Reason, minus
 from runnel.pipelines.jobs.audit_offsets import Run, joined
 from runnel.record.records import spans
@@ -107,8 +108,10 @@ async def seen(gateway: "Gateway", where: TopicPartition, stretch: Run, absent: 
         fetcher.assign({where: stretch.first})
         while True:
             taken = await fetcher.take(TAKE_MS)
+            if not taken:
+                raise RequestTimedOut(f"{where} can't be read from {stretch.first} on: audit again when it is led")
             found += [_seen(batch) for batch in taken if _within(absent, _span(batch))]
-            if not taken or taken[-1].header.last_offset >= stretch.last:
+            if taken[-1].header.last_offset >= stretch.last:
                 return found
     finally:
         await fetcher.close()

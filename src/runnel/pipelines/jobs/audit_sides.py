@@ -20,7 +20,7 @@ from runnel.pipelines.jobs.audit_offsets import BITS, EMPTY, MASK, SIZE, Bucket
 from runnel.pipelines.jobs.origin import at_origin, bare
 from runnel.pipelines.lake.place import Place
 from runnel.pipelines.lake.read import chosen_files, path_of, rows_of, spark_schema
-from runnel.pipelines.lake.table import ACCOUNT, opened
+from runnel.pipelines.lake.table import opened, told
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -121,14 +121,10 @@ class LakeSide:
     def archived(self) -> dict[tuple[str, int], list[Archived]]:
         """What the commits of this version say that they put in, as far as the log still tells."""
         found: dict[tuple[str, int], list[Archived]] = {}
-        for entry in self.table.history():
-            told = entry.get(ACCOUNT)
-            told = json.loads(told) if isinstance(told, str) else told
-            if told is None:
-                continue
-            for topic, partitions in told["held"].items():
+        for commit in told(self.place, self.table.version()):
+            for topic, partitions in commit["held"].items():
                 for number, (rows, first, last) in partitions.items():
-                    batch = f"batch {told['batch']} of {told['query']}"
+                    batch = f"batch {commit['batch']} of {commit['query']}"
                     found.setdefault((topic, int(number)), []).append(Archived(rows, first, last, batch))
         return found
 
@@ -185,8 +181,8 @@ def buckets(rows: "DataFrame", prefix: str) -> "DataFrame":
         F.bitmap_construct_agg(F.col("offset").bitwiseAND(MASK)).alias("bitmap"),
         F.bit_xor("digest").alias(f"{prefix}_digest"),
     )
-    told = F.when(F.bitmap_count("bitmap") < SIZE, F.col("bitmap"))
-    return summed.select(*PLACE, "bucket", f"{prefix}_count", told.alias(f"{prefix}_bitmap"), f"{prefix}_digest")
+    partial = F.when(F.bitmap_count("bitmap") < SIZE, F.col("bitmap"))
+    return summed.select(*PLACE, "bucket", f"{prefix}_count", partial.alias(f"{prefix}_bitmap"), f"{prefix}_digest")
 
 
 def details(side: Side, scope: Scope, number: int) -> list[Detail]:

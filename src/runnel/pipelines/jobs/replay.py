@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 from runnel.pipelines.conf import DEFAULT_BROKERS, home_of
 from runnel.pipelines.connector.gateway import gateway
 from runnel.pipelines.connector.options import Topics
-from runnel.pipelines.errors import BadOption, NothingThere
+from runnel.pipelines.errors import BadOption, DataLoss, NothingThere
 from runnel.pipelines.jobs.audit_judge import Scope
 from runnel.pipelines.jobs.audit_sides import within
 from runnel.pipelines.jobs.origin import with_origin
 from runnel.pipelines.jobs.replay_plan import Batch, Granule, Plan, PlanFile, cut, granule_bits, id_of
 from runnel.pipelines.lake.place import Place
 from runnel.pipelines.lake.read import read_lake
-from runnel.pipelines.lake.table import TOPIC, opened
+from runnel.pipelines.lake.table import TOPIC, named, opened
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -106,6 +106,7 @@ def run(spark: "SparkSession", conf: ReplayConf, tell: Tell = lambda _: None) ->
     if plan is None:
         plan = planned(spark, conf, id_)
         kept.save(plan)
+    check_files(conf, plan)
     before = kept.done
     pace = Pace(conf.rate)
     for number in range(before, len(plan.batches)):
@@ -213,6 +214,17 @@ def _looked_at(spark: "SparkSession", conf: ReplayConf, by: str) -> Replayed:
     slices = tuple(Slice(*each) for each in found)
     total = sum(each.rows for each in slices)
     return Replayed(conf.id or id_of(conf.asked()), version, by, total, 0, 0, slices, True)
+
+
+def check_files(conf: ReplayConf, plan: Plan) -> None:
+    """Refuse to go on with a version whose files were removed."""
+    place = Place.of(conf.lake)
+    gone = place.lacking(named(opened(place, plan.version)))
+    if gone:
+        raise DataLoss(
+            f"version {plan.version} of {conf.lake} lacks {len(gone)} files ({gone[0]}): if a vacuum removed them, "
+            "begin anew with another id; else audit the lake"
+        )
 
 
 # --- where to

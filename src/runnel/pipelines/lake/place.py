@@ -65,6 +65,11 @@ class Place:
                 _sync(Path(self.path, each))
         return int(self._files.get_file_info(name).size)
 
+    def text(self, name: str) -> str:
+        """What is in a small file."""
+        with self._files.open_input_stream(name) as file:
+            return bytes(file.read()).decode()
+
     def remove(self, names: Iterable[str]) -> None:
         """Remove files; those that are gone already are no matter."""
         for name in names:

@@ -8,8 +8,9 @@ Rule 3: what the log names, nobody removes here. A file is removed only when its
 Rule 4: tables stay at protocol reader 1 / writer 2: no deletion vectors, no mapped columns. Others are refused.
 """
 
+import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,7 @@ COMMITS_MAX = 20  # others may come first that often: then something is wrong
 READER, WRITER = 1, 2
 STATS = "delta.dataSkippingStatsColumns"
 ACCOUNT = "runnel"  # what our commits tell beyond Delta's own, in their commitInfo
+LOG, LOG_FILE = "_delta_log", re.compile(r"\d{20}\.json")
 TOPIC = re.compile(r"[a-zA-Z0-9._-]+")  # what brokers allow; nothing of it means anything in a path
 
 
@@ -140,6 +142,19 @@ def _strange(table: DeltaTable, files: Sequence[DataFile]) -> bool:
 def named(table: DeltaTable) -> set[str]:
     """The files that the table consists of."""
     return set(pa.table(table.get_add_actions())["path"].to_pylist())
+
+
+def told(place: Place, version: int) -> Iterator[dict[str, Any]]:
+    """What our commits up to a version say that they put in, as far as the log still has them.
+
+    Read from the log itself: deltalake's history of an earlier version has the commits after it, too.
+    """
+    for name in sorted(place.names(LOG)):
+        if LOG_FILE.fullmatch(name) and int(name.partition(".")[0]) <= version:
+            for line in place.text(f"{LOG}/{name}").splitlines():
+                info = json.loads(line).get("commitInfo", {}) if ACCOUNT in line else {}
+                if ACCOUNT in info:
+                    yield info[ACCOUNT]
 
 
 def sweep(place: Place, key: BatchKey, kept: Sequence[DataFile]) -> list[str]:

@@ -55,3 +55,8 @@ def test_who_writes_next_is_the_same_producer_unless_its_epochs_have_run_out() -
 def test_garbage_is_refused_and_nothing_else(key: bytes, value: bytes | None) -> None:
     with suppress(Fatal):
         decode(key, value)
+
+
+def test_a_key_that_is_no_array_is_refused() -> None:
+    with pytest.raises(Fatal, match="newer Runnel"):
+        decode(msgspec.msgpack.encode({5: 1}), None)

@@ -1,12 +1,16 @@
 """What each verb answers in each state, to each producer, of clients of both ages; and what it leaves behind."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.transactions.rig import T0, TIMEOUT_MS, Rig, shown, who
+from msgspec.structs import replace
+from tests.transactions.rig import ID, T0, TIMEOUT_MS, Rig, shown, who
 
+from runnel.model.calls import Nothing
 from runnel.model.ids import ProducerId
 from runnel.model.partition_sets import grouped
+from runnel.model.sinks import Finish, Finished, Handle, Hold
 from runnel.transactions.records import Transaction
 from runnel.transactions.values import NOBODY, Cause, State
 
@@ -31,20 +35,24 @@ STATES: dict[str, Transaction | None] = {
     "renewed": stands(State.EMPTY, "1:6", "1:5"),  # by the producer itself (KIP-360)
     "ongoing": stands(State.ONGOING, "1:5"),
     "ongoing-2": stands(State.ONGOING, "1:6", "1:5", version=2),  # its second transaction
+    "held": replace(stands(State.ONGOING, "1:5"), holder="s"),
     "committing": stands(State.PREPARE_COMMIT, "1:5"),
     "aborting": stands(State.PREPARE_ABORT, "1:5"),
     "committing-2": stands(State.PREPARE_COMMIT, "1:6", "1:5", version=2),
     "aborting-2": stands(State.PREPARE_ABORT, "1:6", "1:5", version=2),
     "fencing": stands(State.PREPARE_ABORT, "1:6", version=2, cause=Cause.FENCED),
     "timing-out": stands(State.PREPARE_ABORT, "1:6", "1:5", version=2, cause=Cause.TIMED_OUT),
+    "publishing": stands(State.PREPARE_COMMIT, "1:6", version=2, cause=Cause.SINK),
     "committed": stands(State.COMPLETE_COMMIT, "1:5"),
     "aborted": stands(State.COMPLETE_ABORT, "1:5"),
     "committed-2": stands(State.COMPLETE_COMMIT, "1:6", "1:5", version=2),
     "aborted-2": stands(State.COMPLETE_ABORT, "1:6", "1:5", version=2),
+    "published": stands(State.COMPLETE_COMMIT, "1:6", version=2, cause=Cause.SINK),
     "fenced": stands(State.COMPLETE_ABORT, "1:6", version=2, cause=Cause.FENCED),
     "timed-out": stands(State.COMPLETE_ABORT, "1:6", "1:5", version=2, cause=Cause.TIMED_OUT),
     # its last epoch, and the one above, which fenced it
     "last": stands(State.ONGOING, "1:32766"),
+    "last-held": replace(stands(State.ONGOING, "1:32766"), holder="s"),
     "last-empty": stands(State.EMPTY, "1:32766"),
     "last-aborting": stands(State.PREPARE_ABORT, "1:32767", "1:32766", version=2, next_id=9),
     "last-fenced": stands(State.COMPLETE_ABORT, "1:32767", version=2, cause=Cause.FENCED),
@@ -54,7 +62,8 @@ STATES: dict[str, Transaction | None] = {
 
 
 def do(rig: Rig, verb: str) -> str:
-    """`init 1:5`, `add 1:5`, `verify 1:5`, `commit 1:5` (v1), `commit2 1:5` (v2), `abort`, `abort2`, `marked`."""
+    """`init 1:5`, `add 1:5`, `verify 1:5`, `commit 1:5` (v1), `commit2 1:5` (v2), `abort`, `abort2`, `marked`; of a
+    sink: `hold 1:5`, `publish 1:5`, `quash 1:5` (abort, held or not), `drop 1:5` (abort, unless it is held)."""
     name, _, producer = verb.partition(" ")
     match name:
         case "init":
@@ -70,8 +79,20 @@ def do(rig: Rig, verb: str) -> str:
         case "marked":
             rig.mark()
             return "ok"
+        case "hold":
+            return said(rig.ask("hold", Hold("s", Handle(ID, *who(producer)))))
+        case "publish" | "quash" | "drop":
+            handle = Handle(ID, *who(producer))
+            return said(rig.ask("finish", Finish("s", handle, name == "publish", name != "drop")))
     commit, bumps = name.startswith("commit"), name.endswith("2")
     return shown(rig.end(producer, commit=commit, bumps=bumps))
+
+
+def said(answer: Any) -> str:
+    """What a sink is told: `ends`: ask again, `over`: every partition knows; + if it was committed."""
+    if isinstance(answer, Finished):
+        return ("over" if answer.complete else "ends") + "+" * answer.committed
+    return "ok" if answer == Nothing() else shown(answer)
 
 
 def stand(rig: Rig) -> str:
@@ -79,7 +100,8 @@ def stand(rig: Rig) -> str:
     if state is None:
         return "unknown"
     previous = "" if state.previous == NOBODY else f" was {shown(state.previous)}"
-    return f"{state.state.label} {shown(state.identity)}{previous}"
+    holder = f" held by {state.holder}" if state.holder else ""
+    return f"{state.state.label} {shown(state.identity)}{previous}{holder}"
 
 
 SHORT = {
@@ -89,6 +111,10 @@ SHORT = {
     "TransactionAbortable": "A",
     "InvalidProducerMapping": "M",
 }
+VERBS = (
+    "init-new", "init", "add", "add-other", "verify", "verify-other", "commit", "abort", "commit2", "abort2",
+    "hold", "publish", "quash", "drop", "marked",
+)  # fmt: skip
 USUAL = ("1:4", "1:5", "1:6", "2:5")
 LAST = ("1:32766", "1:32767", "9:0")
 TABLE = Path(__file__).with_name("table.txt").read_text().splitlines()
@@ -119,6 +145,5 @@ def test_every_verb_in_every_state_and_for_everybody(line: str) -> None:
 
 
 def test_the_table_leaves_nothing_out() -> None:
-    verbs = ("init-new", "init", "add", "add-other", "verify", "verify-other", "commit", "abort", "commit2", "abort2")
     asked = [tuple(line.partition(":")[0].split()) for line in ROWS]
-    assert asked == [(state, verb) for state in STATES for verb in (*verbs, "marked")]
+    assert asked == [(state, verb) for state in STATES for verb in VERBS]

@@ -12,12 +12,13 @@ from runnel.model.ids import ProducerId
 from runnel.model.sinks import Finish, Finished, Handle, Hold
 from runnel.transactions import refusals
 from runnel.transactions.records import Transaction
-from runnel.transactions.values import Identity, State
+from runnel.transactions.values import EPOCH_LAST, Cause, Identity, State
 
 
 def is_meant(was: Transaction, handle: Handle) -> bool:
     """Whether the handle is of the present producer, which has not ended what it began."""
-    return not was.state.ending and was.identity == (handle.producer_id, handle.epoch)
+    is_present = was.identity == (handle.producer_id, handle.epoch)
+    return is_present and not was.state.ending and handle.epoch <= EPOCH_LAST
 
 
 def check_hold(was: Transaction, request: Hold) -> bool:
@@ -57,6 +58,6 @@ def fate(was: Transaction | None, handle: Handle) -> Finished:
     """What became of a transaction that has ended."""
     if was is None:
         return Finished(complete=True)
-    is_next = was.identity == (handle.producer_id, handle.epoch + 1)
-    committed = is_next and was.state in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
+    by_sink = was.cause is Cause.SINK and was.identity == (handle.producer_id, handle.epoch + 1)
+    committed = by_sink and was.state in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
     return Finished(complete=not was.state.ending, committed=committed)

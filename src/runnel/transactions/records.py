@@ -69,7 +69,7 @@ def decode(key: bytes, value: bytes | None) -> tuple[str, Transaction | None] | 
             return None
         _, transactional_id = parts
         return str(transactional_id), None if value is None else _decoder.decode(value)
-    except (msgspec.MsgspecError, TypeError, ValueError, IndexError) as problem:
+    except (msgspec.MsgspecError, TypeError, ValueError, LookupError) as problem:
         raise Fatal(
             f"transaction record with key {key.hex()} can't be read: {problem}; was it written by a newer Runnel?"
         ) from None

@@ -108,7 +108,7 @@ def decode(key: bytes, value: bytes | None) -> tuple[Key, Head | Attempt | None]
             sink, slot = parts
             return Key(str(sink), int(slot)), None if value is None else _attempts.decode(value)
         return None
-    except (msgspec.MsgspecError, TypeError, ValueError, IndexError) as problem:
+    except (msgspec.MsgspecError, TypeError, ValueError, LookupError) as problem:
         raise Fatal(
             f"sink record with key {key.hex()} can't be read: {problem}; was it written by a newer Runnel?"
         ) from None

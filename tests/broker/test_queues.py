@@ -45,6 +45,20 @@ def test_a_message_of_a_higher_lane_goes_first(tmp_path: Path) -> None:
     serve(tmp_path, scenario)
 
 
+def test_who_reads_the_log_leases_messages_without_what_they_hold(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await make(broker, "q")
+        await send(broker, "q", Outgoing(b"value", b"key", [("name", b"text")]), Outgoing(None))
+        got = (await broker.queues.receive(Receive("q", 10, bare=True), Waits())).messages
+        assert [each.offset for each in got] == [0, 1]
+        assert [(each.key, each.value, each.headers) for each in got] == [(None, None, [])] * 2
+        assert [each.value_bytes for each in got] == [5, 0]
+        settled = await broker.queues.settle(Settle("q", [Settlement(each.receipt, "accept") for each in got]))
+        assert settled.failures == [None, None]
+
+    serve(tmp_path, scenario)
+
+
 def test_one_message_of_a_key_at_a_time(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         await make(broker, "q", order="key")

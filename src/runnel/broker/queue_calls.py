@@ -37,6 +37,7 @@ class LeaseThere(Value, frozen=True):
     filter: str = ""
     broker: int = -1  # who asks, for leases that end with a connection there
     epoch: int = -1
+    bare: bool = False
 
 
 class Watch(Value, frozen=True):

@@ -89,8 +89,9 @@ class Receiving:
             owner = self._owners.bind(waits, request.queue, request.consumer)
         bytes_max = min(max(request.bytes_max, 1), BYTES_MAX)
         return LeaseThere(
-            request.queue, [], request.messages_max, bytes_max, owner, request.lease_ms, request.filter, *life
-        )
+            request.queue, [], request.messages_max, bytes_max, owner, request.lease_ms, request.filter, *life,
+            bare=request.bare,
+        )  # fmt: skip
 
     # --- looking
 
@@ -147,7 +148,7 @@ class Receiving:
             passes = passes_of(ask.filter, outlet.partition) if ask.filter else None
             left, room = ask.messages_max - len(found), ask.bytes_max - size
             haul = await outlet.lease(Want(ask.owner, left, room, ask.lease_ms, passes))
-            found += _delivered(outlet, haul)
+            found += _bare(outlet, haul) if ask.bare else _delivered(outlet, haul)
             size += sum(len(taken.record.value or b"") for taken in haul.messages)
             if len(found) >= ask.messages_max or size >= ask.bytes_max:
                 break
@@ -259,3 +260,11 @@ def _delivered(outlet: Outlet, haul: Haul) -> list[Delivered]:
         )
         for record, attempt in haul.messages
     ]  # fmt: skip
+
+
+def _bare(outlet: Outlet, haul: Haul) -> list[Delivered]:
+    """The same without what the messages hold."""
+    return [
+        replace(each, key=None, value=None, headers=[], value_bytes=len(each.value or b""))
+        for each in _delivered(outlet, haul)
+    ]

@@ -203,6 +203,7 @@ class Receive(Value, frozen=True):
     lease_ms: int | None = None  # the queue's own, if None
     consumer: str = ""
     filter: str = ""
+    bare: bool = False  # without keys, values and headers, for who reads them in the log
 
 
 class Delivered(Value, frozen=True):
@@ -216,6 +217,7 @@ class Delivered(Value, frozen=True):
     headers: list[Header]
     attempt: int
     leased_until_ms: int = -1
+    value_bytes: int = 0  # of a value that was left out
 
 
 class Received(Value, frozen=True):

@@ -54,7 +54,7 @@ class QueueCalls:
                 if not some:
                     break
                 found += ((queue, message) for message in some)
-                room -= sum(len(message.value or b"") for message in some)
+                room -= sum(message.value_bytes or len(message.value or b"") for message in some)
         if not found and wait and messages_max:
             found += ((queues[0], message) for message in self._some(queues[0], messages_max, bytes_max, WAIT_MS))
         return found
@@ -69,6 +69,7 @@ class QueueCalls:
             self._lease_ms,
             CONSUMER,
             self._filter,
+            bare=True,
         )
         try:
             return self._through.run(self._through.cluster.persist(lambda: self._lease(asked))).messages

@@ -1,5 +1,6 @@
 """How many bytes lie before offsets: in segments, behind a start that moved, after truncation and compaction."""
 
+import asyncio
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -94,5 +95,35 @@ def test_what_compaction_took_out_counts_for_nothing(disk: Disk) -> None:
         assert found[0] == 0
         assert found[-1] == log.size_bytes < before
         assert all(low <= high for low, high in pairwise(found))
+
+    run(work)
+
+
+def test_nothing_is_told_while_files_are_exchanged(disk: Disk) -> None:
+    async def work() -> None:
+        log = await Log.open(disk, FOLDER, config(segment_bytes=2000), clock=ManualClock())
+        await put(log, *(made() for _ in range(20)))
+        before = await log.bytes_before([10])
+        with log._reader.changing():
+            asked = asyncio.ensure_future(log.bytes_before([10]))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert not asked.done()
+        assert await asked == before
+
+    run(work)
+
+
+def test_sizes_while_compaction_is_under_way(disk: Disk) -> None:
+    async def work() -> None:
+        compacting = config(segment_bytes=2000, cleanup_policy=frozenset({"compact"}), min_cleanable_dirty_ratio=0.0)
+        log = await Log.open(disk, FOLDER, compacting, clock=ManualClock())
+        await put(log, *(made(key=b"k%d" % (number % 3)) for number in range(60)))
+        cleaning = asyncio.ensure_future(log.compact())
+        while not cleaning.done():
+            found = await log.bytes_before(range(61))
+            assert all(low <= high for low, high in pairwise(found))
+        assert await cleaning
+        assert await log.bytes_before([60]) == [log.size_bytes]
 
     run(work)

@@ -438,11 +438,48 @@ def test_a_log_that_can_not_be_read_after_a_cut_that_failed_is_read_later() -> N
         with pytest.raises(StorageFailed, match="half-way"):
             await log.read(0, 1000, 3)
         await log.truncate(3)
-        assert not log.is_lost
         await put(log)
         assert await offsets(log) == [0, 1, 2, 3]
 
     run(test)
+
+
+CHANGES: dict[str, tuple[Callable[[Log], Awaitable[object]], int]] = {  # and where the log goes on
+    "truncate": (lambda log: log.truncate(9), 9),
+    "begin_anew": (lambda log: log.begin_anew(30), 30),
+    "compact": (lambda log: log.compact(), 20),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_log_whose_files_change_outlives_any_errors_in_a_row(change: str) -> None:
+    settings = config("commit", 600, cleanup_policy=frozenset({"compact"}), min_cleanable_dirty_ratio=0.0)
+    do, end = CHANGES[change]
+    lost: list[bool] = []
+
+    async def test(disk: SimDisk, fault: Fault) -> None:
+        log = await opened(disk, settings, on_fatal=lambda error: None)
+        await put(log, 20)
+        disk.inject(fault)
+        with contextlib.suppress(StorageFailed):
+            await do(log)
+        await log.idle()
+        lost.append(log.is_lost)
+        disk.heal()
+        await log.sync()
+        await do(log)
+        [appended] = await put(log)
+        assert (appended.base_offset, log.is_lost, log.damage) == (end, False, [])
+        await log.sync()
+        expected = await offsets(log)
+        again = await opened(disk.kill(), settings)
+        assert (await offsets(again), again.damage) == (expected, [])
+
+    for call in ("open", "read", "remove", "rename"):
+        for nth in range(1, 8):
+            with contextlib.suppress(Fatal):  # the broker ends
+                asyncio.run(test(SimDisk(SeededRng(nth)), Fault(call, nth=nth, times=8)))
+    assert any(lost)
 
 
 def test_those_in_line_behind_a_failed_fsync_get_an_error() -> None:

@@ -92,7 +92,7 @@ def test_an_unreadable_value_stops_the_load(value: bytes) -> None:
 @pytest.mark.parametrize("key", [b"", b"\xc1", msgspec.msgpack.encode([]), msgspec.msgpack.encode([5, "g", "x", 1]),
                                  msgspec.msgpack.encode([5, "g", b"short", 1]), msgspec.msgpack.encode([1]),
                                  msgspec.msgpack.encode([6, "g", "x"]), msgspec.msgpack.encode([6, "g"]),
-                                 msgspec.msgpack.encode(7)])  # fmt: skip
+                                 msgspec.msgpack.encode(7), msgspec.msgpack.encode({5: 1})])  # fmt: skip
 def test_an_unreadable_key_stops_the_load(key: bytes) -> None:
     with pytest.raises(Fatal, match="can't be read"):
         decode(key, b"")

@@ -192,7 +192,7 @@ def decode(key: bytes, value: bytes | None) -> tuple[AnyKey, Value | None] | Non
             return None
         kind = Kind(parts[0])
         return _key(kind, parts), None if value is None else _values[kind].decode(value)
-    except (msgspec.MsgspecError, TypeError, ValueError, IndexError) as problem:
+    except (msgspec.MsgspecError, TypeError, ValueError, LookupError) as problem:
         raise Fatal(
             f"group record with key {key.hex()} can't be read: {problem}; was it written by a newer Runnel?"
         ) from None

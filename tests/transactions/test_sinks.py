@@ -390,6 +390,17 @@ def test_a_replay_gives_the_same() -> None:
     assert rig.answer("describe", NamedSink(S)) == before
 
 
+def test_the_first_query_that_names_itself_has_the_sink() -> None:
+    rig = Rig()
+    rig.written()
+    rig.ask("begin", BeginAttempt(S, 0, 1, 0, query="first"))
+    rig.restart()
+    for query, refused in (("first", False), ("second", True), ("", False)):
+        answer = rig.answer("commit", CommitBatch(S, 0, [], query=query))
+        assert isinstance(answer, InvalidRequest) == refused
+    assert isinstance(rig.answer("begin", BeginAttempt(S, 1, 1, 0, query="second")), InvalidRequest)
+
+
 def test_slots_are_given_out_the_lowest_first() -> None:
     slots = Slots()
     slots.load([1, 3])

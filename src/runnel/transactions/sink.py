@@ -106,7 +106,7 @@ class Sink:
 
     # --- attempts
     def begin(self, request: BeginAttempt, ticket: object, turn: Turn) -> None:
-        self._check_query(request.query)
+        self._own(request.query, turn)
         if request.batch <= self.head.last:
             turn.reply(ticket, Begun(decided=True))
             return
@@ -163,7 +163,7 @@ class Sink:
 
     # --- publishing
     def commit(self, request: CommitBatch, ticket: object, turn: Turn) -> None:
-        self._check_query(request.query)
+        self._own(request.query, turn)
         head = self.head
         same = head.batch == request.batch and self._chosen == set(self._named(request.handles))
         if head.phase is Phase.PUBLISHING and request.batch == head.batch:
@@ -344,7 +344,10 @@ class Sink:
         return "forgetting" if self.head.forgetting and self.head.phase is Phase.IDLE else self.head.phase.label
 
     # --- the rest
-    def _check_query(self, query: str) -> None:
+    def _own(self, query: str, turn: Turn) -> None:
+        """The first query that names itself has the sink: another one has other batches under the same numbers."""
+        if query and not self.head.query:
+            self._keep(replace(self.head, query=query), turn)
         if query and self.head.query and query != self.head.query:
             raise InvalidRequest(
                 f"sink {self.name!r} belongs to the query {self.head.query}, whose batches have other numbers than"

@@ -28,7 +28,7 @@ def read_committed(brokers: str, topic: str) -> list[Message]:
 
 def wait_until_written(brokers: str, topic: str) -> None:
     """Wait until there are messages, be they committed or not."""
-    consumer = Consumer({"bootstrap.servers": brokers, "group.id": "reading"})
+    consumer = Consumer({"bootstrap.servers": brokers, "group.id": "reading", "isolation.level": "read_uncommitted"})
     try:
         partitions = consumer.list_topics(topic, WAIT_S).topics[topic].partitions
         end = time.monotonic() + WAIT_S

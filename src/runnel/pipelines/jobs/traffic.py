@@ -63,11 +63,11 @@ def run(spark: "SparkSession", conf: TrafficConf) -> "list[StreamingQuery]":
     """Measure what comes; with `once`, what is there and the lags of now."""
     cluster = gateway(conf.brokers)
     cluster.run(make_output(cluster.cluster, conf.output))
-    counted = windows(_messages(spark, conf), window_ms=conf.window_ms, late_ms=conf.late_ms, keys=conf.keys)
-    queries = [_started(counted, conf, NAME, partial(_tell_windows, conf=conf), mode="update")]
     if conf.lag and conf.stream.once:
         _tell(spark, conf, cluster.run(sample_lags(cluster.cluster)), "", 0)
-    elif conf.lag:
+    counted = windows(_messages(spark, conf), window_ms=conf.window_ms, late_ms=conf.late_ms, keys=conf.keys)
+    queries = [_started(counted, conf, NAME, partial(_tell_windows, conf=conf), mode="update")]
+    if conf.lag and not conf.stream.once:
         ticks = spark.readStream.format("rate").load()  # brings a row a second: every trigger has a batch
         queries.append(_started(ticks, conf, LAG, partial(_tell_lags, conf=conf), mode="append"))
     return queries

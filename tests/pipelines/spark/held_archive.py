@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
-from tests.pipelines.conftest import settings
+from tests.pipelines.small_spark import small_spark
 
 from runnel.pipelines.conf import StreamConf
 from runnel.pipelines.jobs.archive import ArchiveConf, archived, sink_options
@@ -28,10 +27,7 @@ def hold(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def main(brokers: str, topic: str, lake: str, checkpoint: str, folder: str) -> None:
-    builder = SparkSession.builder.master("local[2]")
-    for name, value in settings(Path(folder)).items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    spark = small_spark(Path(folder))
     conf = ArchiveConf(StreamConf(checkpoint, brokers, once=True), lake, (topic,))
     rows = archived(spark, conf)
     held = rows.mapInArrow(hold, rows.schema).writeStream.format("runnel_lake").options(**sink_options(conf))

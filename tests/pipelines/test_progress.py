@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runnel.pipelines.progress import JobFailed, Step, Tally, behind, follow, reason_of
+from runnel.pipelines.progress import JobFailed, Step, Tally, behind, follow, plainly, reason_of
 
 
 def report(batch: int, rows: int, **more: Any) -> dict[str, Any]:
@@ -50,6 +50,25 @@ def test_an_error_is_told_without_traces() -> None:
         ' call last):\n  File "x.py", line 1\n\tat org.apache.spark.Foo(Foo.scala:1)\nKeyError: 1'
     )
     assert reason_of(text) == "[STREAM_FAILED] Query failed: the topic 'cars' is not there. / KeyError: 1"
+
+
+def test_an_error_of_a_task_is_what_python_raised_there() -> None:
+    text = (
+        "[STREAM_FAILED] Query terminated: Job aborted due to stage failure.\norg.apache.spark.SparkException: no\n"
+        'Traceback (most recent call last):\n  File "x.py", line 1, in read\n'
+        "runnel.pipelines.errors.DataLoss: cars/0 is kept from 17 on, and 5 was to be read\n\tat org.apache.Foo.bar(1)"
+    )
+    assert reason_of(text) == "cars/0 is kept from 17 on, and 5 was to be read"
+
+
+def test_what_spark_raises_becomes_a_sentence() -> None:
+    from py4j.protocol import Py4JNetworkError
+    from pyspark.errors import AnalysisException
+
+    with pytest.raises(JobFailed, match="there is no column b"), plainly():
+        raise AnalysisException("there is no column b")
+    with pytest.raises(JobFailed, match="Spark's own process"), plainly():
+        raise Py4JNetworkError("Answer from Java side is empty")
 
 
 # --- following

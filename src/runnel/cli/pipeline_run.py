@@ -51,12 +51,13 @@ class Launch:
     def _session(self, job: str) -> Iterator[Any]:
         from runnel.cli.output import note
         from runnel.pipelines.conf import SessionConf, home_of
+        from runnel.pipelines.progress import plainly
         from runnel.pipelines.session import session
 
         note(f"{job}: starting Spark on {self.master}")
         log = home_of(job, "spark.log")
         conf = SessionConf(job, self.master, dict(self.settings), self.ui_port, log)
-        with session(conf) as spark:
+        with plainly(), session(conf) as spark:
             yield spark
 
 

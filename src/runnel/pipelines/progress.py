@@ -7,8 +7,10 @@ Rule 3: a stop is asked for, and done between two triggers where there is such a
 """
 
 import json
+import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 LOOK_S = 0.25  # between two looks at the queries
 STOP_WAIT_S = 30.0  # for a moment between two triggers
 TRACES = ("at ", "File ", "Traceback", "=== ", "JVM stacktrace")  # how lines begin that tell people nothing
+PYTHON_ERROR = re.compile(r"^(?:(?!org\.|java\.)[a-z_]\w*\.)+[A-Z]\w+: (.+)$", re.MULTILINE)
 
 
 class JobFailed(RunnelError):
@@ -137,10 +140,26 @@ def _stop_between(queries: "Sequence[StreamingQuery]", stop: Event) -> None:
             return
 
 
+# --- errors
+@contextmanager
+def plainly() -> Iterator[None]:
+    """Let what Spark raises be a sentence; what Runnel raises is one already."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        raise JobFailed(reason_of(str(error))) from error
+    except Py4JError as error:
+        raise JobFailed(f"Spark's own process failed or ended, its log says why: {reason_of(str(error))}") from error
+
+
 def reason_of(text: str) -> str:
-    """The lines of an error that tell people something: no traces of Java or Python."""
+    """What an error tells people: what Python raised in a task, else the lines that are no traces."""
+    raised = PYTHON_ERROR.findall(text)
+    if raised:
+        return str(raised[-1])
     lines = [line.strip() for line in text.splitlines()]
-    told = [
-        line for line in lines if line and not line.startswith(("at ", "File ", "Traceback", "=== ", "JVM stacktrace"))
-    ]
+    told = [line for line in lines if line and not line.startswith(TRACES)]
     return " / ".join(dict.fromkeys(told[:3])) or "Spark gave no reason"

@@ -4,12 +4,14 @@ import os
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.pipelines.lake.rows import TABLE
+from tests.pipelines.lake.rows import GIVEN, TABLE
 from tests.pipelines.lake.test_table import offsets, written
 
 from runnel.pipelines.errors import BadOption
+from runnel.pipelines.lake.columns import table_schema
 from runnel.pipelines.lake.place import Place
 from runnel.pipelines.lake.read import chosen_files
 from runnel.pipelines.lake.table import BatchKey, commit, named, opened
@@ -106,3 +108,17 @@ def test_a_job_may_keep_its_checkpoint_in_the_lake(place: Place) -> None:
 def test_a_summary_from_the_log_alone(place: Place) -> None:
     (told,) = summary(place).topics
     assert (told.topic, told.rows, told.files, told.first_day) == ("cars", 50, 5, "2026-03-01")
+
+
+def test_compaction_tells_no_bounds_of_floating_point(tmp_path: Path) -> None:
+    """Not even now that it is deltalake which writes: a file with NaN must not be skipped."""
+    place = Place.of(str(tmp_path / "other"))
+    schema = table_schema(GIVEN.append(pa.field("speed", pa.float64())))
+    for number in range(2):
+        key = BatchKey("q", number)
+        commit(place, key, schema, [written(place, key, range(number, number + 1), schema=schema)])
+    compact(place)
+    told = pa.table(opened(place).get_add_actions(flatten=True)).to_pylist()[0]
+    assert told["max.offset"] == 1
+    assert told.get("max.speed") is None
+    assert told.get("min.value") is None

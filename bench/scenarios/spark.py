@@ -7,7 +7,7 @@ micro-batch costs by itself is seen in batches of next to nothing.
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bench import spark_connector, spark_job
@@ -17,7 +17,7 @@ from bench.peers import Flush, Server
 from bench.report import OURS
 from bench.scenarios import MB, SIZES, SMOKE, Run
 from bench.spark_job import BATCH_ROWS, JVM, PARQUET, PARTITIONS, Filled, Opened, Reading, Spent
-from bench.workers import Worker
+from bench.workers import JobFailed, Worker
 from runnel.pipelines.session import NotInstalled, check_installed
 
 NAME = "spark"
@@ -48,8 +48,9 @@ def measure(run: Run) -> None:
             worker.run(spark_job.open_spark, Opened(str(folder), jvm))
             for server in servers:
                 _measure(run, worker, server, folder, jvm)
-            worker.run(spark_job.close_spark, None)
     finally:
+        with suppress(JobFailed):  # what went wrong before is what counts
+            worker.run(spark_job.close_spark, None)
         worker.close()
         shutil.rmtree(folder, ignore_errors=True)
 

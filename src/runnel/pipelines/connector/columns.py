@@ -123,34 +123,38 @@ def rows(
 
 
 def _piles(fetched: Iterable[Buffer], first: int, end: int) -> Iterator[list[Section]]:
-    """Batches opened, as many together as one Arrow batch may hold."""
+    """Batches opened, as many together as one Arrow batch may hold. One that is half full is not mixed with the next
+    buffer: that would have to be copied."""
     pile: list[Section] = []
     size = count = 0
-    for header, data in _sections(fetched, first, end):
-        if pile and (size + len(data) > BYTES_MAX or count + header.count > ROWS_MAX):
+    for section in _sections(fetched, first, end):
+        full = size + section.size > BYTES_MAX or count + section.header.count > ROWS_MAX
+        if pile and (full or (size > BYTES_MAX // 2 and section.buffer is not pile[-1].buffer)):
             yield pile
             pile, size, count = [], 0, 0
-        pile.append(Section(header, data))
-        size += len(data)
-        count += header.count
+        pile.append(section)
+        size += section.size
+        count += section.header.count
     if pile:
         yield pile
 
 
-def _sections(fetched: Iterable[Buffer], first: int, end: int) -> Iterator[tuple[BatchHeader, Buffer]]:
+def _sections(fetched: Iterable[Buffer], first: int, end: int) -> Iterator[Section]:
     for buffer in fetched:
-        view = memoryview(buffer)
-        for at, header in headers(view):
+        for at, header in headers(buffer):
             if header.base_offset >= end:
                 return
             if header.control or not header.count or header.last_offset < first:
                 continue
-            yield header, _opened(header, view[at + HEADER_BYTES : at + header.size])
+            yield _opened(header, buffer, at + HEADER_BYTES, at + header.size)
 
 
-def _opened(header: BatchHeader, data: memoryview) -> Buffer:
+def _opened(header: BatchHeader, buffer: Buffer, start: int, end: int) -> Section:
     codec = header.compression
-    return data if codec is Compression.NONE else decompress(codec, data, bytes_max=RECORDS_BYTES_MAX)
+    if codec is Compression.NONE:
+        return Section(header, buffer, start, end)
+    data = decompress(codec, memoryview(buffer)[start:end], bytes_max=RECORDS_BYTES_MAX)
+    return Section(header, data, 0, len(data))
 
 
 def _parts(found: Scan) -> Iterator[Scan]:

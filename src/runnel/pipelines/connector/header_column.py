@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from runnel.model.errors import InvalidRecord
+from runnel.model.seams import Buffer
 from runnel.pipelines.connector.scan import Numbers, Scan, Span, varints
 from runnel.pipelines.connector.strings import strings
 
@@ -96,10 +97,12 @@ def _next(scan: Scan, at: Numbers, ends: Numbers, *, least: int) -> Span:
     return span
 
 
-def _number(data: bytes, at: int) -> tuple[int, int]:
+def _number(data: Buffer, at: int) -> tuple[int, int]:
     """One length, and where it ends. No length has more than five bytes."""
     number = 0
     for shift in range(0, 35, 7):
+        if at >= len(data):
+            break
         byte = data[at]
         at += 1
         number |= (byte & 0x7F) << shift

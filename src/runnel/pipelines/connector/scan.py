@@ -9,7 +9,7 @@ See `record.records` for the layout of a record.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -22,15 +22,20 @@ from runnel.record.batch import BatchHeader
 Numbers: TypeAlias = NDArray[np.int64]
 Bytes: TypeAlias = NDArray[np.uint8]
 
-PAD = bytes(64)  # so that the five numbers of a torn record can be read, and then be refused
 VARINT_BITS_MAX = 63  # of ten bytes, the last holds one bit
 
 
 class Section(NamedTuple):
-    """The records of one batch, decompressed."""
+    """The records of one batch, decompressed: where they lie in a buffer, beside those of other batches perhaps."""
 
     header: BatchHeader
-    data: Buffer
+    buffer: Buffer
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
 
 
 class Span(NamedTuple):
@@ -47,7 +52,7 @@ class Span(NamedTuple):
 class Scan:
     """Records in a row, each column one array: what the offsets and times are, and where the rest lies in `data`."""
 
-    data: bytes
+    data: Buffer
     raw: Bytes  # the same
     offsets: Numbers
     timestamps_ms: Numbers
@@ -105,7 +110,8 @@ class Scan:
 
 def scan(sections: Sequence[Section]) -> Scan:
     """The records of these batches, which follow each other in one partition."""
-    data = b"".join([*(section.data for section in sections), PAD])
+    sections = _together(sections)
+    data = sections[0].buffer
     raw = np.frombuffer(data, np.uint8)
     counts = [section.header.count for section in sections]
     starts = np.array(_starts(data, sections), np.int64)
@@ -123,6 +129,15 @@ def scan(sections: Sequence[Section]) -> Scan:
     return Scan(data, raw, offsets, _timestamps(sections, counts, ages), append_time, ends - starts, key_at, ends)
 
 
+def _together(sections: Sequence[Section]) -> Sequence[Section]:
+    """The same in one buffer, which is copied only if there are several."""
+    if all(section.buffer is sections[0].buffer for section in sections):
+        return sections
+    joined = b"".join([memoryview(section.buffer)[section.start : section.end] for section in sections])
+    ends = list(accumulate(section.size for section in sections))
+    return [Section(s.header, joined, end - s.size, end) for s, end in zip(sections, ends, strict=True)]
+
+
 def _each(of_batch: Sequence[int], counts: Sequence[int]) -> Numbers:
     """What is said once of a batch, for each of its records."""
     return np.repeat(np.array(of_batch, np.int64), counts)
@@ -130,6 +145,13 @@ def _each(of_batch: Sequence[int], counts: Sequence[int]) -> Numbers:
 
 def varints(raw: Bytes, at: Numbers) -> tuple[Numbers, Numbers]:
     """The zigzag numbers at these places, and where each ends."""
+    try:
+        return _varints(raw, at)
+    except IndexError:
+        raise InvalidRecord("a record ends before its fields do") from None
+
+
+def _varints(raw: Bytes, at: Numbers) -> tuple[Numbers, Numbers]:
     byte = raw[at]
     number = (byte & 0x7F).astype(np.uint64)
     at = at + 1
@@ -154,21 +176,15 @@ def _timestamps(sections: Sequence[Section], counts: Sequence[int], ages: Number
     return _each(base, counts) + ages * own
 
 
-def _starts(data: bytes, sections: Sequence[Section]) -> list[int]:
+def _starts(data: Buffer, sections: Sequence[Section]) -> list[int]:
     """Where each record begins, at its length."""
-    out: list[list[int]] = []
-    at = 0
-    for header, section in sections:
-        end = at + len(section)
-        try:
-            out.append(_chain(data, at, end, header.count))
-        except IndexError:
-            raise InvalidRecord(f"the records end before the last of {header.count}") from None
-        at = end
-    return list(chain.from_iterable(out))
+    try:
+        return [at for s in sections for at in _chain(data, s.start, s.end, s.header.count)]
+    except IndexError:
+        raise InvalidRecord("the records of a batch end before the last of them") from None
 
 
-def _chain(data: bytes, at: int, end: int, count: int) -> list[int]:
+def _chain(data: Buffer, at: int, end: int, count: int) -> list[int]:
     """Follow the lengths of `count` records, which must lead from `at` to `end` exactly."""
     starts: list[int] = []
     keep = starts.append
@@ -186,7 +202,7 @@ def _chain(data: bytes, at: int, end: int, count: int) -> list[int]:
     return starts
 
 
-def _beyond(data: bytes, at: int) -> int:
+def _beyond(data: Buffer, at: int) -> int:
     """Where a record of 8 KiB and more ends."""
     number, shift = 0, 0
     while (byte := data[at]) > 0x7F:

@@ -26,6 +26,7 @@ from runnel.pipelines.jobs.audit_gaps import LogGaps
 from runnel.pipelines.jobs.audit_judge import Account, Judge, Kind, Scope, judge_alone
 from runnel.pipelines.jobs.audit_offsets import Run
 from runnel.pipelines.jobs.audit_sides import (
+    Disorder,
     LakeSide,
     LogSide,
     ReplayedSide,
@@ -155,16 +156,21 @@ def _judge(account: Account, left: Side, right: Side, gate: Gateway, compacted: 
 def _finish(report: Report, right: Side, scopes: Sequence[Scope] | None) -> None:
     """What is seen on the right alone: its order, or its files."""
     if isinstance(right, ReplayedSide):
-        accounts = {(each.scope.topic, each.scope.partition): each for each in report.accounts}
+        accounts = {_where(each.scope): each for each in report.accounts}
         for wrong in disorder(within(right.rows(), scopes)):
-            account = accounts[wrong.topic, wrong.partition]
-            account.add(Kind.DISORDER, [Run(wrong.offset, wrong.offset)])
-            if len(account.notes) < 5:
-                account.notes.append(
-                    f"{wrong.offset} is at {wrong.at_offset} of partition {wrong.at}, behind a later one"
-                )
+            account = accounts.get(TopicPartition(wrong.topic, wrong.partition))
+            if account is not None:
+                _add_disorder(account, wrong)
     elif isinstance(right, LakeSide):
         report.files = lacking_files(right)
+
+
+def _add_disorder(account: Account, wrong: Disorder) -> None:
+    account.add(Kind.DISORDER, [Run(wrong.offset, wrong.offset)])
+    if len(account.notes) < NOTES_MAX:
+        account.notes.append(
+            f"{wrong.offset} is behind a later one, at {wrong.at_offset} of partition {wrong.at}"
+        )
 
 
 # --- a lake on the left

@@ -7,7 +7,6 @@
     disorder   the right has it in another order
     hole       offsets that the log does not have, although nothing takes messages out of its middle
     unread     the log has it, and reading it as a table did not bring it
-    file       the lake names a file that is not there
     unproven   offsets that the lake does not have, and nothing is left to tell whether anybody had them
 
 Rule 1: every offset of the range is accounted for: a message on both sides, a finding, or a gap that has a reason.
@@ -39,7 +38,6 @@ class Kind(StrEnum):
     DISORDER = "disorder"
     HOLE = "hole"
     UNREAD = "unread"
-    FILE = "file"
     UNPROVEN = "unproven"
 
 

@@ -390,6 +390,12 @@ MUTANTS = [
         alone="tests/log/test_damage.py::test_a_file_that_is_cut_while_it_is_read_is_not_taken_for_a_rotten_one",
     ),
     Mutant(
+        "sync-believed",
+        "what no sync is known of is written again before it is synced",
+        ((checkpoint, "write_again", _nothing),),
+        alone="tests/log/test_storage_rules.py::test_what_a_failed_fsync_left_in_memory_is_written_again",
+    ),
+    Mutant(
         "rot-served",
         "no batch leaves with a wrong checksum",
         ((reader, "crc32c", _any_checksum),),

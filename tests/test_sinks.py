@@ -16,6 +16,7 @@ from runnel.client.consumer import Consumer
 from runnel.client.metadata import TopicPartition
 from runnel.client.producer import Producer
 from runnel.client.sinks import Sinks
+from runnel.model.errors import NotCoordinator
 from runnel.shell.clock import SystemClock
 from runnel.shell.rng import SystemRng
 from runnel.testing.process import BrokerProcess
@@ -103,6 +104,30 @@ def test_two_drivers_that_do_the_same_publish_each_batch_once(tmp_path: Path) ->
             assert await read_all(cluster) == expected(drivers[0], 6)
             [listed] = await Sinks(cluster).list()
             assert (listed.last_batch, listed.phase) == (5, "idle")
+
+    run(main())
+
+
+def test_where_a_broker_does_not_answer_another_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path) as brokers, brokers.client() as first:
+            await Sinks(first).commit("made", 0, [])
+            shards = brokers.up[1].broker.sinks.shards
+            name = next(name for name in map(str, range(1_000)) if int(shards.leader_of(name).id) != 1)
+
+            over = asyncio.Event()
+
+            async def silence(*_: object) -> bytes:
+                await over.wait()
+                raise NotCoordinator("too late")
+
+            monkeypatch.setattr(brokers.up[1].broker.calls, "answer", silence)
+            addresses = [str(brokers.up[1].kafka)]  # it tells who the others are, and nothing else
+            impatient = ClusterSettings(request_timeout_ms=300)
+            async with Cluster(addresses, clock=SystemClock(), rng=SystemRng(), settings=impatient) as cluster:
+                assert not (await Sinks(cluster).commit(name, 0, [])).repeated
+                assert (await Sinks(cluster).describe(name)).last_batch == 0
+            over.set()
 
     run(main())
 

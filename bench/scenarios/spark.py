@@ -15,7 +15,7 @@ from bench.load.kafka_wire import KafkaWire
 from bench.machine import cpu_of
 from bench.peers import Flush, Server
 from bench.report import OURS
-from bench.scenarios import MB, SIZES, SMOKE, Run
+from bench.scenarios import MB, SIZES, SMOKE, Cell, Run
 from bench.spark_job import BATCH_ROWS, JVM, PARQUET, PARTITIONS, Filled, Opened, Reading, Spent
 from bench.workers import JobFailed, Worker
 from runnel.pipelines.session import NotInstalled, check_installed
@@ -69,24 +69,37 @@ def _has_jvm(run: Run) -> bool:
 
 
 def _measure(run: Run, worker: Worker, server: Server, folder: Path, jvm: bool) -> None:
-    rows = run.scale.spark_rows // (PARTITIONS * BATCH_ROWS) * PARTITIONS * BATCH_ROWS
-    little = -(-FEW * run.scale.spark_batches // (PARTITIONS * BATCH_ROWS)) * PARTITIONS * BATCH_ROWS
+    rows = _whole(run.scale.spark_rows)
     with _topic(run, worker, server, rows) as topic:
-        first = _reading(OURS, server, topic, rows, folder)
-        _check(run, worker, first, jvm)
-        worker.run(spark_job.write_parquet, first)
-        for number in run.rounds(run.scale.spark_rounds):
-            for case, (work, contenders) in CASES.items():
-                for contender in contenders:
-                    if contender != JVM or jvm:
-                        run.say(f"{NAME}: {case}, {contender}, round {number}")
-                        _read(run, worker, server, case, work, _reading(contender, server, topic, rows, folder), number)
+        _check(run, worker, [_reading(each, server, topic, rows, folder) for each in _connectors(jvm)])
+        worker.run(spark_job.write_parquet, _reading(OURS, server, topic, rows, folder))
+        for number, case, contender in _turns(run, jvm):
+            run.say(f"{NAME}: {case}, {contender}, round {number}")
+            reading = _reading(contender, server, topic, rows, folder)
+            _read(worker, server, run.cell(NAME, case, contender, number), CASES[case][0], reading)
+    little = _whole(FEW * run.scale.spark_batches + PARTITIONS * BATCH_ROWS - 1)
     with _topic(run, worker, server, little) as topic:
         for number in run.rounds(run.scale.spark_rounds):
-            for contender in (OURS, JVM) if jvm else (OURS,):
+            for contender in _connectors(jvm):
                 reading = _reading(contender, server, topic, little, folder, rows_per_trigger=FEW)
                 spent = worker.run(spark_job.stream, reading)
                 run.cell(NAME, f"micro-batch of {FEW} rows", contender, number).record("median", "ms", spent.batch_ms)
+
+
+def _connectors(jvm: bool) -> tuple[str, ...]:
+    return (OURS, JVM) if jvm else (OURS,)
+
+
+def _whole(rows: int) -> int:
+    """So many rows, or a few less: whole batches in every partition."""
+    return rows // (PARTITIONS * BATCH_ROWS) * PARTITIONS * BATCH_ROWS
+
+
+def _turns(run: Run, jvm: bool) -> Iterator[tuple[int, str, str]]:
+    """Who reads what in which round."""
+    for number in run.rounds(run.scale.spark_rounds):
+        for case, (_, contenders) in CASES.items():
+            yield from ((number, case, contender) for contender in contenders if contender != JVM or jvm)
 
 
 @contextmanager
@@ -106,17 +119,14 @@ def _reading(
     )
 
 
-def _check(run: Run, worker: Worker, reading: Reading, jvm: bool) -> None:
+def _check(run: Run, worker: Worker, readings: list[Reading]) -> None:
     """A contender that reads less than there is would be the fastest."""
-    found = worker.run(spark_job.count, reading)
-    if found != reading.rows:
-        run.note(f"{reading.contender} read {found} rows of {reading.rows}: its numbers mean nothing")
+    for reading in readings:
+        if (found := worker.run(spark_job.count, reading)) != reading.rows:
+            run.note(f"{reading.contender} read {found} rows of {reading.rows}: its numbers mean nothing")
 
 
-def _read(
-    run: Run, worker: Worker, server: Server, case: str, work: Callable[[Reading], Spent], reading: Reading, number: int
-) -> None:
-    cell = run.cell(NAME, case, reading.contender, number)
+def _read(worker: Worker, server: Server, cell: Cell, work: Callable[[Reading], Spent], reading: Reading) -> None:
     before = cpu_of(*server.pids)
     spent = worker.run(work, reading)
     used = cpu_of(*server.pids) - before

@@ -209,3 +209,12 @@ def test_the_offset_after_some_batches() -> None:
     batch.patch(second, 20, 1)  # compaction left a gap
     assert batch.next_offset(first) == 13
     assert batch.next_offset(first + second) == 23
+
+
+def test_a_batch_is_told_who_sends_it_where_it_lies() -> None:
+    """As if it had been encoded so."""
+    one = three(compression=Compression.LZ4)
+    batch.stamp_producer(one, 7, 3, 11, transactional=True)
+    wanted = three(compression=Compression.LZ4, producer_id=7, producer_epoch=3, base_sequence=11, transactional=True)
+    assert one == wanted
+    assert batch.assemble_writable(batch.read_header(one), one[batch.HEADER_BYTES :]) == one

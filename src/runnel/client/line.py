@@ -93,14 +93,13 @@ class Batch:
         """Give the batch a number; one that was encoded already gets it in its header."""
         self.identity, self.sequence = identity, sequence
         if self.encoded is not None:
-            header = record_batch.read_header(self.encoded)
-            header = header._replace(
-                producer_id=identity.producer_id,
-                producer_epoch=identity.epoch,
-                base_sequence=sequence,
-                attributes=header.attributes | record_batch.TRANSACTIONAL * self.transactional,
+            batch = self.encoded
+            if self.attempts or not isinstance(batch, bytearray):  # what was sent may still be under way
+                batch = bytearray(batch)
+            record_batch.stamp_producer(
+                batch, identity.producer_id, identity.epoch, sequence, transactional=self.transactional
             )
-            self.encoded = record_batch.assemble(header, bytes(self.encoded[record_batch.HEADER_BYTES :]))
+            self.encoded = batch
 
     @property
     def numbered(self) -> bool:

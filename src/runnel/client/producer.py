@@ -149,7 +149,7 @@ class Producer:
         return Delivery(batch, batch.add(key, value, headers, when, size), when)
 
     async def send_batch(self, topic: str, partition: int, encoded: Buffer) -> Delivery:
-        """Send a batch that is encoded already; an idempotent producer numbers it on its way."""
+        """Send a batch that is encoded already. An idempotent producer numbers it: a bytearray is changed."""
         header = record_batch.read_header(encoded)
         if self._closed or self._unsettled_bytes + header.size > self.settings.buffer_bytes_max:
             await self._room(header.size)

@@ -39,7 +39,9 @@ _I64 = Struct(">q")
 _I32 = Struct(">i")
 _U32 = Struct(">I")
 _I16 = Struct(">h")
+_PRODUCER = Struct(">qhi")  # id, epoch and sequence
 _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT, _LEADER_EPOCH_AT, _CRC_AT, _LAST_DELTA_AT = 21, 35, 12, 17, 23
+_PRODUCER_AT = 43
 
 _unpack = _HEADER.unpack_from
 _put_i64, _put_i32 = _I64.pack_into, _I32.pack_into
@@ -210,10 +212,26 @@ def stamp_append_time(buffer: bytearray | memoryview, now_ms: int) -> None:
     _U32.pack_into(buffer, _CRC_AT, crc32c(memoryview(buffer)[CRC_STARTS:]))
 
 
+def stamp_producer(buffer: bytearray, producer_id: int, epoch: int, sequence: int, *, transactional: bool) -> None:
+    """Say who sends the one batch in this buffer, and under which number."""
+    (attributes,) = _I16.unpack_from(buffer, _ATTRIBUTES_AT)
+    _I16.pack_into(buffer, _ATTRIBUTES_AT, attributes | TRANSACTIONAL * transactional)
+    _PRODUCER.pack_into(buffer, _PRODUCER_AT, producer_id, epoch, sequence)
+    _U32.pack_into(buffer, _CRC_AT, crc32c(memoryview(buffer)[CRC_STARTS:]))
+
+
 def assemble(header: BatchHeader, records: Buffer) -> bytes:
     """A whole batch of this header and records section; size and checksum are reckoned, not taken from the header."""
+    return b"".join(_parts(header, records))
+
+
+def assemble_writable(header: BatchHeader, records: Buffer) -> bytearray:
+    """The same in a buffer that can be changed: for whoever learns later what else the header is to say."""
+    return bytearray().join(_parts(header, records))
+
+
+def _parts(header: BatchHeader, records: Buffer) -> tuple[bytes, bytes, Buffer]:
     checked = _CHECKED.pack(*header[5:])
     crc = crc32c(records, crc32c(checked))
     length = HEADER_BYTES + len(records) - FRAMING_BYTES
-    front = _FRONT.pack(header.base_offset, length, header.leader_epoch, MAGIC, crc)
-    return b"".join((front, checked, records))
+    return _FRONT.pack(header.base_offset, length, header.leader_epoch, MAGIC, crc), checked, records

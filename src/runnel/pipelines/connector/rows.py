@@ -29,7 +29,7 @@ from runnel.pipelines.connector.packing import (
     strings_of,
 )
 from runnel.pipelines.connector.row_layout import Layout
-from runnel.record.batch import MAGIC, BatchHeader, assemble
+from runnel.record.batch import MAGIC, BatchHeader, assemble_writable
 from runnel.record.compression import Compression, compress
 
 PIECE_BYTES = 8 * MIB
@@ -40,7 +40,7 @@ class Encoded(NamedTuple):
 
     topic: str
     partition: int
-    batch: bytes
+    batch: bytearray
 
 
 class Turn:
@@ -133,7 +133,7 @@ class Encoder:
             packed_headers(headers) if headers is not None and headers.null_count < count else None,
         )
 
-    def _batch(self, section: memoryview, count: int, base_time: int, newest: int) -> bytes:
+    def _batch(self, section: memoryview, count: int, base_time: int, newest: int) -> bytearray:
         header = BatchHeader(
             base_offset=0,
             size=0,
@@ -150,7 +150,7 @@ class Encoder:
             count=count,
         )
         plain = self._compression is Compression.NONE
-        return assemble(header, section if plain else compress(self._compression, section))
+        return assemble_writable(header, section if plain else compress(self._compression, section))
 
     # --- where rows go
     def _sizes(self, rows: pa.RecordBatch) -> Numbers:

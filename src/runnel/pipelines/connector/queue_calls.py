@@ -79,9 +79,14 @@ class QueueCalls:
             raise
 
     async def _lease(self, asked: calls.Receive) -> calls.Received:
-        cluster = self._through.cluster
+        cluster, lane = self._through.cluster, self._lane
         timeout_ms = asked.wait_ms + ANSWER_MS
-        return await call(cluster, calls.QUEUE_RECEIVE, asked, timeout_ms=timeout_ms, lane=self._lane)
+        try:
+            return await call(cluster, calls.QUEUE_RECEIVE, asked, timeout_ms=timeout_ms, lane=lane)
+        except BaseException:
+            cluster.close_lane(lane)  # so that the broker leases nothing to one who does not listen any more
+            self._lane = cluster.new_lane("receive")
+            raise
 
     def accept(self, lease: Lease) -> list[tuple[Place, int]]:
         """Settle all of it; returns what is not leased to it any more."""

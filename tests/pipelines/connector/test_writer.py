@@ -1,11 +1,13 @@
 """What tasks and the driver do with rows, against a real broker and without Spark."""
 
+import pickle
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StringType, StructType
 from tests.pipelines.reading import WAIT_S, make_topic, read_committed, values
 
 from runnel.client import calls as calls_module
@@ -16,9 +18,11 @@ from runnel.pipelines.connector import later
 from runnel.pipelines.connector.gateway import Gateway
 from runnel.pipelines.connector.later import TooManyLater
 from runnel.pipelines.connector.row_layout import Layout
+from runnel.pipelines.connector.stream_writer import stream_writer
 from runnel.pipelines.connector.write_options import WriteOptions
-from runnel.pipelines.connector.writer import PlainWriter, publish, withdraw
+from runnel.pipelines.connector.writer import PlainWriter, publish, running_batch, withdraw, writer
 from runnel.pipelines.connector.written import Attempt, Written, write_at_least_once, write_exactly_once
+from runnel.pipelines.errors import BadOption
 from runnel.testing.process import BrokerProcess
 
 
@@ -229,3 +233,26 @@ def test_there_is_nothing_to_write_for_a_batch_that_was_published(job: Job) -> N
     assert begun.decided
     with pytest.raises(InvalidRequest, match="published already"):
         job.gate.run(Sinks(job.gate.cluster).writing(begun).__aenter__())
+
+
+# --- which writer does it
+@pytest.mark.parametrize("make", [writer, stream_writer])
+def test_what_spark_is_handed_travels_to_the_tasks(make: Callable[..., object]) -> None:
+    schema = StructType().add("value", StringType())
+    for semantics in ("exactly-once", "at-least-once"):
+        made = make({"topic": "t", "semantics": semantics}, schema, False)
+        assert type(pickle.loads(pickle.dumps(made))) is type(made)
+    with pytest.raises(BadOption, match="use append"):
+        make({"topic": "t"}, schema, True)
+
+
+def test_every_write_has_a_name_of_its_own_unless_it_is_given_one() -> None:
+    schema = StructType().add("value", StringType())
+    own = {vars(writer({"topic": "t"}, schema, False))["_own"] for _ in range(3)}
+    assert len(own) == 3
+    assert vars(writer({"topic": "t", "sinkId": "s", "batchId": "1"}, schema, False))["_own"] == ""
+
+
+def test_a_sink_with_a_name_needs_a_batch_outside_of_micro_batches() -> None:
+    with pytest.raises(BadOption, match="needs the batch's number"):
+        running_batch()

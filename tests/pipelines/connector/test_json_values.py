@@ -127,6 +127,18 @@ def test_nothing_fails_and_each_value_counts_for_itself(values: list[bytes | dic
     assert list(zip(found, errors, strict=True)) == [(value, error) for (value,), (error,) in alone]
 
 
+def test_what_values_look_like_has_to_be_said() -> None:
+    with pytest.raises(BadOption, match="valueSchema"):
+        Projection.parsed(pa.schema([("offset", pa.int64()), ("value", pa.binary()), ("_error", pa.string())]))
+
+
+def test_the_bytes_beside_their_fields() -> None:
+    schema = pa.schema([("value", pa.binary()), ("id", pa.int64()), ("_error", pa.string())])
+    raw = records.encode([Record(0, 0, None, b'{"id": 1}'), Record(1, 0, None, b"?")])
+    (found,) = rows(Projection.parsed(schema), "t", 0, [raw], 0, 2)
+    assert [(row["value"], row["id"]) for row in found.to_pylist()] == [(b'{"id": 1}', 1), (b"?", None)]
+
+
 def test_rows_of_json() -> None:
     schema = pa.schema([("_error", pa.string()), ("offset", pa.int64()), ("value", CAR), ("name", pa.string())])
     raw = records.encode(

@@ -97,7 +97,10 @@ class Projection:
             elif not field.nullable or (field.name == ERROR and field.type != pa.string()):
                 raise BadOption("schema", f"{field.name} {field.type}", "columns are nullable, and _error is a string")
         value = next((f for f in schema if f.name == "value" and pa.types.is_struct(f.type)), None)
-        return cls(schema, JsonValues(value, tuple(f for f in schema if f.name not in TYPES and f.name != ERROR)))
+        fields = tuple(f for f in schema if f.name not in TYPES and f.name != ERROR)
+        if value is None and not fields:
+            raise BadOption("valueFormat", "json", "say what values look like: name fields with schema or valueSchema")
+        return cls(schema, JsonValues(value, fields))
 
 
 def _check(field: pa.Field) -> None:

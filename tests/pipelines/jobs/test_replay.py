@@ -51,8 +51,8 @@ def test_batches_of_a_partition_follow_each_other_by_offset() -> None:
 
 
 def test_partitions_go_on_together_in_time() -> None:
-    order = [(g.partition, g.number) for g in by_time(granules(0, [1] * 3) + granules(1, [1] * 3, at_ms=5))]
-    assert order == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)]
+    order = [(g.partition, g.number) for g in by_time(granules(0, [1] * 3, at_ms=5) + granules(1, [1] * 3))]
+    assert order == [(1, 0), (0, 0), (1, 1), (0, 1), (1, 2), (0, 2)]
 
 
 def test_batches_are_as_long_as_they_may_be_and_no_longer() -> None:

@@ -132,6 +132,16 @@ def test_a_bound_that_is_not_sure_is_not_told(tmp_path: Path, text: str | None) 
     assert stats["nullCount"]["car"] == (text is None)
 
 
+def test_a_bound_of_some_row_groups_alone_is_not_told(tmp_path: Path) -> None:
+    """Parquet leaves out bounds that are very long: those of the other rows would be taken for all."""
+    schema = table_schema(GIVEN.append(pa.field("car", pa.string())))
+    files = FileCutter(Place.of(str(tmp_path)), schema, "q-1", now_ms=NOW_MS, row_group_bytes=1)
+    for text in ("short", "z" * 10_000):
+        files.add(batch([1]).append_column("car", pa.array([text])))
+    (file,) = files.finish()
+    assert "car" not in json.loads(file.stats)["maxValues"]
+
+
 def test_an_account_of_each_partition(tmp_path: Path) -> None:
     files = cutter(tmp_path)
     files.add(batch([3, 5]))

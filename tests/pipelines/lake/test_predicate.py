@@ -60,6 +60,12 @@ def test_the_understood_part_of_a_conjunction_is_used() -> None:
     assert skippers("length(value) > 1 AND offset > 3", COLUMNS, utc=False) == ['"offset" > 3']
 
 
+def test_an_and_below_an_or_is_no_conjunction() -> None:
+    """Rows of other topics are wanted, too."""
+    assert skippers("partition > 1 OR offset < 3 AND topic = 'a'", COLUMNS, utc=False) == []
+    assert skippers("offset < 3 AND topic = 'a' OR partition > 1", COLUMNS, utc=False) == []
+
+
 def test_times_without_a_zone_are_those_of_utc_if_spark_says_so() -> None:
     assert skippers("timestamp >= '2026-03-01 00:00:00'", COLUMNS, utc=True) != []
     assert skippers("timestamp >= '2026-03-01'", COLUMNS, utc=True) != []

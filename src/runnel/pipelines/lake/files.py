@@ -11,6 +11,7 @@ Rule 5: a task that fails leaves no file behind, unless it is killed.
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Any, NamedTuple
@@ -198,8 +199,10 @@ class FileCutter:
     def discard(self) -> None:
         """Remove every file of the task."""
         for open_ in self._open.values():
-            if open_.stream is not None:
-                open_.stream.close()
+            with suppress(OSError, pa.ArrowException):  # a full disk, perhaps: that is why we are here
+                if open_.writer is not None:
+                    open_.writer.close()
+                    open_.stream.close()
         self._place.remove(self._names)
 
 

@@ -167,7 +167,8 @@ def test_archive_replay_and_audit_prove_each_other(lake: Lake, gate: Gateway, br
     origin = Topic(gate, "lake-origin", partitions=3)
     origin.send({0: 300, 1: 200, 2: 100})
     again = Topic(gate, "lake-again", partitions=2)
-    lake.archive(origin.name)
+    lake.archive(origin.name, rows_per_trigger=300)
+    compact(lake.place)  # which puts later rows before earlier ones
     conf = replay.ReplayConf(
         lake.path, again.name, brokers=broker.kafka, batch_rows=150, state=str(lake.folder / "replay")
     )
@@ -186,6 +187,18 @@ def test_archive_replay_and_audit_prove_each_other(lake: Lake, gate: Gateway, br
     replay.run(lake.spark, conf)
     report = audit.run(lake.spark, audit.AuditConf(broker.kafka, topics=(origin.name,), replayed=again.name))
     assert report.verdict == audit.CLEAN, "batches that were published are not published again"
+
+
+def test_a_replay_in_the_wrong_order_is_found(lake: Lake, gate: Gateway, broker: BrokerProcess) -> None:
+    origin = Topic(gate, "lake-ordered")
+    origin.send(20)
+    wrong = Topic(gate, "lake-disordered")
+    lake.archive(origin.name)
+    backwards = read_lake(lake.spark, lake.path).orderBy("offset", ascending=False).coalesce(1)
+    messages = replay.messages_by(replay.ReplayConf(lake.path, wrong.name), "key", {wrong.name: 1})(backwards)
+    messages.write.format("runnel").option("runnel.brokers", broker.kafka).mode("append").save()
+    report = lake.audit(replayed=wrong.name)
+    assert found(report) == {(origin.name, 0): {Kind.DISORDER: [Run(0, 18)]}}
 
 
 def test_a_driver_that_is_killed_between_files_and_commit_loses_and_doubles_nothing(

@@ -49,7 +49,7 @@ def runnel(broker: BrokerProcess) -> Iterator[Runnel]:
 
 def done(*queries: "StreamingQuery") -> None:
     for query in queries:
-        assert query.awaitTermination(120), "the query did not end"
+        assert query.awaitTermination(200), "the query did not end"
 
 
 def messages(runnel: Runnel, topic: str, number: int) -> list[Any]:
@@ -195,6 +195,30 @@ def test_traffic_is_told_in_a_topic_and_in_tables_once(
     rows = pa.table(DeltaTable(str(tmp_path / "lake/windows")).to_pyarrow_table()).to_pylist()
     assert {row["partition"]: row["messages"] for row in rows} == {-1: 22, 0: 11, 1: 10, 3: 1}
     assert len(pa.table(DeltaTable(str(tmp_path / "lake/lags")).to_pyarrow_table()).to_pylist()) >= 2
+
+
+def test_lags_are_sampled_for_as_long_as_the_job_runs(
+    spark: "SparkSession", broker: BrokerProcess, runnel: Runnel, tmp_path: Path
+) -> None:
+    from runnel.pipelines.jobs.traffic import TrafficConf, run
+
+    topic, output = next(names), next(names)
+    runnel.queue(topic).create(partitions=1)
+    runnel.send(topic, "read")
+    with runnel.group(f"late-for-{topic}", topic) as group:
+        while not group.poll():
+            pass
+        group.commit()
+    runnel.send(topic, "not read")  # and nothing more: no window is ever told
+    stream = StreamConf(str(tmp_path / "checkpoint"), broker.kafka, every_ms=500)
+    queries = run(spark, TrafficConf(stream, topics=topic, output=output))
+    assert [query.name for query in queries] == ["traffic", "lag"]
+    key = f"lag/late-for-{topic}/{topic}".encode()
+    samples = (message.json() for message in runnel.stream(output) if message.key == key)
+    first, second = next(samples), next(samples)
+    assert (first["lag"], second["lag"]) == (1, 1)
+    assert first["at"] < second["at"]
+    assert [str(query.exception())[:500] for query in queries] == ["None", "None"]
 
 
 def records(runnel: Runnel, output: str, topic: str) -> list[dict[str, Any]]:

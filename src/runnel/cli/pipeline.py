@@ -17,11 +17,11 @@ TABLE: dict[str, tuple[str, str]] = {
 
 EXAMPLES = """
 runnel pipeline archive orders --lake lake  topics into a lake, for ever
-runnel pipeline audit --lake lake         nothing lost, doubled or out of order?
-runnel pipeline deadletters jobs          what died of a queue, grouped by reason
-runnel pipeline fleet run --once          what came so far, and no more
-runnel pipeline fleet run --every 10s     for ever; stop it with Ctrl-C
-runnel pipeline traffic --table lake     what goes through topics, in a topic and in a table
+runnel pipeline audit --lake lake           nothing lost, doubled or out of order?
+runnel pipeline deadletters jobs            what died of a queue, grouped by reason
+runnel pipeline fleet run --once            what came so far, and no more
+runnel pipeline fleet run --every 10s       for ever; stop it with Ctrl-C
+runnel pipeline traffic --table lake        what goes through topics, in a topic and in a table
 """
 
 pipeline = LazyGroup(

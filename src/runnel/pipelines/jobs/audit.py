@@ -168,9 +168,7 @@ def _finish(report: Report, right: Side, scopes: Sequence[Scope] | None) -> None
 def _add_disorder(account: Account, wrong: Disorder) -> None:
     account.add(Kind.DISORDER, [Run(wrong.offset, wrong.offset)])
     if len(account.notes) < NOTES_MAX:
-        account.notes.append(
-            f"{wrong.offset} is behind a later one, at {wrong.at_offset} of partition {wrong.at}"
-        )
+        account.notes.append(f"{wrong.offset} is behind a later one, at {wrong.at_offset} of partition {wrong.at}")
 
 
 # --- a lake on the left

@@ -15,7 +15,8 @@ from threading import Event
 from pyspark.sql import SparkSession
 
 from runnel.pipelines.conf import SessionConf, StreamConf
-from runnel.pipelines.jobs import archive, audit
+from runnel.pipelines.jobs import archive
+from runnel.pipelines.jobs.audit import job as audit
 from runnel.pipelines.jobs.fleet import job as fleet
 from runnel.pipelines.jobs.fleet.topics import Topics
 from runnel.pipelines.progress import Step, follow

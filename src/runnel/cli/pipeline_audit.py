@@ -9,7 +9,7 @@ from runnel.cli.options import complete_topics
 from runnel.cli.pipeline_run import Launch, batch_job
 
 if TYPE_CHECKING:
-    from runnel.pipelines.jobs.audit import Report
+    from runnel.pipelines.jobs.audit.job import Report
 
 EXAMPLES = """
 runnel pipeline audit --lake lake                              what the log holds, against the lake
@@ -41,7 +41,7 @@ def audit(
 
     Exit code 0: proven. 1: something is wrong. 3: nothing is wrong, and not all of it can be proven.
     """
-    from runnel.pipelines.jobs.audit import AuditConf, run
+    from runnel.pipelines.jobs.audit.job import AuditConf, run
 
     conf = AuditConf(
         brokers=launch.brokers, topics=topics, lake=lake, version=version, alone=alone, replayed=replayed,
@@ -54,7 +54,7 @@ def audit(
 
 def _show(report: "Report", *, as_json: bool) -> None:
     from runnel.cli.output import left, note, print_json, print_table, right
-    from runnel.pipelines.jobs.audit import lines
+    from runnel.pipelines.jobs.audit.job import lines
 
     told = report.as_json()
     if as_json:

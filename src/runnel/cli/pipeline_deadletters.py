@@ -10,7 +10,7 @@ from runnel.cli.options import complete_queues, dry_run_option
 from runnel.cli.pipeline_run import StreamLaunch, stream_job
 
 if TYPE_CHECKING:
-    from runnel.pipelines.jobs.deadletters import DeadLettersConf, Group
+    from runnel.pipelines.jobs.deadletters.job import DeadLettersConf, Group
 
 EXAMPLES = """
 runnel pipeline deadletters jobs                              what died, grouped by reason
@@ -37,7 +37,7 @@ def deadletters(
     rate: int | None, batch: int, error_header: str, dry_run: bool,
 ) -> int:  # fmt: skip
     """Group the dead letters of a queue by reason; repair them, and send them back to where they came from."""
-    from runnel.pipelines.jobs.deadletters import DeadLettersConf, run
+    from runnel.pipelines.jobs.deadletters.job import DeadLettersConf, run
 
     conf = DeadLettersConf(
         stream=launch.conf(f"deadletters-{name}"), queue=name, repair=repair, rounds_max=rounds, parking=park,
@@ -64,7 +64,7 @@ def _summarize(conf: "DeadLettersConf", told: Counter[str], *, as_json: bool) ->
 
 def _report(launch: StreamLaunch, conf: "DeadLettersConf") -> int:
     from runnel.cli.output import print_json
-    from runnel.pipelines.jobs.deadletters import report
+    from runnel.pipelines.jobs.deadletters.job import report
 
     groups = launch.batch("deadletters", lambda spark: report(spark, conf))
     if launch.as_json:

@@ -30,7 +30,7 @@ def traffic(
     keys: int, no_lag: bool,
 ) -> int:  # fmt: skip
     """Rates, sizes, latency, hot keys and skew of topics, and the lag of groups: into a topic, and into tables."""
-    from runnel.pipelines.jobs.traffic import TrafficConf, run
+    from runnel.pipelines.jobs.traffic.job import TrafficConf, run
 
     conf = TrafficConf(
         stream=launch.conf("traffic"), topics=",".join(topics), output=output, table=table, start=start,

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel.model.errors import InvalidRecord
-from runnel.pipelines.connector import columns
-from runnel.pipelines.connector.columns import TYPES, Projection, default_schema, json_schema, rows
+from runnel.pipelines.connector.arrow import columns
+from runnel.pipelines.connector.arrow.columns import TYPES, Projection, default_schema, json_schema, rows
 from runnel.pipelines.errors import BadOption
 from runnel.record import batch, records
 from runnel.record.batch import HEADER_BYTES

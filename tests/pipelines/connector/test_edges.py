@@ -4,7 +4,7 @@ import pytest
 
 from runnel.client.metadata import TopicPartition as TP
 from runnel.client.positions import END, START, STORED, From, Position
-from runnel.pipelines.connector.edges import offsets_edge, partitions_of, time_edge, times_edge
+from runnel.pipelines.connector.reading.edges import offsets_edge, partitions_of, time_edge, times_edge
 from runnel.pipelines.errors import BadOption
 
 

@@ -8,7 +8,7 @@ from runnel.client.metadata import TopicPartition
 from runnel.client.offsets import READ_COMMITTED, READ_UNCOMMITTED
 from runnel.pipelines.connector import gateway as module
 from runnel.pipelines.connector.gateway import Gateway, gateway
-from runnel.pipelines.connector.options import Topics
+from runnel.pipelines.connector.reading.options import Topics
 from runnel.testing.process import BrokerProcess
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runnel.pipelines.connector.columns import Projection, rows
-from runnel.pipelines.connector.json_values import JsonValues
+from runnel.pipelines.connector.arrow.columns import Projection, rows
+from runnel.pipelines.connector.arrow.json_values import JsonValues
 from runnel.pipelines.errors import BadOption
 from runnel.record import records
 from runnel.record.records import Record

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runnel.model.calls import Delivered
-from runnel.pipelines.connector import lease as leases
-from runnel.pipelines.connector.lease import Lease, Place, leased, offsets_in, stretches, with_finished
+from runnel.pipelines.connector.leasing import lease as leases
+from runnel.pipelines.connector.leasing.lease import Lease, Place, leased, offsets_in, stretches, with_finished
 
 HERE, THERE = Place("q", "t", 0), Place("q", "t", 1)
 

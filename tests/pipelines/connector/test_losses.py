@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from runnel.client.metadata import TopicPartition
-from runnel.pipelines.connector.losses import Losses
-from runnel.pipelines.connector.ranges import Lost
+from runnel.pipelines.connector.reading.losses import Losses
+from runnel.pipelines.connector.reading.ranges import Lost
 from runnel.pipelines.errors import DataLoss
 
 LOST = Lost(TopicPartition("orders", 3), 5, 9)

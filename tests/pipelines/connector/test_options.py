@@ -7,7 +7,7 @@ import pytest
 from runnel.client.metadata import TopicPartition as TP
 from runnel.client.offsets import READ_COMMITTED, READ_UNCOMMITTED
 from runnel.client.positions import END, START, From, Position
-from runnel.pipelines.connector.options import Limits, ReadOptions, Shape, Splitting, Topics
+from runnel.pipelines.connector.reading.options import Limits, ReadOptions, Shape, Splitting, Topics
 from runnel.pipelines.errors import BadOption, UnknownOption
 
 

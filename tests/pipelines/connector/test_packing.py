@@ -8,8 +8,8 @@ import pytest
 
 from runnel.client.partitioner import murmur2 as murmur2_of_one
 from runnel.model.errors import InvalidRecord
-from runnel.pipelines.connector.key_hash import murmur2, partitions_of_keys
-from runnel.pipelines.connector.packing import packed_headers, packed_records, strings_of, varints
+from runnel.pipelines.connector.writing.key_hash import murmur2, partitions_of_keys
+from runnel.pipelines.connector.writing.packing import packed_headers, packed_records, strings_of, varints
 from runnel.record.records import Record, decode, encode, varint
 
 LENGTHS = (0, 1, 10, 63, 64, 200, 8191, 8192)

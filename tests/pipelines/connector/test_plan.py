@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from runnel.client.metadata import TopicPartition as TP
 from runnel.client.positions import Bounds
-from runnel.pipelines.connector import plan
-from runnel.pipelines.connector.edges import offsets_edge, time_edge
-from runnel.pipelines.connector.ranges import Lost, Range
+from runnel.pipelines.connector.reading import plan
+from runnel.pipelines.connector.reading.edges import offsets_edge, time_edge
+from runnel.pipelines.connector.reading.ranges import Lost, Range
 from runnel.pipelines.errors import BadOption, NothingThere
 
 A, B, C = TP("a", 0), TP("a", 1), TP("b", 0)

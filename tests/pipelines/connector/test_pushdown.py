@@ -25,11 +25,11 @@ from pyspark.sql.datasource import (
 
 from runnel.client.metadata import TopicPartition
 from runnel.client.sync import connect
-from runnel.pipelines.connector.columns import default_schema
-from runnel.pipelines.connector.options import ReadOptions
-from runnel.pipelines.connector.pushdown import FilteringReader, Narrowing, narrowed
-from runnel.pipelines.connector.ranges import Range
-from runnel.pipelines.connector.reader import Task
+from runnel.pipelines.connector.arrow.columns import default_schema
+from runnel.pipelines.connector.reading.options import ReadOptions
+from runnel.pipelines.connector.reading.pushdown import FilteringReader, Narrowing, narrowed
+from runnel.pipelines.connector.reading.ranges import Range
+from runnel.pipelines.connector.reading.reader import Task
 from runnel.testing.process import BrokerProcess
 
 COMPARISONS: list[Any] = [EqualTo, EqualNullSafe, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual]

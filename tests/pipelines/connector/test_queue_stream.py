@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql.types import StructType
 
 from runnel.client.sync import Queue, QueueMessage, Runnel, connect
-from runnel.pipelines.connector.columns import default_schema
-from runnel.pipelines.connector.queue_stream import QueueStream, queue_stream
+from runnel.pipelines.connector.arrow.columns import default_schema
+from runnel.pipelines.connector.leasing.queue_stream import QueueStream, queue_stream
 from runnel.pipelines.errors import BadOption, UnknownOption
 from runnel.testing.process import BrokerProcess
 
@@ -214,7 +214,7 @@ def test_available_now_takes_what_was_there(queue: Queue, drive: Callable[..., D
 def test_messages_that_are_far_apart_are_read_each_for_itself(
     queue: Queue, drive: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runnel.pipelines.connector.queue_stream.GAP_MAX", 1)
+    monkeypatch.setattr("runnel.pipelines.connector.leasing.queue_stream.GAP_MAX", 1)
     held = queue.receive(8)
     for message in held[::2]:
         message.release(delay=0)

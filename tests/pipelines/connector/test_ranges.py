@@ -8,9 +8,9 @@ from tests.pipelines.connector.topics import Topic
 
 from runnel.client.cluster_admin import ClusterAdmin
 from runnel.client.offsets import READ_COMMITTED, READ_UNCOMMITTED
-from runnel.pipelines.connector import ranges
 from runnel.pipelines.connector.gateway import Gateway
-from runnel.pipelines.connector.ranges import Lost, Range, RangeReader
+from runnel.pipelines.connector.reading import ranges
+from runnel.pipelines.connector.reading.ranges import Lost, Range, RangeReader
 from runnel.record import records
 from runnel.record.batch import headers
 from runnel.testing.process import BrokerProcess

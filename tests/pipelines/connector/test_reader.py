@@ -9,10 +9,10 @@ from pyspark.sql.datasource import InputPartition
 from tests.pipelines.connector.topics import Topic
 
 from runnel.client.errors import TopicMissing
-from runnel.pipelines.connector.columns import default_schema
+from runnel.pipelines.connector.arrow.columns import default_schema
 from runnel.pipelines.connector.gateway import Gateway
-from runnel.pipelines.connector.options import ReadOptions
-from runnel.pipelines.connector.reader import RunnelReader
+from runnel.pipelines.connector.reading.options import ReadOptions
+from runnel.pipelines.connector.reading.reader import RunnelReader
 from runnel.pipelines.errors import BadOption, DataLoss, NothingThere
 from runnel.testing.process import BrokerProcess
 

@@ -15,7 +15,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from runnel.pipelines.connector.row_layout import Layout
+from runnel.pipelines.connector.writing.row_layout import Layout
 from runnel.pipelines.errors import BadOption
 
 

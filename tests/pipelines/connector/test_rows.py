@@ -11,9 +11,9 @@ import pytest
 from runnel.client.metadata import Partition, Topic, TopicPartition
 from runnel.client.partitioner import partition_of_key
 from runnel.model.errors import InvalidPartitions, InvalidTopicName
-from runnel.pipelines.connector import rows as rows_module
-from runnel.pipelines.connector.row_layout import Layout
-from runnel.pipelines.connector.rows import Encoder
+from runnel.pipelines.connector.writing import rows as rows_module
+from runnel.pipelines.connector.writing.row_layout import Layout
+from runnel.pipelines.connector.writing.rows import Encoder
 from runnel.record.batch import check_produced
 from runnel.record.compression import Compression
 from runnel.record.records import Record, decode

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel.client.metadata import TopicPartition as TP
-from runnel.pipelines.connector.options import Splitting
-from runnel.pipelines.connector.ranges import Range
-from runnel.pipelines.connector.splits import split
+from runnel.pipelines.connector.reading.options import Splitting
+from runnel.pipelines.connector.reading.ranges import Range
+from runnel.pipelines.connector.reading.splits import split
 
 A, B = TP("t", 0), TP("t", 1)
 EACH = 100  # bytes of a message

@@ -12,13 +12,13 @@ from tests.pipelines.connector.topics import Topic
 from runnel.client.group_admin import GroupAdmin
 from runnel.client.group_consumer import GroupConsumer
 from runnel.client.producer import Producer, ProducerSettings
-from runnel.pipelines.connector import course
-from runnel.pipelines.connector.columns import default_schema
-from runnel.pipelines.connector.course import Course
+from runnel.pipelines.connector.arrow.columns import default_schema
 from runnel.pipelines.connector.gateway import Gateway
-from runnel.pipelines.connector.options import ReadOptions
-from runnel.pipelines.connector.plan import OffsetJson, from_json
-from runnel.pipelines.connector.stream import BEHIND, RunnelStream
+from runnel.pipelines.connector.reading import course
+from runnel.pipelines.connector.reading.course import Course
+from runnel.pipelines.connector.reading.options import ReadOptions
+from runnel.pipelines.connector.reading.plan import OffsetJson, from_json
+from runnel.pipelines.connector.reading.stream import BEHIND, RunnelStream
 from runnel.pipelines.errors import BadOption, DataLoss
 from runnel.testing.process import BrokerProcess
 

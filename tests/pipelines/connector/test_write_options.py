@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from runnel.client.producer_settings import check_settings
-from runnel.pipelines.connector.write_options import WriteOptions
+from runnel.pipelines.connector.writing.write_options import WriteOptions
 from runnel.pipelines.errors import BadOption, UnknownOption
 from runnel.record.compression import Compression
 

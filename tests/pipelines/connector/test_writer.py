@@ -14,14 +14,14 @@ from runnel.client import calls as calls_module
 from runnel.client.admin import Admin
 from runnel.client.sinks import Sinks
 from runnel.model.errors import InvalidRequest, RunnelError
-from runnel.pipelines.connector import later
 from runnel.pipelines.connector.gateway import Gateway
-from runnel.pipelines.connector.later import TooManyLater
-from runnel.pipelines.connector.row_layout import Layout
-from runnel.pipelines.connector.stream_writer import stream_writer
-from runnel.pipelines.connector.write_options import WriteOptions
-from runnel.pipelines.connector.writer import PlainWriter, publish, running_batch, withdraw, writer
-from runnel.pipelines.connector.written import Attempt, Written, write_at_least_once, write_exactly_once
+from runnel.pipelines.connector.writing import later
+from runnel.pipelines.connector.writing.later import TooManyLater
+from runnel.pipelines.connector.writing.row_layout import Layout
+from runnel.pipelines.connector.writing.stream_writer import stream_writer
+from runnel.pipelines.connector.writing.write_options import WriteOptions
+from runnel.pipelines.connector.writing.writer import PlainWriter, publish, running_batch, withdraw, writer
+from runnel.pipelines.connector.writing.written import Attempt, Written, write_at_least_once, write_exactly_once
 from runnel.pipelines.errors import BadOption
 from runnel.testing.process import BrokerProcess
 

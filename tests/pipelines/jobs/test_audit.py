@@ -7,11 +7,20 @@ from tests.pipelines.connector.topics import Topic
 
 from runnel.pipelines.connector.gateway import Gateway, close_all, gateway
 from runnel.pipelines.errors import BadOption, NothingThere
-from runnel.pipelines.jobs import audit
-from runnel.pipelines.jobs.audit import BROKEN, CLEAN, UNPROVEN, AuditConf, LackingFile, Report, fresh_accounts, lines
-from runnel.pipelines.jobs.audit_gaps import LogGaps
-from runnel.pipelines.jobs.audit_judge import Account, Kind, Reason, Scope
-from runnel.pipelines.jobs.audit_offsets import Run
+from runnel.pipelines.jobs.audit import job as audit
+from runnel.pipelines.jobs.audit.gaps import LogGaps
+from runnel.pipelines.jobs.audit.job import (
+    BROKEN,
+    CLEAN,
+    UNPROVEN,
+    AuditConf,
+    LackingFile,
+    Report,
+    fresh_accounts,
+    lines,
+)
+from runnel.pipelines.jobs.audit.judge import Account, Kind, Reason, Scope
+from runnel.pipelines.jobs.audit.offsets import Run
 from runnel.testing.process import BrokerProcess
 
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from runnel.pipelines.jobs.audit_gaps import Owner, Seen, reasons, stretches
-from runnel.pipelines.jobs.audit_judge import (
+from runnel.pipelines.jobs.audit.gaps import Owner, Seen, reasons, stretches
+from runnel.pipelines.jobs.audit.judge import (
     LOOKS_MAX,
     Account,
     Archived,
@@ -18,7 +18,7 @@ from runnel.pipelines.jobs.audit_judge import (
     judge_alone,
     minus,
 )
-from runnel.pipelines.jobs.audit_offsets import BITS, SIZE, Bucket, Run, bucket_of, joined, runs_of
+from runnel.pipelines.jobs.audit.offsets import BITS, SIZE, Bucket, Run, bucket_of, joined, runs_of
 
 Rows = list[tuple[int, bytes]]
 

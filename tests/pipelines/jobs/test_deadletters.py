@@ -10,9 +10,9 @@ from runnel.client.partitioner import partition_of_key
 from runnel.model import headers as h
 from runnel.model.ids import PartitionKey, TopicId
 from runnel.pipelines.errors import BadOption
-from runnel.pipelines.jobs.deadletters_function import repair_function
-from runnel.pipelines.jobs.deadletters_letter import Letter, Pairs, Park, letter_of
-from runnel.pipelines.jobs.deadletters_repair import (
+from runnel.pipelines.jobs.deadletters.function import repair_function
+from runnel.pipelines.jobs.deadletters.letter import Letter, Pairs, Park, letter_of
+from runnel.pipelines.jobs.deadletters.repair import (
     Account,
     Judge,
     Judged,

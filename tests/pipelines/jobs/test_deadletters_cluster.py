@@ -17,9 +17,9 @@ from runnel.model.sinks import Handle
 from runnel.pipelines.conf import StreamConf
 from runnel.pipelines.connector.gateway import Gateway
 from runnel.pipelines.errors import BadOption, NothingThere
-from runnel.pipelines.jobs.deadletters_cluster import Marker, away, dead_topic, make_topics, settled, target_of
-from runnel.pipelines.jobs.deadletters_letter import Letter
-from runnel.pipelines.jobs.deadletters_repair import Account, Place, Rules, Target
+from runnel.pipelines.jobs.deadletters.cluster import Marker, away, dead_topic, make_topics, settled, target_of
+from runnel.pipelines.jobs.deadletters.letter import Letter
+from runnel.pipelines.jobs.deadletters.repair import Account, Place, Rules, Target
 from runnel.testing.process import BrokerProcess
 
 pa = pytest.importorskip("pyarrow")
@@ -101,7 +101,7 @@ def test_what_a_topic_takes(cluster: Gateway) -> None:
 # --- tasks
 def records(letters: list[DeadLetter]) -> Any:
     """Dead letters as Spark hands them to a task."""
-    from runnel.pipelines.jobs.deadletters_tasks import HEADERS
+    from runnel.pipelines.jobs.deadletters.tasks import HEADERS
 
     columns = {
         "topic": pa.array([each.topic for each in letters]),
@@ -122,7 +122,7 @@ def fix(letter: Letter) -> Letter | None:
 
 
 def repairing(broker: BrokerProcess, queue: Queue) -> Any:
-    from runnel.pipelines.jobs.deadletters_tasks import Reading, Repairing
+    from runnel.pipelines.jobs.deadletters.tasks import Reading, Repairing
 
     return Repairing(Reading((broker.kafka,), queue.name), Rules(queue.name, parking="p"), fix, f"{queue.name}.repairs")
 
@@ -149,7 +149,7 @@ def test_letters_of_another_queue_are_not_touched(broker: BrokerProcess, runnel:
 
 
 def test_a_report_tells_what_is_still_dead_with_what_differs_taken_out(broker: BrokerProcess, runnel: Runnel) -> None:
-    from runnel.pipelines.jobs.deadletters_tasks import Reading, Telling
+    from runnel.pipelines.jobs.deadletters.tasks import Reading, Telling
 
     queue = dead(runnel, ["a1", "a22", "x"])
     letters = queue.dead_letters()
@@ -174,7 +174,7 @@ def test_a_report_tells_what_is_still_dead_with_what_differs_taken_out(broker: B
     ],
 )
 def test_numbers_and_ids_do_not_tell_reasons_apart(text: str, same: str) -> None:
-    from runnel.pipelines.jobs.deadletters_tasks import alike
+    from runnel.pipelines.jobs.deadletters.tasks import alike
 
     assert alike(text) == same
 
@@ -182,7 +182,7 @@ def test_numbers_and_ids_do_not_tell_reasons_apart(text: str, same: str) -> None
 def test_a_pace_is_kept() -> None:
     import time
 
-    from runnel.pipelines.jobs.deadletters_tasks import Pace
+    from runnel.pipelines.jobs.deadletters.tasks import Pace
 
     begun, pace = time.monotonic(), Pace(100)
     for _ in range(10):
@@ -202,7 +202,7 @@ def test_a_sink_that_decided_nothing_is_not_waited_for(cluster: Gateway) -> None
 
 
 def test_what_is_wrong_is_said_before_spark_is_started(broker: BrokerProcess) -> None:
-    from runnel.pipelines.jobs.deadletters import DeadLettersConf
+    from runnel.pipelines.jobs.deadletters.job import DeadLettersConf
 
     stream = StreamConf("checkpoint", broker.kafka)
     with pytest.raises(RunnelError, match="no-such-queue"):
@@ -213,7 +213,7 @@ def test_what_is_wrong_is_said_before_spark_is_started(broker: BrokerProcess) ->
 
 @pytest.mark.parametrize("changes", [{"rounds_max": 0}, {"rate_max": -1}, {"accounts": ""}, {"batch_max": 0}])
 def test_what_makes_no_sense_is_refused(changes: dict[str, Any]) -> None:
-    from runnel.pipelines.jobs.deadletters import DeadLettersConf
+    from runnel.pipelines.jobs.deadletters.job import DeadLettersConf
 
     with pytest.raises(BadOption):
         DeadLettersConf(StreamConf("checkpoint"), "jobs", **changes)

@@ -13,8 +13,8 @@ from runnel.client.sync import connect
 from runnel.pipelines.conf import StreamConf
 from runnel.pipelines.connector.gateway import Gateway
 from runnel.pipelines.errors import BadOption
-from runnel.pipelines.jobs.traffic_cluster import make_output, partition_counts, sample_lags
-from runnel.pipelines.jobs.traffic_records import (
+from runnel.pipelines.jobs.traffic.cluster import make_output, partition_counts, sample_lags
+from runnel.pipelines.jobs.traffic.records import (
     ALL,
     HotKey,
     Lag,
@@ -96,7 +96,7 @@ def test_the_key_of_a_message_says_what_it_is_about() -> None:
 
 @pytest.mark.parametrize(("changes", "option"), [({"window_ms": 10}, "window"), ({"keys": 0}, "keys")])
 def test_what_makes_no_sense_is_refused(changes: dict[str, Any], option: str) -> None:
-    from runnel.pipelines.jobs.traffic import TrafficConf
+    from runnel.pipelines.jobs.traffic.job import TrafficConf
 
     with pytest.raises(BadOption, match=f"option {option}="):
         TrafficConf(StreamConf("checkpoint"), **changes)
@@ -113,7 +113,7 @@ def table(path: Path) -> list[dict[str, Any]]:
 
 def merged(path: Path, batch: int, *windows: Window) -> bool:
     pytest.importorskip("deltalake")
-    from runnel.pipelines.jobs.traffic_table import merge_windows
+    from runnel.pipelines.jobs.traffic.table import merge_windows
 
     return merge_windows(str(path), "query", batch, [row_of(each) for each in windows])
 
@@ -134,7 +134,7 @@ def test_a_window_has_one_row_and_a_batch_counts_once(tmp_path: Path) -> None:
 
 def test_samples_of_lag_are_added_and_a_batch_counts_once(tmp_path: Path) -> None:
     pytest.importorskip("deltalake")
-    from runnel.pipelines.jobs.traffic_table import add_lags
+    from runnel.pipelines.jobs.traffic.table import add_lags
 
     rows = [row_of(each) for each in lags_of("billing", [("orders", 3)], START)]
     done = [add_lags(str(tmp_path), query, batch, rows) for query, batch in [("q", 4), ("q", 4), ("q", 5), ("", 0)]]
@@ -144,7 +144,7 @@ def test_samples_of_lag_are_added_and_a_batch_counts_once(tmp_path: Path) -> Non
 
 def test_tables_are_kept_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("deltalake")
-    from runnel.pipelines.jobs import traffic_table
+    from runnel.pipelines.jobs.traffic import table as traffic_table
 
     monkeypatch.setattr(traffic_table, "CLEAN_EVERY", 4)
     monkeypatch.setattr(traffic_table, "KEPT_HOURS", 0)

@@ -24,8 +24,8 @@ from pyspark.sql.types import StructType
 from tests.pipelines.small_spark import small_spark
 
 from runnel.pipelines.connector.source import RunnelSource
-from runnel.pipelines.connector.stream_writer import RunnelStreamWriter, stream_writer
-from runnel.pipelines.connector.writer import running_batch
+from runnel.pipelines.connector.writing.stream_writer import RunnelStreamWriter, stream_writer
+from runnel.pipelines.connector.writing.writer import running_batch
 
 POINTS = ("before-write", "after-write", "before-commit", "inside-commit", "after-commit")
 DIE_AT, PIDS = "dieAt", "pids"  # options: "POINT:BATCH", and the file with whom to kill (none: an error is raised)

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from runnel.pipelines.jobs.deadletters import DeadLettersConf
+    from runnel.pipelines.jobs.deadletters.job import DeadLettersConf
 
 names = (f"jobs-{number}" for number in count())
 FIXES = """
-from runnel.pipelines.jobs.deadletters_letter import Park
+from runnel.pipelines.jobs.deadletters.letter import Park
 
 def fix(letter):
     order = letter.json()
@@ -82,7 +82,7 @@ def received(queue: Queue, number: int) -> list[QueueMessage]:
 
 
 def conf_of(broker: BrokerProcess, folder: Path, queue: str, checkpoint: str = "one") -> "DeadLettersConf":
-    from runnel.pipelines.jobs.deadletters import DeadLettersConf
+    from runnel.pipelines.jobs.deadletters.job import DeadLettersConf
 
     (folder / "fixes.py").write_text(FIXES)
     stream = StreamConf(str(folder / checkpoint), broker.kafka, once=True)
@@ -91,7 +91,7 @@ def conf_of(broker: BrokerProcess, folder: Path, queue: str, checkpoint: str = "
 
 def accounts(runnel: Runnel, queue: Queue, number: int) -> list[tuple[int, str, str]]:
     """What was told of letters: offset, outcome and why of each."""
-    from runnel.pipelines.jobs.deadletters_repair import Account
+    from runnel.pipelines.jobs.deadletters.repair import Account
 
     told = messages(runnel, f"{queue.name}.repairs", number)
     found = [msgspec.json.decode(each.value, type=Account) for each in told]
@@ -107,7 +107,7 @@ def forget_last_commit(checkpoint: str) -> None:
 def test_letters_are_grouped_tried_repaired_and_sent_back_once(
     spark: "SparkSession", broker: BrokerProcess, runnel: Runnel, tmp_path: Path
 ) -> None:
-    from runnel.pipelines.jobs.deadletters import report, run
+    from runnel.pipelines.jobs.deadletters.job import report, run
 
     queue = runnel.queue(next(names))
     queue.create(partitions=3)
@@ -160,7 +160,7 @@ def test_traffic_is_told_in_a_topic_and_in_tables_once(
     import pyarrow as pa
     from deltalake import DeltaTable
 
-    from runnel.pipelines.jobs.traffic import TrafficConf, run
+    from runnel.pipelines.jobs.traffic.job import TrafficConf, run
 
     topic, output = next(names), next(names)
     runnel.queue(topic).create(partitions=4)  # a topic with four partitions
@@ -200,7 +200,7 @@ def test_traffic_is_told_in_a_topic_and_in_tables_once(
 def test_lags_are_sampled_for_as_long_as_the_job_runs(
     spark: "SparkSession", broker: BrokerProcess, runnel: Runnel, tmp_path: Path
 ) -> None:
-    from runnel.pipelines.jobs.traffic import TrafficConf, run
+    from runnel.pipelines.jobs.traffic.job import TrafficConf, run
 
     topic, output = next(names), next(names)
     runnel.queue(topic).create(partitions=1)

@@ -20,9 +20,10 @@ from tests.pipelines.connector.topics import Topic
 
 from runnel.pipelines.conf import StreamConf
 from runnel.pipelines.connector.gateway import Gateway, close_all, gateway
-from runnel.pipelines.jobs import archive, audit, replay
-from runnel.pipelines.jobs.audit_judge import Kind, Reason
-from runnel.pipelines.jobs.audit_offsets import Run
+from runnel.pipelines.jobs import archive, replay
+from runnel.pipelines.jobs.audit import job as audit
+from runnel.pipelines.jobs.audit.judge import Kind, Reason
+from runnel.pipelines.jobs.audit.offsets import Run
 from runnel.pipelines.lake.files import DataFile
 from runnel.pipelines.lake.place import Place
 from runnel.pipelines.lake.read import read_lake

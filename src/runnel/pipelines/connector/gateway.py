@@ -18,8 +18,8 @@ from runnel.client.log_sizes import log_sizes
 from runnel.client.metadata import ClusterView, TopicPartition
 from runnel.client.offsets import EARLIEST, LATEST, Committed
 from runnel.client.positions import Bounds, bounds
-from runnel.pipelines.connector.options import Topics
-from runnel.pipelines.connector.ranges import Lost, Range, RangeReader, time_at
+from runnel.pipelines.connector.reading.options import Topics
+from runnel.pipelines.connector.reading.ranges import Lost, Range, RangeReader, time_at
 from runnel.shell.background import LoopThread
 from runnel.shell.clock import SystemClock
 from runnel.shell.rng import SystemRng

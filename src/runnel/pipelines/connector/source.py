@@ -21,8 +21,8 @@ class RunnelSource(DataSource):
         return "runnel"
 
     def schema(self) -> "StructType | str":
-        from runnel.pipelines.connector.columns import default_schema, json_schema
-        from runnel.pipelines.connector.options import Shape
+        from runnel.pipelines.connector.arrow.columns import default_schema, json_schema
+        from runnel.pipelines.connector.reading.options import Shape
 
         shape = Shape.of(self.options)
         if shape.value_schema:
@@ -30,13 +30,13 @@ class RunnelSource(DataSource):
         return default_schema(headers=shape.headers)
 
     def reader(self, schema: "StructType") -> DataSourceReader:
-        from runnel.pipelines.connector.options import ReadOptions
-        from runnel.pipelines.connector.reader import RunnelReader
+        from runnel.pipelines.connector.reading.options import ReadOptions
+        from runnel.pipelines.connector.reading.reader import RunnelReader
 
         options = ReadOptions.batch(self.options)
         if not options.push_filters:
             return RunnelReader(options, schema)
-        from runnel.pipelines.connector.pushdown import FilteringReader
+        from runnel.pipelines.connector.reading.pushdown import FilteringReader
 
         return FilteringReader(options, schema)
 
@@ -44,20 +44,20 @@ class RunnelSource(DataSource):
         from runnel.pipelines.connector.given import is_given
 
         if is_given(self.options, "queues"):
-            from runnel.pipelines.connector.queue_stream import queue_stream
+            from runnel.pipelines.connector.leasing.queue_stream import queue_stream
 
             return queue_stream(self.options, schema)
-        from runnel.pipelines.connector.options import ReadOptions
-        from runnel.pipelines.connector.stream import RunnelStream
+        from runnel.pipelines.connector.reading.options import ReadOptions
+        from runnel.pipelines.connector.reading.stream import RunnelStream
 
         return RunnelStream(ReadOptions.streaming(self.options), schema)
 
     def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
-        from runnel.pipelines.connector.writer import writer
+        from runnel.pipelines.connector.writing.writer import writer
 
         return writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> "DataSourceStreamWriter":
-        from runnel.pipelines.connector.stream_writer import stream_writer
+        from runnel.pipelines.connector.writing.stream_writer import stream_writer
 
         return stream_writer(self.options, schema, overwrite)

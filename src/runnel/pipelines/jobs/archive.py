@@ -19,8 +19,8 @@ from runnel.client.metadata import TopicPartition
 from runnel.client.offsets import READ_COMMITTED
 from runnel.pipelines.conf import StreamConf
 from runnel.pipelines.connector.gateway import gateway
-from runnel.pipelines.connector.options import Topics
-from runnel.pipelines.connector.plan import to_json
+from runnel.pipelines.connector.reading.options import Topics
+from runnel.pipelines.connector.reading.plan import to_json
 from runnel.pipelines.errors import BadOption, DataLoss
 from runnel.pipelines.lake.columns import ERROR
 from runnel.pipelines.lake.files import FILE_BYTES

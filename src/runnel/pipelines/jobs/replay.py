@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from runnel.pipelines.conf import DEFAULT_BROKERS, home_of
 from runnel.pipelines.connector.gateway import gateway
-from runnel.pipelines.connector.options import Topics
+from runnel.pipelines.connector.reading.options import Topics
 from runnel.pipelines.errors import BadOption, DataLoss, NothingThere
-from runnel.pipelines.jobs.audit_judge import Scope
-from runnel.pipelines.jobs.audit_sides import within
+from runnel.pipelines.jobs.audit.judge import Scope
+from runnel.pipelines.jobs.audit.sides import within
 from runnel.pipelines.jobs.origin import with_origin
 from runnel.pipelines.jobs.replay_plan import Batch, Granule, Plan, PlanFile, cut, granule_bits, id_of
 from runnel.pipelines.lake.place import Place

@@ -1,0 +1,1 @@
+"""Record batches of the log as columns of Arrow."""

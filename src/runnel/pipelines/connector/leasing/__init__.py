@@ -1,0 +1,1 @@
+"""Queues as streams: the lease is the offset."""

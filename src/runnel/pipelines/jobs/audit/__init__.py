@@ -1,0 +1,1 @@
+"""Proves that nothing is lost, doubled or out of order between two points."""

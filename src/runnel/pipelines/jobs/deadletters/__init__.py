@@ -1,0 +1,1 @@
+"""Dead letters: reported by reason, repaired, and sent back."""

@@ -1,0 +1,1 @@
+"""Rates, sizes, latency, hot keys, skew and lag."""

@@ -85,7 +85,8 @@ faults-storage: setup-dev setup-faults ## power losses under load, as root (CYCL
 faults-corruption: setup-dev ## bit flips, short and missing files, on copies of a log (CASES=N SEED=S)
 	@$(BIN)/python -m tests.faults.storage_corruption --cases $(CASES) $(if $(SEED),--seed $(SEED))
 
-pipelines-cluster: setup-compat setup-zookeeper ## archive and fleet on a Spark cluster and three brokers, some of which are killed
+pipelines-cluster: setup-compat setup-zookeeper ## streams into topics killed at every step; archive and fleet on a Spark cluster and three brokers, some of which are killed
+	RUNNEL_EVERY_STEP=1 $(BIN)/pytest tests/pipelines/spark/test_crash.py
 	RUNNEL_CLUSTER_MINUTES=60 RUNNEL_CLUSTER_CARS=200 $(BIN)/pytest tests/pipelines/spark/test_cluster.py
 
 setup-faults: setup-dev

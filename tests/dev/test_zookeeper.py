@@ -1,5 +1,6 @@
 """Where ZooKeeper's jars are found."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     (tmp_path / "site" / "pyspark").mkdir(parents=True)
     (tmp_path / "site" / "pyspark" / "__init__.py").touch()  # instead of a real one, and without jars
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.delitem(sys.modules, "pyspark", raising=False)  # another test may have imported it
     return tmp_path
 
 

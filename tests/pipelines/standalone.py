@@ -32,7 +32,7 @@ class Standalone:
         self._workers = workers
 
     def executors(self) -> list[int]:
-        """Processes of executors; each is a child of its worker."""
+        """Processes of executors; each is a child of its worker, which may be slow to bury one that is dead."""
         workers = {worker.pid for worker in self._workers}
         return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _parent(pid) in workers]
 
@@ -44,9 +44,10 @@ class Standalone:
 
 def _parent(pid: int) -> int | None:
     try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
     except OSError:  # it ended meanwhile
         return None
+    return None if state == "Z" else int(parent)
 
 
 @contextmanager

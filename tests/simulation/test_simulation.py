@@ -17,9 +17,9 @@ from runnel.testing.simulation import run
 TRANSACTION_SEEDS = 8
 SINK_SEEDS = 6
 QUEUE_SEEDS = 8
-SEEDS = int(os.environ.get("RUNNEL_SIMULATION_SEEDS", "60"))
+SEEDS = int(os.environ.get("RUNNEL_SIMULATION_SEEDS", "40"))
 QUICK_MUTANTS = [
-    "hold-written", "read-end", "no-rollback", "no-sync-dir", "cut-too-much", "no-dedup", "local-shrink", "no-maximal",
+    "hold-written", "read-end", "no-rollback", "no-sync-dir", "cut-too-much", "no-dedup", "local-shrink",
     "below-minimum", "unclean", "same-epoch", "ask-unsynced", "cut-to-high", "always-clean",
 ]  # fmt: skip
 QUICK_TRANSACTION_MUTANTS = ["lso-at-high", "none-aborted", "no-fencing", "no-group-marker"]

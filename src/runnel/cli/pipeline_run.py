@@ -43,8 +43,14 @@ class Launch:
     as_json: bool
 
     def batch(self, job: str, work: Callable[[Any], T]) -> T:
-        """Do the work with a session, to its end."""
-        with self._session(job) as spark, _interrupted_by_sigterm():
+        """Do the work with a session, to its end, and say now and then how far it is."""
+        from runnel.cli.output import note
+        from runnel.pipelines.progress import Tasks, watching
+
+        def tell(tasks: Tasks) -> None:
+            note(f"{job}: {tasks.done:,} of {tasks.all:,} tasks of this step are done")
+
+        with self._session(job) as spark, _interrupted_by_sigterm(), watching(spark.sparkContext.statusTracker(), tell):
             return work(spark)
 
     @contextmanager

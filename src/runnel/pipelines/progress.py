@@ -2,7 +2,8 @@
 
 Rule 1: what Spark reports of a micro-batch is told once, as a `Step`; reports of idleness are not told.
 Rule 2: a query that fails takes the others of its job with it, and its reason is raised as `JobFailed`.
-Rule 3: a stop is asked for, and done between two triggers where there is such a moment within `STOP_WAIT_S`; asked
+Rule 3: of a batch job, which has no micro-batches, the tasks at work are told now and then, if anything changed.
+Rule 4: a stop is asked for, and done between two triggers where there is such a moment within `STOP_WAIT_S`; asked
         again, it is done at once. Either is safe: what a batch had not published, the next run does again.
 """
 
@@ -12,15 +13,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Event
-from typing import TYPE_CHECKING, Any
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runnel.model.errors import RunnelError
 
 if TYPE_CHECKING:
+    from pyspark import StatusTracker
     from pyspark.sql.streaming.query import StreamingQuery
 
 LOOK_S = 0.25  # between two looks at the queries
+WATCH_S = 3.0  # between two looks at the tasks of a batch job
 STOP_WAIT_S = 30.0  # for a moment between two triggers
 TRACES = ("at ", "File ", "Traceback", "=== ", "JVM stacktrace")  # how lines begin that tell people nothing
 PYTHON_ERROR = re.compile(r"^(?:(?!org\.|java\.)[a-z_]\w*\.)+[A-Z]\w+: (.+)$", re.MULTILINE)
@@ -138,6 +141,40 @@ def _stop_between(queries: "Sequence[StreamingQuery]", stop: Event) -> None:
     while any(query.isActive and query.status["isTriggerActive"] for query in queries):
         if stop.wait(0.02) or time.monotonic() > deadline:
             return
+
+
+# --- batch jobs
+class Tasks(NamedTuple):
+    """Of the stages that are at work."""
+
+    done: int
+    all: int
+
+
+def tasks_of(tracker: "StatusTracker") -> Tasks:
+    stages = [stage for number in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(number)) is not None]
+    return Tasks(sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages))
+
+
+@contextmanager
+def watching(tracker: "StatusTracker", tell: Callable[[Tasks], None], every_s: float = WATCH_S) -> Iterator[None]:
+    """Tell in the background how far the tasks are, for as long as the block lasts."""
+    over = Event()
+
+    def watch() -> None:
+        before = Tasks(0, 0)
+        while not over.wait(every_s):
+            if (now := tasks_of(tracker)).all and now != before:
+                tell(now)
+                before = now
+
+    watcher = Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
 
 
 # --- errors

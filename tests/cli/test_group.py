@@ -74,3 +74,13 @@ def test_delete(call: Call, billing: str) -> None:
     assert "This deletes the committed offsets" in call("group", "delete", billing, code=2).err
     assert call("group", "delete", billing, "-y").out == f"deleted group {billing}\n"
     assert billing not in call("group", "ls").out
+
+
+def test_the_group_of_a_queue_is_deleted_with_the_queue_alone(call: Call, name: str) -> None:
+    call("queue", "create", name)
+    assert f"'runnel queue delete {name}'" in call("group", "delete", name, "-y", code=1).err
+    assert name in call("queue", "ls").out
+    call("produce", name, "-m", "one")
+    call("consume", name, "-g", name, "-c", "1")
+    assert call("group", "delete", name, "-y").out == f"deleted group {name}\n", "a group of readers has but its name"
+    assert name in call("queue", "ls").out

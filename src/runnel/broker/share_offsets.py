@@ -5,8 +5,9 @@ The coordinator knows in which topics a group has a place; where that is in a pa
 Rule 1: a place is moved or deleted only while the group has no members: they would be told nothing of it.
 Rule 2: a topic is noted before the group gets a place in it, and forgotten after the place is gone. A failure in
         between leaves a topic noted in which there is nothing: that is harmless, and the request can be repeated.
-Rule 3: a group that is deleted loses its places before its name, unless a queue was created under that name: those are
-        the queue's.
+Rule 3: a group that is deleted loses its places before its name.
+Rule 4: what belongs to a queue that was created under the name of the group is deleted with the queue, and by nothing
+        else: its definition would stay without what it had done. Groups that only have its name are nothing to it.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from runnel.broker.share_groups import ShareGroups
 from runnel.broker.share_places import DROP, LOOK, MOVE, NOWHERE, Moves, Place, Places
 from runnel.client.outcome import error_of_failure
 from runnel.cluster.image import Image
-from runnel.model.errors import GroupNotEmpty, GroupNotFound, LeaderNotAvailable, RunnelError
+from runnel.model.errors import GroupIsQueue, GroupNotEmpty, GroupNotFound, LeaderNotAvailable, RunnelError
 from runnel.model.ids import BrokerId, PartitionKey, TopicId
 
 R = TypeVar("R")
@@ -67,6 +68,7 @@ class ShareOffsets:
 
     async def delete(self, group_id: str, topics: Sequence[TopicId]) -> None:
         """Take the places of a group without members in these topics away: it would begin anew."""
+        self._check_no_queue(group_id, f"to deliver messages again, use 'runnel queue rewind {group_id}'")
         await self._check_empty(group_id)
         for topic_id in topics:
             await self._keepers.forget(group_id, topic_id)
@@ -78,13 +80,21 @@ class ShareOffsets:
         try:
             group = await self._share_groups.describe(group_id)
         except GroupNotFound:
-            await self._groups.delete(group_id)
+            await self._delete_other(group_id)
             return
+        self._check_no_queue(group_id, f"delete the queue, with 'runnel queue delete {group_id}'")
         await self._check_empty(group_id)
-        if not self._is_queue(group_id):
-            await self._keepers.forget(group_id)
-            await self._drop(group_id, group.topics)
+        await self._keepers.forget(group_id)
+        await self._drop(group_id, group.topics)
         await self._groups.delete(group_id)
+
+    async def _delete_other(self, group_id: str) -> None:
+        """Delete a group that shares nothing; where there is none, a queue may be meant."""
+        try:
+            await self._groups.delete(group_id)
+        except GroupNotFound:
+            self._check_no_queue(group_id, f"delete the queue, with 'runnel queue delete {group_id}'")
+            raise
 
     async def _drop(self, group_id: str, topics: Iterable[TopicId]) -> None:
         """Have the leaders forget what is not kept any more; who can't be asked finds out when it keeps something."""
@@ -94,6 +104,10 @@ class ShareOffsets:
             return [None] * len(some)
 
         await self._ask_leaders(list(self._partitions(topics)), drop)
+
+    def _check_no_queue(self, group_id: str, instead: str) -> None:
+        if self._is_queue(group_id):
+            raise GroupIsQueue(f"{group_id!r} is a queue, and what the group keeps is the queue's: {instead}")
 
     async def _check_empty(self, group_id: str) -> None:
         if (await self._share_groups.describe(group_id)).members:

@@ -13,7 +13,7 @@ from runnel.client.offsets import Committed, commit, delete_committed, fetch_com
 from runnel.client.positions import Bounds, Position, bounds, offset_of
 from runnel.client.positions import From as Anchor
 from runnel.client.share_groups import describe_share, move_share, share_places
-from runnel.model.errors import GroupNotEmpty, GroupNotFound
+from runnel.model.errors import GroupIsQueue, GroupNotEmpty, GroupNotFound
 from runnel.wire.kafka import messages as m
 from runnel.wire.kafka.apis import Api
 from runnel.wire.kafka.error_codes import ErrorCode
@@ -260,6 +260,11 @@ class GroupAdmin:
             request = m.DeleteGroupsRequest(groups_names=[group])
             answer = await node.ask(Api.DELETE_GROUPS, request, m.DeleteGroupsResponse)
             for result in answer.results:
+                if result.error_code == ErrorCode.POLICY_VIOLATION:  # the answer has no room for a sentence
+                    raise GroupIsQueue(
+                        f"{group!r} is a queue, and what the group keeps is the queue's: delete the queue, with "
+                        f"'runnel queue delete {group}'"
+                    )
                 if result.error_code:
                     action = f"delete group {group!r}"
                     self.cluster.raise_for(result.error_code, action=action, broker=node, group=group)

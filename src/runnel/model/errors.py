@@ -339,6 +339,10 @@ class UnknownQueue(ClientError): ...
 class QueueAlreadyExists(ClientError): ...
 
 
+class GroupIsQueue(ClientError):
+    """What a group's own verbs can't take away, because it belongs to a queue that was created under that name."""
+
+
 class LeaseLost(ClientError):
     """The message is not leased under this receipt any more: its time was up, it was settled, or the queue moved."""
 

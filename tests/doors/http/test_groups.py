@@ -124,3 +124,9 @@ def test_a_group_with_members_can_not(api: Api) -> None:
     poll_until(api, "g7", member, lambda told: told["partitions"])
     assert api.post("/v1/groups/g7/seek", {"topic": "g7", "to": "start"}).code == "group-not-empty"
     assert api.ask("DELETE", "/v1/groups/g7").code == "group-not-empty"
+
+
+def test_the_group_of_a_queue_is_deleted_with_the_queue_alone(api: Api) -> None:
+    api.ok("POST", "/v1/queues", {"name": "g8"})
+    refused = api.ask("DELETE", "/v1/groups/g8")
+    assert (refused.status, refused.code) == (409, "group-is-queue")

@@ -149,6 +149,34 @@ def test_two_who_need_a_look_into_the_log_get_one_message(run: Run) -> None:
     run(scenario)
 
 
+def test_two_who_look_into_the_log_at_once_both_find_what_is_there(run: Run) -> None:
+    """Whenever the second begins: also while the first one tells memory what it found."""
+
+    async def scenario(open_partition: OpenPartition, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        plain(partition, row(0, "a"), row(1, "b"))
+        for turns in range(60):
+            line = line_of(partition)
+            early = line.add(message("a", WINDOW))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            late = line.add(message("b", 2, in_window=True))
+            found = await asyncio.gather(early, late)
+            assert [(one.offset, one.duplicate) for one in found] == [(0, True), (1, True)], turns
+
+    run(scenario)
+
+
+def test_who_is_behind_one_that_needs_a_look_does_not_overtake_it(run: Run) -> None:
+    async def scenario(open_partition: OpenPartition, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        plain(partition, row(0, "x"))
+        found = await add(line_of(partition), message("a", 1), message("b", WINDOW), message("c", 1))
+        assert [one.offset for one in found] == [1, 2, 3]
+
+    run(scenario)
+
+
 def test_names_of_transactions_do_not_count(run: Run) -> None:
     async def scenario(open_partition: OpenPartition, disk: GatedDisk) -> None:
         partition = await open_partition()

@@ -1,10 +1,12 @@
 """The line of messages that are to be appended once to one partition, in one leader epoch.
 
-Rule 1: what arrives in one turn of the loop is appended as one batch.
+Rule 1: what arrives in one turn of the loop is appended as one batch, in its order: who is behind one that needs a look
+        into the log waits for it.
 Rule 2: a name is claimed from when its message came until its place in the log is known. Whoever comes with the same
         name meanwhile gets that place, or that error: so of two at the same time one is appended.
 Rule 3: a message is appended only when it is known that none of its name lies at or above its floor: by the names in
-        memory, or else by a look into the log, off the loop.
+        memory, or else by a look into the log, off the loop. Who looks reads for itself all that memory did not
+        have when it asked memory: what others have learned since, it did not ask for.
 Rule 4: whoever appends batches of a producer (broker/sifting.py) claims the names in them, and appends the rest.
 Rule 5: names that did not get into the log are forgotten; those of which nobody knows whether they are committed are
         not: they are in the log, and who asks again waits for that one.
@@ -24,7 +26,7 @@ from runnel.model.limits import MIB
 from runnel.model.once import WINDOW, OnceMessage, Placed
 from runnel.model.seams import Clock
 from runnel.record.batch import HEADER_BYTES, next_offset, read_header
-from runnel.record.names import Named, named
+from runnel.record.names import named
 from runnel.record.records import Record, encode
 from runnel.replica.names import Names, Place
 from runnel.replica.partition import Partition
@@ -95,7 +97,8 @@ class Line:
         """Claim the names of records (by their place in a batch) that is about to be appended, and find duplicates."""
         while not self._has_window:
             await self._learn_window()
-        seen = await self._suspected(names.values())
+        suspects = [(name, *stretch) for name in names.values() for stretch in self.names.suspects(name, 0)]
+        seen = await self._suspected(suspects)
         while others := {claim for name in names.values() if (claim := self._claims.get(name)) is not None}:
             await asyncio.wait(others)
         claims = Claims(self)
@@ -133,7 +136,7 @@ class Line:
                 _tell(future, Placed(place.offset, place.timestamp_ms, True))
                 continue
             self._claims[message.id] = future
-            (fresh if self._knows(message) else unknown).append(waiting)
+            (fresh if not unknown and self._knows(message) else unknown).append(waiting)
         self._append(fresh)
         if unknown:
             task = asyncio.get_running_loop().create_task(self._look_up(unknown))
@@ -154,14 +157,12 @@ class Line:
 
     async def _look_up(self, unknown: list[_Waiting]) -> None:
         """Find out about names that memory may not have; what is not in the log is appended."""
+        until, ids = self.names.covered, [waiting.message.id for waiting in unknown]
+        found = {id: place for id in ids if (place := self.names.find(id, WINDOW)) is not None}
+        suspects = [(id, *stretch) for id in ids for stretch in self.names.suspects(id, 0)]
+        before = [waiting for waiting in unknown if not self._covers(waiting.message)]
         try:
-            hits = await self._suspected([waiting.message.id for waiting in unknown])
-            before = [waiting for waiting in unknown if not self._covers(waiting.message)]
-            if before:
-                windowed = any(_lowest(waiting.message) == WINDOW for waiting in before)
-                hits = (
-                    await self._learn({one.message.id for one in before}, await self._start_of(before), windowed) | hits
-                )
+            hits = await self._look_before(before, until) | await self._suspected(suspects) | found
         except RunnelError as error:
             self._fail(unknown, error)
             return
@@ -177,22 +178,29 @@ class Line:
                 fresh.append(waiting)
         self._append(fresh)
 
-    async def _suspected(self, ids: Iterable[str]) -> dict[str, Named]:
-        """Those that lie in the log where they may lie, as far as memory says."""
-        hits: dict[str, Named] = {}
-        for id in ids:
-            for first, end in self.names.suspects(id, 0):
-                look = _Look({id})
-                await self._scan(look, first, end)
-                hits.update(look.hits)
+    async def _look_before(self, before: Sequence[_Waiting], until: int) -> dict[str, Place]:
+        """Those that lie in the log before what memory has."""
+        if not before:
+            return {}
+        windowed = any(_lowest(waiting.message) == WINDOW for waiting in before)
+        start = await self._start_of(before)
+        return await self._learn({waiting.message.id for waiting in before}, start, until, windowed)
+
+    async def _suspected(self, suspects: Iterable[tuple[str, int, int]]) -> dict[str, Place]:
+        """Those that lie in the log where they may lie, as far as memory says; of several the last."""
+        hits: dict[str, Place] = {}
+        for id, first, end in suspects:
+            look = _Look({id})
+            await self._scan(look, first, end)
+            hits.update(look.hits)
         return hits
 
     async def _learn_window(self) -> None:
-        await self._learn(set(), await self._start_of_window(), True)
+        start = await self._start_of_window()
+        await self._learn(set(), start, self.names.covered, True)
 
-    async def _learn(self, wanted: set[str], start: int, is_window: bool) -> dict[str, Named]:
-        """Look into the log before what is covered, and keep the names in it; those that are wanted."""
-        until = self.names.covered
+    async def _learn(self, wanted: set[str], start: int, until: int, is_window: bool) -> dict[str, Place]:
+        """Look into the log before what memory has, and keep the names in it; those that are wanted."""
         look = _Look(wanted, Names(start), self._share())
         await self._scan(look, start, until)
         assert look.names is not None
@@ -312,17 +320,18 @@ class _Look:
         self._wanted = wanted
         self._share = share
         self.names = names
-        self.hits: dict[str, Named] = {}
+        self.hits: dict[str, Place] = {}
 
     def into(self, data: bytes | memoryview, start: int, until: int) -> int:
         """Look at whole batches; where they end. Not on the loop."""
         for one in named(data, start):
             if one.offset >= until:
                 break
+            place = Place(one.offset, one.timestamp_ms)
             if self.names is not None:
-                self.names.note(one.id, Place(one.offset, one.timestamp_ms))
+                self.names.note(one.id, place)
             if one.id in self._wanted:
-                self.hits[one.id] = one
+                self.hits[one.id] = place
         if self.names is not None:
             self.names.trim(*self._share, -1)
         return next_offset(data)

@@ -71,6 +71,19 @@ def test_what_is_parked_while_the_target_is_busy_is_not_forgotten() -> None:
     assert one.wake_ms() is None
 
 
+def test_a_clock_that_is_set_back_makes_no_pause_longer() -> None:
+    one = agenda(front=Front(9_000_000, 0))
+    one.orders(5_000_000, 9)
+    one.fired(ONE, {}, 2_000, 5_000_000)
+    assert one.wake_ms() == 5_000_000 + PACE_MS
+    assert one.orders(1_990, 9) == [], "it is not due by the new time"
+    assert one.wake_ms() == 1_990 + PACE_MS
+    assert one.orders(1_990 + PACE_MS, 9) == [Fire(ONE, 1_990 + PACE_MS, 0)]
+    one.failed(ONE, 3_000_000, 0.5)
+    assert one.orders(4_000, 9) == []
+    assert one.orders(4_000 + PACE_MS, 9) != []
+
+
 def test_what_was_sent_is_neither_sent_nor_changed_again_until_it_is_buried() -> None:
     one = agenda(front=Front(9_000, 0))
     rows = [row(f"m{number}", 1_000) for number in range(UNBURIED_MAX)]

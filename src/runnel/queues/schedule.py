@@ -4,7 +4,8 @@ Rule 1: nothing is sent before it is due, by the wall clock of the broker that s
 Rule 2: before anything is sent, the front of its target is kept beyond its time. Who leads the shard next takes all
         that is due up to the kept front for sent: it sends it again, by the same name and from the kept floor on.
 Rule 3: a target is sent to by one at a time, in the order of due times, and not without a pause: what comes due within
-        it is sent together. One that fails waits longer and longer, and holds up no other.
+        it is sent together. One that fails waits longer and longer, and holds up no other. A clock that is set back
+        makes no pause longer: what is due by the new time does not wait for the old one to come again.
 Rule 4: a message is changed (cancelled, moved) only if it was never sent, and is not sent while it is changed.
 Rule 5: what was sent is buried (its end is kept, and in the index) later on, for many at once. It is not sent again
         until then; there are never more than so many of a target. No front that is kept meanwhile has a floor above it:
@@ -75,6 +76,7 @@ class Agenda:
         self._start_offset = start_offset
         self._targets: dict[PartitionKey, _Target] = {}
         self._wakes: list[tuple[int, PartitionKey]] = []  # a heap; each target once, at its time or before
+        self._now_ms = 0  # what the clock said last
 
     def __len__(self) -> int:
         return len(self._targets)
@@ -124,6 +126,7 @@ class Agenda:
 
     def orders(self, now_ms: int, orders_max: int) -> list[Order]:
         """What is to be done now; each of these targets is busy until the outcome is told."""
+        self._look_at_clock(now_ms)
         orders: list[Order] = []
         while len(orders) < orders_max and (at := self.wake_ms()) is not None and at <= now_ms:
             target = heappop(self._wakes)[1]
@@ -141,6 +144,7 @@ class Agenda:
 
     def failed(self, target: PartitionKey, now_ms: int, jitter: float) -> None:
         """An order could not be carried out: try again after a pause. `jitter` is in [0, 1)."""
+        self._look_at_clock(now_ms)
         one = self._of(target)
         pause_ms = min(PAUSE_MS * 2**one.failures, PAUSE_MS_MAX)
         failures = min(one.failures + 1, 16)
@@ -149,6 +153,7 @@ class Agenda:
 
     def fired(self, target: PartitionKey, sent: Mapping[str, int], next_due_ms: int | None, now_ms: int) -> None:
         """These were sent, and lie there; the index says what comes next. Whatever was parked since is known here."""
+        self._look_at_clock(now_ms)
         one = self._of(target)
         one.firing.difference_update(sent)
         one.sent.update(sent)
@@ -156,6 +161,13 @@ class Agenda:
         if following is None or following > one.inherited_ms:
             one.inherited_ms = -1
         self._end(target, one, next_due_ms, now_ms + PACE_MS)
+
+    def _look_at_clock(self, now_ms: int) -> None:
+        if now_ms < self._now_ms:
+            for target, one in self._targets.items():
+                one.not_before_ms = min(one.not_before_ms, now_ms + PACE_MS)
+                self._arm(target, one)
+        self._now_ms = now_ms
 
     def buried(self, target: PartitionKey, ids: Iterable[str]) -> None:
         """The end of these is kept, and in the index."""

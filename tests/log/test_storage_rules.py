@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -424,6 +425,88 @@ def test_what_a_failed_fsync_left_in_memory_is_written_again(mode: str) -> None:
         assert await offsets(log) == [0, 1, 2, 3]
 
     run(test)
+
+
+FULL = Fault("write", errno.ENOSPC, path="checkpoint", times=10**6)
+
+
+@pytest.mark.parametrize("segment_bytes", [10**6, 400], ids=["one segment", "segments"])
+def test_what_a_failed_fsync_left_in_memory_is_written_again_without_a_checkpoint(segment_bytes: int) -> None:
+    settings = config("commit", segment_bytes)
+
+    async def test(disk: SimDisk) -> None:
+        disk.inject(replace(FULL))
+        log = await opened(disk, settings, on_fatal=lambda error: None)
+        disk.inject(Fault("sync", path=FIRST, loses=True))
+        with contextlib.suppress(StorageFailed):
+            await put(log, 5)
+        with pytest.raises(Fatal):
+            await log.sync()
+        found = await offsets(await opened(disk := disk.kill(), settings))
+        assert found
+        assert await offsets(await opened(disk.crash(), settings)) == found
+
+    run(test)
+
+
+def test_what_lies_before_a_rotten_batch_is_written_again_too() -> None:
+    async def test(disk: SimDisk) -> None:
+        disk.inject(replace(FULL))
+        log = await opened(disk, config("os"), on_fatal=lambda error: None)
+        await put(log, 3)
+        size = len(made())
+        disk.inject(Fault("sync", path=FIRST, loses=True))
+        with pytest.raises(Fatal):
+            await log.sync()
+        disk = disk.kill()
+        disk.open(FIRST).write([bytes(size)], size)  # nobody can read the second one
+        log = await opened(disk, config("commit"))
+        assert [(one.first_offset, one.next_offset) for one in log.damage] == [(1, 2)]
+        log = await opened(disk.crash(), config("commit"))
+        assert len(await log.read(0, size, 1)) == size
+        assert len(await log.read(2, size, 3)) == size
+
+    run(test)
+
+
+class Harsh(SeededRng):
+    """Of what is left to chance nothing is good: what was not synced is lost."""
+
+    def below(self, bound: int) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["", "no room for a checkpoint"])
+@pytest.mark.parametrize("first", range(1, 45))
+def test_names_that_killed_brokers_left_are_synced_before_anything_counts_on_them(first: int, full: bool) -> None:
+    settings = config("commit", 400)
+
+    async def life(disk: SimDisk, count: int, *faults: Fault) -> int:
+        for fault in faults:
+            disk.inject(fault)
+        log = await opened(disk, settings)
+        await put(log, count)
+        await log.sync()
+        return log.held_offset
+
+    async def killed(disk: SimDisk, count: int, nth: int, *faults: Fault) -> SimDisk:
+        living = asyncio.ensure_future(life(disk, count, *faults, Fault("", nth=nth, power_cut=True)))
+        while not living.done() and not disk.dead:
+            await asyncio.sleep(0)
+        living.cancel()
+        await asyncio.wait([living])
+        return disk.kill()
+
+    async def test(second: int, last: int) -> None:
+        disk = await killed(SimDisk(Harsh(1)), 5, first)
+        faults = [replace(FULL)] if full else []
+        disk = await killed(disk, 1, second, *faults)
+        held = await life(disk, last, *faults)
+        assert await offsets(await opened(disk.crash(), settings)) == list(range(held))
+
+    for second in range(1, 12):
+        asyncio.run(test(second, 0))
+        asyncio.run(test(second, 1))
 
 
 def test_a_log_that_can_not_be_read_after_a_cut_that_failed_is_read_later() -> None:

@@ -1,4 +1,9 @@
-"""Keeps the checkpoint, the snapshots and the files beside the active segment up to date on disk."""
+"""Keeps the checkpoint, the snapshots and the files beside the active segment up to date on disk.
+
+Rule 1: without a newer checkpoint there is only more to scan after a crash: what the disk refuses is no failure.
+Rule 2: nothing is said to be synced before the folder was synced, since the log was opened. Who was killed, or could
+        not sync, may have left files whose names a power loss takes back.
+"""
 
 from contextlib import suppress
 
@@ -6,7 +11,7 @@ import msgspec
 
 from runnel.log import checkpoint as checkpoints
 from runnel.log import mark
-from runnel.log.checkpoint import Checkpoint, IndexMark
+from runnel.log.checkpoint import Checkpoint, IndexMark, sync_dir
 from runnel.log.damage import entries_of
 from runnel.log.files import Files
 from runnel.log.index import Index
@@ -28,21 +33,30 @@ EMPTY_MARK = Index().mark()
 class Keeper:
     """Writes down what a log knows of itself."""
 
-    __slots__ = ("_disk", "_files", "_saved", "_state")
+    __slots__ = ("_disk", "_files", "_named", "_saved", "_state")
 
     def __init__(self, disk: Disk, files: Files, state: State) -> None:
         self._disk = disk
         self._files = files
         self._state = state
         self._saved: Checkpoint | None = None
+        self._named = False  # the folder was synced since the log was opened
 
-    async def opened(self, *, changed: bool) -> None:
+    async def opened(self, *, changed: bool, named: bool = False) -> None:
         """Keep what recovery found out, so that a crash does not make it do the same again."""
+        self._named = named
         checkpoint, producers = self.capture()
         if changed:
             await self.save_or_leave(checkpoint, producers)
+            await self.keep_names()
         else:
             self._saved = checkpoint
+
+    async def keep_names(self) -> None:
+        """Rule 2."""
+        if not self._named:
+            await self._disk.offload(lambda: sync_dir(self._disk, self._state.folder))
+            self._named = True
 
     @property
     def recovery_base(self) -> int:
@@ -80,9 +94,10 @@ class Keeper:
         if always or checkpoint != self._saved:
             await self._disk.offload(lambda: _save(self._disk, self._state.folder, checkpoint, producers))
             self._saved = checkpoint
+            self._named = True
 
     async def save_or_leave(self, checkpoint: Checkpoint, producers: Producers, *, always: bool = False) -> None:
-        """Without a newer checkpoint there is only more to scan after a crash: no reason to fail."""
+        """Rule 1."""
         with suppress(OSError):
             await self.save(checkpoint, producers, always=always)
 

@@ -108,7 +108,7 @@ class Log:
             files.put(state.active.log_path, found.file)
         writer = Writer(disk, files, state, config, clock, on_progress, on_fatal)
         reader = Reader(disk, files, state, writer, config.index_interval_bytes)
-        await writer.keeper.opened(changed=found.scanned or not found.known)
+        await writer.keeper.opened(changed=found.scanned or not found.known, named=found.fresh)
         log = cls(disk, files, state, config, clock, writer, reader)
         log.is_new = found.fresh
         return log

@@ -10,7 +10,8 @@ Rule 4: damage stays where it is, is reported, and is not served. Its offsets ar
 Rule 5: index, epochs and producers are functions of the log: what is missing or does not fit is built again.
 Rule 6: a file whose name is not ours is left alone.
 Rule 7: what no sync is known of is written again before it is synced: after a sync that failed, the system may read it
-        from memory, and say yes to the next sync, though the disk never got it. (flush.mode os promises nothing.)
+        from memory, and say yes to the next sync, though the disk never got it. Without a checkpoint that is all of the
+        log. (flush.mode os promises nothing.)
 """
 
 from dataclasses import dataclass, field
@@ -195,7 +196,7 @@ class _Recovery:
         if self.mark is not None:
             self.synced = Offset(max(self.synced, self.mark.offset))
         self.trusted = False  # everything below the recovery point is there
-        self.unsynced_at = 0  # where in the segment that is scanned begins what no sync is known of
+        self.unsynced: list[tuple[int, int]] = []  # of the segment that is scanned: good, and no sync is known of it
         self.scanned = False
         self.damage = known_damage(folder, known) if known else []
         self.end = Offset(0)
@@ -344,8 +345,8 @@ class _Recovery:
                 segment.size = good
                 remove_if_there(self.disk, segment.transactions_path)
                 checkpoints.sync_dir(self.disk, self.folder)
-            if self.trusted and self.promises:
-                checkpoints.write_again(file, self.unsynced_at, good)
+            if self.promises:
+                self._write_again(file)
             checkpoints.sync(file)
         finally:
             file.close()
@@ -361,7 +362,7 @@ class _Recovery:
 
     def _scan(self, file: File, segment: Segment, position: int, is_last: bool, writer: IndexWriter) -> int:
         """Up to where the segment is good, rot apart."""
-        bound, self.unsynced_at = self._bound(segment), position
+        bound, unsynced_at, self.unsynced = self._bound(segment), position, []
         while True:
             for at, header in walk(file, position, segment.size):
                 if not self._may_follow(file, segment, at, header, bound):
@@ -374,7 +375,8 @@ class _Recovery:
                 self.end = Offset(header.base_offset + header.last_offset_delta + 1)
                 position = at + header.size
                 if self.end <= self.synced:
-                    self.unsynced_at = position
+                    unsynced_at = position
+            self.unsynced.append((unsynced_at, position))
             if position == segment.size or (self.trusted and self.end >= self.synced):
                 return position
             hole = find_hole(file, position, segment.size, self.end, bound)
@@ -383,10 +385,15 @@ class _Recovery:
                     return position
                 hole = hole._replace(next_offset=self.synced)
             self._take_holes(segment, (hole,))
-            position = self.unsynced_at = hole.end_position
+            position = unsynced_at = hole.end_position
             self.end = Offset(hole.next_offset)
             if position == segment.size:
                 return position
+
+    def _write_again(self, file: File) -> None:
+        """Rule 7."""
+        for position, end in self.unsynced:
+            checkpoints.write_again(file, position, end)
 
     def _may_follow(self, file: File, segment: Segment, at: int, header: BatchHeader, bound: int) -> bool:
         """Whether a whole batch continues the log: its offset and epoch lie outside its checksum."""

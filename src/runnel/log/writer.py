@@ -409,6 +409,7 @@ class Writer:
         if state.synced_offset < state.end_offset:
             async with self._files.pinned(state.active.log_path) as file:
                 await self._disk.offload(lambda: sync(file))
+            await self.keeper.keep_names()
             state.synced_offset = state.end_offset
             self.keeper.mark_synced()
             self._unsynced_messages = 0

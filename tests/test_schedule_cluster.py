@@ -1,17 +1,22 @@
 """Append once and the schedule in a cluster: every broker takes every verb, and leaders may end at any time."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.test_replication import Brokers, cluster_of, create, eventually, run
 
 from runnel.broker.broker import Broker
-from runnel.model.calls import CountPending, ListPending
+from runnel.broker.calls import Calls
+from runnel.client.errors import BrokerUnreachable
+from runnel.model.calls import CountPending, ListPending, Verb
 from runnel.model.errors import NotPending, RunnelError
-from runnel.model.ids import TopicId
+from runnel.model.ids import BrokerId, TopicId
 from runnel.model.once import WINDOW, OnceMessage
-from runnel.model.schedule import Parked
+from runnel.model.schedule import SCHEDULE_PARK, Parked
+from runnel.queues.schedule import LEAD_MS
 from runnel.record import records
 from runnel.record.batch import headers
 from runnel.record.records import Record
@@ -158,6 +163,48 @@ def test_a_name_of_ones_own_waits_once_and_is_sent_once(tmp_path: Path) -> None:
             [placed] = await broker.once.append("t", 0, [message("mine", WINDOW)])
             assert placed.duplicate
             assert [one.value for one in await kept(brokers)] == [b"mine"]
+
+    run(main())
+
+
+class LosesAnAnswer:
+    """The way to other brokers; the answer to the first message that is parked gets lost, and other things happen."""
+
+    def __init__(self, calls: Calls, meanwhile: Callable[[], Awaitable[None]]) -> None:
+        self._calls = calls
+        self._meanwhile = meanwhile
+        self.lost = 0
+
+    async def ask(self, broker: BrokerId, verb: Verb[Any, Any], request: Any, **options: Any) -> Any:
+        answer = await self._calls.ask(broker, verb, request, **options)
+        if verb is SCHEDULE_PARK and not self.lost:
+            self.lost += 1
+            await self._meanwhile()
+            raise BrokerUnreachable("the connection broke")
+        return answer
+
+
+@pytest.mark.parametrize("delay_ms", [0, 60_000])
+def test_what_was_sent_before_its_sender_knew_that_it_is_kept_is_not_sent_again(tmp_path: Path, delay_ms: int) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path) as brokers:
+            await create(brokers)
+            broker, left = any_of(brokers), int(delay_ms > 0)
+
+            async def send_another() -> None:
+                """Behind it, so that a front is kept that begins behind it."""
+                await broker.schedule.park("t", 0, [parked("b", CLOCK.wall_ms() + 2 * LEAD_MS)])
+                while await waiting(brokers) > left:
+                    await asyncio.sleep(0.02)
+
+            broker.schedule._calls = way = LosesAnAnswer(broker.calls, send_another)  # type: ignore[assignment]
+            due = CLOCK.wall_ms() + delay_ms
+            assert await broker.schedule.park("t", 0, [parked("a", due)]) == [due]
+            assert way.lost == 1
+            while await waiting(brokers) > left:
+                await asyncio.sleep(0.02)
+            assert [one.value for one in await kept(brokers)] == [b"a", b"b"][left:]
+            assert (await broker.schedule.cancel(["a"]) == [None]) is (delay_ms > 0)
 
     run(main())
 

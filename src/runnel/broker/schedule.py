@@ -3,7 +3,8 @@
 Rule 1: the shard of a target follows from its topic's id and its number alone, so that all that waits for one
         partition is sent by one broker, in order.
 Rule 2: every broker takes every verb, and asks the leaders. What may be sent again (parking under an id) is, until the
-        time is up; a change is not: its answer is the one that was given.
+        time is up; a change is not: its answer is the one that was given. Where an earlier attempt may have been
+        carried out, the next one says so, and names a floor that was seen before: it may have been sent meanwhile.
 Rule 3: the index of a shard is kept on every replica of it, so that the next leader can begin at once.
 """
 
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from crc32c import crc32c
+from msgspec import structs
 
 from runnel.broker.calls import Calls, failure_of
 from runnel.broker.due_tail import Tail
@@ -54,6 +56,7 @@ from runnel.model.errors import (
 from runnel.model.ids import BrokerId, PartitionKey, TopicId
 from runnel.model.schedule import (
     DUE_MS_MAX,
+    NEWEST,
     SCHEDULE_CHANGE_HERE,
     SCHEDULE_COUNT_HERE,
     SCHEDULE_FIRST_HERE,
@@ -78,6 +81,7 @@ from runnel.queues.schedule_records import kept_of
 __all__ = ["Parked", "Schedule"]
 
 TIMEOUT_MS: Final = 30_000
+FLOOR_MS: Final = 2_000  # a target that nobody leads holds up nobody for longer: then parking is not tried again
 ID_BYTES_MAX: Final = 1_000
 LIST_MAX: Final = 10_000
 AGAIN: Final = (*ELSEWHERE, NotCoordinator, CoordinatorLoading, CoordinatorNotAvailable)
@@ -207,6 +211,7 @@ class Schedule:
         target = self._target(topic, partition)
         self._check(target, messages)
         await self._make_topic()
+        floor = await self._floor_of(target, messages)
         request = Park(target.topic_id, target.number, list(messages))
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_ms / 1000
@@ -216,9 +221,19 @@ class Schedule:
                 return (await self._calls.ask(self._leader(target), SCHEDULE_PARK, request, timeout_ms=left_ms)).due_ms
             except AGAIN:
                 pause_s = (PAUSE_MS + self._rng.below(PAUSE_MS)) / 1000
-                if loop.time() + pause_s >= end:
+                if loop.time() + pause_s >= end or floor is None:
                     raise
                 await asyncio.sleep(pause_s)
+                request = Park(target.topic_id, target.number, [_again(one, floor) for one in messages])
+
+    async def _floor_of(self, target: PartitionKey, messages: Sequence[Parked]) -> int | None:
+        """Where messages will lie that nobody has sent before, or further on; None if nobody can say."""
+        if all(message.floor != NEWEST for message in messages):
+            return 0  # they have their own
+        try:
+            return await self._once.floor(target.topic_id, target.number, timeout_ms=FLOOR_MS)
+        except RunnelError:
+            return None
 
     async def cancel(self, ids: Sequence[str]) -> list[RunnelError | None]:
         """Take out what waits under each id; for each, None when that is kept, or why not."""
@@ -371,6 +386,10 @@ class Schedule:
         counts = [await shard.count(_wanted(request.topic_id)) for shard in self.shards]
         first = min((due for _, due in counts if due is not None), default=-1)
         return PendingCount(sum(count for count, _ in counts), first)
+
+
+def _again(message: Parked, floor: int) -> Parked:
+    return structs.replace(message, floor=floor, again=True) if message.floor == NEWEST else message
 
 
 def _size(message: Parked) -> int:

@@ -142,9 +142,11 @@ class ScheduleShard:
         # Whoever sends waits for the index to come along: it has to know all before it tells what is due.
         await self._tail.reached(self.partition.high_watermark - LAG_MAX)
         now = self._clock.wall_ms()
-        known = await self._waiting(target, [one.id for one in messages if one.floor == WINDOW and not one.replaces])
+        known = await self._waiting(target, [one.id for one in messages if _stays(one)])
         rows = [
-            message_record(target, one.id, Kept(one.due_ms, now, one.floor, one.key, one.value, one.headers))
+            message_record(
+                target, one.id, Kept(one.due_ms, now, self._floor(target, one), one.key, one.value, one.headers)
+            )
             for one in messages
             if one.id not in known
         ]
@@ -157,6 +159,11 @@ class ScheduleShard:
         if not self._topics.has(target):
             self.look_for_deleted()  # its topic went meanwhile
         return due
+
+    def _floor(self, target: PartitionKey, message: Parked) -> int:
+        """What was certainly not sent is not looked for: that would be far to look once it is due."""
+        is_new = message.again and not self._agenda.may_have_sent(target, message.due_ms)
+        return NEWEST if is_new else message.floor
 
     async def _waiting(self, target: PartitionKey, ids: Sequence[str]) -> dict[str, int]:
         """When those of the ids are due that wait already."""
@@ -366,6 +373,11 @@ class ScheduleShard:
                 logger.warning(
                     "%s: %d messages that waited for %s went with its topic", self.partition.name, gone, target
                 )
+
+
+def _stays(message: Parked) -> bool:
+    """Whether one that waits under the same id already goes on as it is."""
+    return message.again or (message.floor == WINDOW and not message.replaces)
 
 
 def _due(index: DueIndex, target: PartitionKey, upto_ms: int, rows_max: int) -> tuple[list[Row], int | None]:

@@ -19,6 +19,8 @@ class Parked(Value, frozen=True):
 
     `floor`: as in model/once.py, of the target. With WINDOW the id is the message's own name, within the window; what
     waits under it already keeps its time, unless it is to be replaced.
+    `again`: an earlier request may have been carried out, and its message may have been sent since; `floor` was seen
+    before that request.
     """
 
     id: str
@@ -28,6 +30,7 @@ class Parked(Value, frozen=True):
     headers: list[Header]
     floor: int = NEWEST
     replaces: bool = False
+    again: bool = False
 
 
 class Park(Value, frozen=True):

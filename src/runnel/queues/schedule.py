@@ -185,6 +185,11 @@ class Agenda:
         """Those."""
         return frozenset(self._of(target).sent)
 
+    def may_have_sent(self, target: PartitionKey, due_ms: int) -> bool:
+        """Whether one that is due then, and does not wait, may have been sent, here or by who led before."""
+        front = self._of(target).front
+        return front is not None and due_ms <= front.upto_ms
+
     def was_sent(self, row: Row) -> bool:
         """Whether a message that the index shows as waiting does not wait any more."""
         return row.id in self._of(row.target).sent

@@ -490,7 +490,7 @@ def test_names_that_killed_brokers_left_are_synced_before_anything_counts_on_the
         return log.held_offset
 
     async def killed(disk: SimDisk, count: int, nth: int, *faults: Fault) -> SimDisk:
-        living = asyncio.ensure_future(life(disk, count, *faults, Fault("", nth=nth, power_cut=True)))
+        living = asyncio.ensure_future(life(disk, count, *faults, Fault("", nth=nth, killed=True)))
         while not living.done() and not disk.dead:
             await asyncio.sleep(0)
         living.cancel()

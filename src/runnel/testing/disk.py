@@ -6,7 +6,7 @@ Rule 3: the same seed and the same calls give the same disk.
 
     crash()   the power fails: rules 1 and 2
     kill()    the process dies: the page cache survives, nothing is lost
-    inject()  the n-th call of some kind fails with an errno, or the power fails at it
+    inject()  the n-th call of some kind fails with an errno, or the power fails at it, or the process is killed there
     decay()   a bit of a file is read wrong from now on
 
 After a crash or a kill the disk is another object; the old one, and every file opened on it, is dead: whatever a
@@ -30,7 +30,7 @@ SECTOR_BYTES = 512
 
 
 class PowerCut(BaseException):
-    """The power failed in the middle of a call. Not an Exception: nothing that lives on may catch it."""
+    """The power failed, or the process ended, in the middle of work. Not an Exception: nothing may catch it."""
 
 
 @dataclass(slots=True)
@@ -45,6 +45,7 @@ class Fault:
     short_bytes: int | None = None  # write: so many bytes reach the file before it fails
     loses: bool = False  # sync: what it was to make durable never gets to the disk, though memory still has it
     power_cut: bool = False
+    killed: bool = False
 
     def strikes(self, call: str, path: str) -> bool:
         if self.times <= 0 or self.call not in ("", call) or self.path not in path:
@@ -258,7 +259,7 @@ class SimDisk:
         self._faults: list[Fault] = []
         self._cold: Callable[[str], bool] = lambda path: False
         self.pace_s: Callable[[], float] | None = None  # how long work off the loop takes, on a loop with virtual time
-        self.on_power_cut: Callable[[], None] | None = None  # called when an injected power cut strikes
+        self.on_end: Callable[[bool], None] | None = None  # called when an injected fault ends the process; by power?
         self.dead = False
         self.forgot = False  # a sync failed, and memory has what the disk never got
         self.calls: list[tuple[str, str]] = []  # every call so far
@@ -276,7 +277,7 @@ class SimDisk:
         self.dead = True
         survivor = SimDisk(self._rng, free_bytes=self._free_bytes)
         survivor._root = self._root
-        survivor.pace_s, survivor.on_power_cut = self.pace_s, self.on_power_cut
+        survivor.pace_s, survivor.on_end = self.pace_s, self.on_end
         return survivor
 
     def discard(self) -> None:
@@ -284,7 +285,7 @@ class SimDisk:
         self.dead = True
         self._root = _Folder()
         self._cold = lambda path: False
-        self.pace_s = self.on_power_cut = None
+        self.pace_s = self.on_end = None
         self.calls.clear()
 
     def inject(self, fault: Fault) -> None:
@@ -438,10 +439,10 @@ class SimDisk:
         self.calls.append((call, path))
         for fault in self._faults:
             if fault.strikes(call, path):
-                if fault.power_cut:
+                if fault.power_cut or fault.killed:
                     self.dead = True
-                    if self.on_power_cut is not None:
-                        self.on_power_cut()
+                    if self.on_end is not None:
+                        self.on_end(fault.power_cut)
                     raise PowerCut(f"at {call} {path}")
                 error = _error(fault.errno, path)
                 if fault.short_bytes is not None and call == "write":

@@ -6,7 +6,7 @@ that nothing is synced (flush.mode os or interval) loses power only where anothe
 
 import errno
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from runnel.log.layout import LOG
@@ -21,7 +21,9 @@ from runnel.testing.swarm import AT_TRANSITIONS, Swarm
 
 FOREVER = 10**9
 CALLS = ("", "sync", "sync", "write", "open", "sync_dir", "rename", "truncate", "remove")
+FAILING = ("write", "write", "read", "read_cached", "open", "truncate", "rename", "sync", "sync_dir")
 LASTS_S = (0.5, 3.0, 8.0)  # one of these is the longest that a fault lasts
+KILLED_AT_CALL_CHANCE = 0.3
 STRUCK_LATER_S = (0.0, 0.002, 0.05)  # after a transition: one of these, at most
 REPLICAS_ROTTING = 2  # of so many, one is no minority
 End = Callable[[], None]
@@ -140,9 +142,12 @@ class Injector:
     def _power_at(self, broker: SimBroker) -> bool:
         if not self.all_durable():
             return False
-        nth = 1 + self._rng.below(self._rng.pick((3, 30)))
-        broker.disk.inject(Fault(self._rng.pick(CALLS), nth=nth, power_cut=True))
+        broker.disk.inject(replace(self._some_call(), power_cut=True))
         return True
+
+    def _some_call(self) -> Fault:
+        nth = 1 + self._rng.below(self._rng.pick((3, 30)))
+        return Fault(self._rng.pick(CALLS), nth=nth)
 
     def _power_all(self, _: SimBroker) -> bool:
         if not self.all_durable():
@@ -152,7 +157,11 @@ class Injector:
         return True
 
     def _kill(self, broker: SimBroker) -> None:
-        broker.die(power=False)
+        """Now, or in the middle of what the disk is asked to do."""
+        if self._rng.chance(KILLED_AT_CALL_CHANCE):
+            broker.disk.inject(replace(self._some_call(), killed=True))
+        else:
+            broker.die(power=False)
 
     def _kill_all(self, _: SimBroker) -> None:
         for broker in self._scene.brokers:
@@ -177,7 +186,7 @@ class Injector:
         return self._fail_disk(broker, fault)
 
     def _disk_error(self, broker: SimBroker) -> End:
-        call = self._rng.pick(("write", "write", "read", "read_cached", "open", "truncate", "rename", "sync"))
+        call = self._rng.pick(FAILING)
         fault = Fault(call, errno.EIO, nth=1 + self._rng.below(5), times=1 + self._rng.below(2))
         return self._fail_disk(broker, fault)
 

@@ -56,7 +56,7 @@ class SimBroker:
         self._rng = SeededRng(f"{loop.seed}/{self.host.name}")
         self.disk = SimDisk(self._rng)
         self.disk.pace_s = self._pace_s
-        self.disk.on_power_cut = lambda: self.die(power=True)
+        self.disk.on_end = lambda power: self.die(power=power)
         self.disk.chill(self._is_cold)
         self._session: SimStore | None = None
         self._lives = 0

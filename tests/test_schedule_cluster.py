@@ -13,10 +13,11 @@ from runnel.broker.calls import Calls
 from runnel.client.errors import BrokerUnreachable
 from runnel.model.calls import CountPending, ListPending, Verb
 from runnel.model.errors import NotPending, RunnelError
-from runnel.model.ids import BrokerId, TopicId
+from runnel.model.ids import BrokerId, PartitionKey, TopicId
 from runnel.model.once import WINDOW, OnceMessage
-from runnel.model.schedule import SCHEDULE_PARK, Parked
+from runnel.model.schedule import NEWEST, SCHEDULE_PARK, Parked
 from runnel.queues.schedule import LEAD_MS
+from runnel.queues.schedule_records import Kept, message_record
 from runnel.record import records
 from runnel.record.batch import headers
 from runnel.record.records import Record
@@ -163,6 +164,24 @@ def test_a_name_of_ones_own_waits_once_and_is_sent_once(tmp_path: Path) -> None:
             [placed] = await broker.once.append("t", 0, [message("mine", WINDOW)])
             assert placed.duplicate
             assert [one.value for one in await kept(brokers)] == [b"mine"]
+
+    run(main())
+
+
+def test_what_is_kept_comes_though_nobody_could_say_that_it_is(tmp_path: Path) -> None:
+    """As one does whose sender was told that too few replicas have it, and that more may have it yet."""
+
+    async def main() -> None:
+        async with cluster_of(tmp_path, 1, schedule_partitions=1) as brokers:
+            await create(brokers, replicas=1)
+            broker = any_of(brokers)
+            await broker.schedule.park("t", 0, [parked("a", CLOCK.wall_ms())])
+            [shard] = broker.schedule.shards
+            target, now = PartitionKey(broker.image.topic_named("t").id, 0), CLOCK.wall_ms()
+            await shard._book.keep([message_record(target, "b", Kept(now + 200, now, NEWEST, None, b"b", []))])
+            while len(await kept(brokers)) < 2:
+                await asyncio.sleep(0.02)
+            assert [one.value for one in await kept(brokers)] == [b"a", b"b"]
 
     run(main())
 

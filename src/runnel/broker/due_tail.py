@@ -5,19 +5,21 @@ Rule 2: one uses it at a time, off the loop, in the order in which they came, to
         any more. Whoever looks up something and goes on without waiting sees nothing that a later change did.
 Rule 3: an index that can't be read, was at a place that this log does not have, or missed what compaction has removed
         since, is built again from the log.
+Rule 4: who leads is told of every message that comes to wait, when the index has it: also of one that nobody could say
+        of whether it will be committed, when it was asked for.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
 from runnel.broker.partitions import FOLDER
 from runnel.model.errors import CoordinatorLoading, NotCoordinator, OffsetOutOfRange, RunnelError
-from runnel.model.ids import Epoch, Offset
+from runnel.model.ids import Epoch, Offset, PartitionKey
 from runnel.model.limits import KIB
-from runnel.model.schedule import Applied, DueIndex, IndexDamaged, OpenDueIndex
+from runnel.model.schedule import Applied, Change, DueIndex, IndexDamaged, OpenDueIndex, Put
 from runnel.model.seams import Disk
 from runnel.queues.schedule_records import changes
 from runnel.record import records
@@ -46,6 +48,7 @@ class Tail:
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._worker: asyncio.Task[None] | None = None
         self._stopped = False
+        self.on_waiting: Callable[[Mapping[PartitionKey, int]], None] | None = None  # of each target the first new time
         self._damage: IndexDamaged | None = None  # somebody came upon it
 
     def start(self) -> None:
@@ -178,7 +181,10 @@ class Tail:
             return False
         async with self._turn:
             assert self._index is not None
-            self._reach(await self._off_loop(partial(_apply, self._index, bytes(data), offset)))
+            end, waiting = await self._off_loop(partial(_apply, self._index, bytes(data), offset))
+            self._reach(end)
+        if waiting and self.on_waiting is not None:
+            self.on_waiting(waiting)
         return True
 
     def _reach(self, applied: int) -> None:
@@ -190,7 +196,8 @@ class Tail:
                 future.set_result(None)
 
 
-def _apply(index: DueIndex, data: bytes, start: int) -> int:
+def _apply(index: DueIndex, data: bytes, start: int) -> tuple[int, dict[PartitionKey, int]]:
+    """Where the log was followed to, and what waits now for each target that did not: when the first is due."""
     rows: list[tuple[int, bytes | None, bytes | None]] = []
     view = memoryview(data)
     end, epoch = start, -1
@@ -198,5 +205,14 @@ def _apply(index: DueIndex, data: bytes, start: int) -> int:
         found = records.decode(view[position : position + header.size])
         rows += [(one.offset, one.key, one.value) for one in found if one.offset >= start]
         end, epoch = header.last_offset + 1, header.leader_epoch
-    index.apply(changes(rows), Applied(end, epoch))
-    return end
+    said = changes(rows)
+    index.apply(said, Applied(end, epoch))
+    return end, _first_times(said)
+
+
+def _first_times(said: Sequence[Change]) -> dict[PartitionKey, int]:
+    times: dict[PartitionKey, int] = {}
+    for change in said:
+        if isinstance(change, Put):
+            times[change.target] = min(change.due_ms, times.get(change.target, change.due_ms))
+    return times

@@ -8,7 +8,7 @@ Rule 4: a target that is gone for good (its topic was deleted) takes with it wha
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -89,6 +89,7 @@ class ScheduleShard:
 
     def close(self) -> None:
         self.loaded = False
+        self._tail.on_waiting = None
         for timer in (self._timer, self._burial):
             if timer is not None:
                 timer.cancel()
@@ -122,6 +123,7 @@ class ScheduleShard:
             for row in rows:
                 self._agenda.restore(row.target, row.next_due_ms, row.front)
             self.loaded = True
+            self._tail.on_waiting = self._learn
             self.look_for_deleted()
             self._arm()
             return
@@ -152,13 +154,15 @@ class ScheduleShard:
         ]
         if rows:
             await self._book.keep(rows)
-        due = [known.get(one.id, one.due_ms) for one in messages]
-        if due:
-            self._agenda.parked(target, min(due))
-            self._arm()
-        if not self._topics.has(target):
+        return [known.get(one.id, one.due_ms) for one in messages]
+
+    def _learn(self, waiting: Mapping[PartitionKey, int]) -> None:
+        """The index has more that waits."""
+        for target, due_ms in waiting.items():
+            self._agenda.parked(target, due_ms)
+        if not all(self._topics.has(target) for target in waiting):
             self.look_for_deleted()  # its topic went meanwhile
-        return due
+        self._arm()
 
     def _floor(self, target: PartitionKey, message: Parked) -> int:
         """What was certainly not sent is not looked for: that would be far to look once it is due."""

@@ -193,3 +193,40 @@ def test_who_waits_hears_that_it_is_over() -> None:
             await under_way
 
     run(scenario)
+
+
+class Sender:
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def kept(self, offset: int) -> None:
+        self.told.append(offset)
+
+    def failed(self, error: RunnelError) -> None:
+        self.told.append(type(error))
+
+
+def test_each_sender_is_told_once_also_when_the_end_comes_between_the_halves_of_a_batch() -> None:
+    async def scenario(log: Log) -> None:
+        to, senders = log.mailing(), [Sender() for _ in range(4)]
+        for sender, text in zip(senders, (b"a", b"b", b"bad", b"c"), strict=True):
+            to.post(b"k", text, (), 1, sender)
+        while not log.batches:
+            await asyncio.sleep(0)
+        log.gate.clear()  # the first half is kept, the second is on its way
+        to.close(NotLeader("it is gone"))
+        await asyncio.sleep(0.01)
+        assert senders[0].told == [0]
+        assert [len(sender.told) for sender in senders] == [1, 1, 1, 1]
+
+    run(scenario)
+
+
+def test_who_comes_after_the_end_hears_why() -> None:
+    async def scenario(log: Log) -> None:
+        to = log.mailing()
+        to.close(NotLeader("it is gone"))
+        with pytest.raises(NotLeader):
+            put(to, b"a")
+
+    run(scenario)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from runnel.model.errors import InvalidRequest, RunnelError
-from runnel.net.hot import Asked, Content, Failed, Hot, HotHttp
+from runnel.net.hot import Exchange, Failed, Heads, Hot, HotHttp
 from runnel.net.http import HttpLimits, HttpListener, Receive, Scope, Send
 
 POST = b"POST /hot HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n%b\r\n%b"
@@ -17,26 +17,25 @@ class Door:
     """One hot route, `echo`, whose answers come when they are let go; the application says that it was asked."""
 
     def __init__(self) -> None:
-        self.due: list[tuple[asyncio.Future[bytes], bytes]] = []
+        self.due: list[tuple[Exchange, bytes]] = []
         self.held = False
         self.asked: list[str] = []
+        self.hot = Hot(b"POST", self.begin, failed, leaves=(b"leave-it",))
 
-    def begin(self, asked: Asked) -> "tuple[asyncio.Future[Any], Content]":
-        if asked.body == b"bad":
+    def begin(self, body: bytes, query: Any, exchange: Exchange) -> None:
+        if body == b"bad":
             raise InvalidRequest("bad")
-        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         if self.held:
-            self.due.append((future, asked.body))
-        elif asked.body == b"late":
-            future.set_exception(InvalidRequest("late"))
+            self.due.append((exchange, body))
+        elif body == b"late":
+            exchange.fail(InvalidRequest("late"))
         else:
-            future.set_result(asked.body)
-        return future, lambda body: b"hot:" + body
+            exchange.answer(b"hot:" + body)
 
     def let_go(self) -> None:
-        for future, body in self.due:
-            future.set_result(body)
-        self.due = []
+        due, self.due = self.due, []
+        for exchange, body in due:
+            exchange.answer(b"hot:" + body)
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = b""
@@ -61,7 +60,7 @@ Talk = Callable[[Door, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[No
 def talk(scenario: Talk) -> None:
     async def run() -> None:
         door = Door()
-        routes = {b"/hot": Hot(b"POST", door.begin, failed, leaves=(b"leave-it",))}
+        routes = {b"/hot": door.hot}
         listener = HttpListener(door.app, HttpLimits(), _fail, lambda one: HotHttp(one, routes))
         host, port = await listener.bind("127.0.0.1", 0)
         await listener.accept()
@@ -188,3 +187,111 @@ def test_a_client_that_goes_away_before_its_answer_harms_nobody() -> None:
         assert failures == []
 
     talk(scenario)
+
+
+# --- rule 4: headers that were parsed once
+
+
+class Parsed(HotHttp):
+    """Counts the requests that the parser read."""
+
+    count = 0
+
+    def on_message_begin(self) -> None:
+        Parsed.count += 1
+        super().on_message_begin()
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> type[Parsed]:
+    Parsed.count = 0
+    monkeypatch.setitem(globals(), "HotHttp", Parsed)
+    return Parsed
+
+
+def test_the_same_headers_are_parsed_once_and_mean_the_same(parsed: type[Parsed]) -> None:
+    async def scenario(door: Door, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for body in (b"a", b"b", b"late", b"bad", b"c"):
+            writer.write(post(body))
+            assert await answer(reader) == ((200, b"hot:" + body) if len(body) == 1 else (400, b"no"))
+        assert parsed.count == 3  # for three sizes
+        assert door.asked == []
+
+    talk(scenario)
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "said"),
+    [
+        (post(b"a", b"leave-it: 1\r\n"), b"app:a"),
+        (post(b"a").replace(b"HTTP/1.1", b"HTTP/1.0"), b"app:a"),
+        (post(b"a").replace(b"POST", b"PUT"), b"app:a"),
+        (post(b"a").replace(b"/hot", b"/hot?q=1"), b"app:a"),
+        (post(b"a").replace(b"/hot", b"/other"), b"app:a"),
+        (b"\r\n" + post(b"a"), b"hot:a"),
+        (post(b"a")[:-1] + b"b", b"hot:b"),
+    ],
+)
+def test_headers_that_are_known_say_nothing_of_the_rest_of_a_request(request_bytes: bytes, said: bytes) -> None:
+    async def scenario(door: Door, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(post(b"a"))
+        assert await answer(reader) == (200, b"hot:a")
+        writer.write(request_bytes)
+        assert (await answer(reader))[1] == said
+
+    talk(scenario)
+
+
+def test_only_a_request_that_comes_whole_and_alone_is_recognised(parsed: type[Parsed]) -> None:
+    async def scenario(door: Door, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(post(b"a") + post(b"b"))
+        assert [(await answer(reader))[1][-1:] for _ in range(2)] == [b"a", b"b"]
+        assert door.hot.heads.size_of(b"\r\nhost: x\r\ncontent-length: 1") is None, "two came at once"
+        writer.write(post(b"c"))
+        assert await answer(reader) == (200, b"hot:c")
+        before = parsed.count
+        writer.write(post(b"d") + post(b"e")[:-1])
+        assert (await answer(reader))[1][-1:] == b"d"
+        writer.write(b"e")
+        assert (await answer(reader))[1][-1:] == b"e"
+        assert parsed.count == before + 2
+
+    talk(scenario)
+
+
+def test_while_an_answer_is_due_a_request_that_is_known_waits_in_line() -> None:
+    async def scenario(door: Door, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(post(b"0"))
+        await answer(reader)
+        door.held = True
+        for number in range(1, 4):
+            writer.write(post(b"%d" % number))
+            await writer.drain()
+            await asyncio.sleep(0.02)
+        assert len(door.due) == 1
+        door.held = False
+        door.let_go()
+        answers = [(await answer(reader))[1][-1:] for _ in range(3)]
+        assert answers == [b"1", b"2", b"3"]
+
+    talk(scenario)
+
+
+def test_a_connection_may_change_between_hot_requests_and_others() -> None:
+    async def scenario(door: Door, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for _ in range(3):
+            for request_bytes, said in ((post(b"a"), b"hot:a"), (post(b"b").replace(b"/hot", b"/x"), b"app:b")):
+                writer.write(request_bytes)
+                assert (await answer(reader))[1] == said
+
+    talk(scenario)
+
+
+def test_what_is_remembered_of_headers_is_bounded() -> None:
+    heads = Heads()
+    for number in range(100_000):
+        heads.learn(b"x-request-id: %d" % number, 1)
+    assert len(heads) * 100 < 2 * 1024 * 1024
+    heads.learn(b"x" * 3_000, 1)
+    assert heads.size_of(b"x" * 3_000) is None
+    assert heads.size_of(b"x-request-id: 99999") == 1

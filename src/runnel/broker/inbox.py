@@ -23,6 +23,7 @@ from runnel.broker.mail import (
     Mail,
     MessageId,
     Placing,
+    Told,
     after,
     letter_of,
     mail_of,
@@ -43,6 +44,7 @@ from runnel.model.errors import (
     NotLeader,
     OffsetOutOfRange,
     RequestTimedOut,
+    RunnelError,
     UnknownTopicId,
 )
 from runnel.model.ids import BrokerId, PartitionKey, TopicId
@@ -120,13 +122,12 @@ class Inbox:
 
     async def send(self, from_user: str, to_user: str, message: str) -> MessageId:
         """Keep a message; its id, once it is committed."""
-        placing = self.put(from_user, to_user, message)
-        if placing is None:
+        told = _Hearing(asyncio.get_running_loop().create_future())
+        if not self.post(from_user, to_user, message, told):
             await self._made()
-            placing = self.put(from_user, to_user, message)
-        if placing is None:
-            raise RequestTimedOut("the topic 'inbox' was deleted meanwhile: nothing of the message was kept")
-        return placing.id_of(await placing.offset)
+            if not self.post(from_user, to_user, message, told):
+                raise RequestTimedOut("the topic 'inbox' was deleted meanwhile: nothing of the message was kept")
+        return await told.id
 
     async def addressed(self, from_user: str, to_user: str, message: str) -> Outgoing:
         """A message as one of the topic's, for who sends it another way."""
@@ -140,17 +141,18 @@ class Inbox:
             raise RequestTimedOut("the topic 'inbox' was deleted meanwhile")
         return MessageId(tag_of(topic), partition, offset)
 
-    def put(self, from_user: str, to_user: str, message: str) -> "Placing | None":
-        """Begin to keep a message; None if the topic is not there yet."""
+    def post(self, from_user: str, to_user: str, message: str, told: Told) -> bool:
+        """Begin to keep a message; False if the topic is not there yet. Its sender is told what becomes of it."""
         user = user_of(to_user)
         topic = self._indexes.topic
         if topic is None:
-            return None
+            return False
         number = partition_of_user(user, len(topic.partitions))
         headers = ((FROM, from_user.encode()),)
         mailing = self._mailings.get(number) or self._mailing(topic, number)
-        offset = mailing.put(user, message.encode(), headers, self._clock.wall_ms())
-        return Placing(tag_of(topic), number, offset)
+        placing = Placing(tag_of(topic), number, told)
+        mailing.post(user, message.encode(), headers, self._clock.wall_ms(), placing)
+        return True
 
     def _mailing(self, topic: Topic, number: int) -> Mailing:
         mailing = self._mailings[number] = Mailing(PartitionKey(topic.id, number), self._append, self._new_producer)
@@ -334,6 +336,23 @@ class Inbox:
             waiter.cancel()
         index.partition.must_lead()
         return Arrived(index.end, index.hashes_since(news.since))
+
+
+class _Hearing:
+    """A sender that waits."""
+
+    __slots__ = ("id",)
+
+    def __init__(self, future: "asyncio.Future[MessageId]") -> None:
+        self.id = future
+
+    def kept(self, place: MessageId) -> None:
+        if not self.id.done():
+            self.id.set_result(place)
+
+    def failed(self, error: RunnelError) -> None:
+        if not self.id.done():
+            self.id.set_exception(error)
 
 
 class _Ending:

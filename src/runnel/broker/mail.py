@@ -5,13 +5,12 @@ Rule 1: where the messages of a user are follows from the user's name and the nu
 Rule 2: an id is a place. As text it has a fixed width, and sorts by offset within a partition.
 """
 
-import asyncio
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from runnel.client.partitioner import partition_of_key
 from runnel.cluster.image import Topic
-from runnel.model.errors import InvalidRequest
+from runnel.model.errors import InvalidRequest, RunnelError
 from runnel.model.inbox import Letter
 from runnel.record.records import Record
 
@@ -43,15 +42,29 @@ def parse_id(text: str) -> MessageId:
         raise InvalidRequest(f"{text[:40]!r} is not the id of a message: use one as it came from /receive") from None
 
 
-class Placing(NamedTuple):
+class Told(Protocol):
+    """Who is told what became of a message, once."""
+
+    def kept(self, place: MessageId) -> None: ...
+
+    def failed(self, error: RunnelError) -> None: ...
+
+
+class Placing:
     """A message on its way to its place."""
 
-    topic: int
-    partition: int
-    offset: "asyncio.Future[int]"
+    __slots__ = ("_partition", "_told", "_topic")
 
-    def id_of(self, offset: int) -> MessageId:
-        return MessageId(self.topic, self.partition, offset)
+    def __init__(self, topic: int, partition: int, told: Told) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._told = told
+
+    def kept(self, offset: int) -> None:
+        self._told.kept(MessageId(self._topic, self._partition, offset))
+
+    def failed(self, error: RunnelError) -> None:
+        self._told.failed(error)
 
 
 class Mail(NamedTuple):

@@ -12,7 +12,7 @@ Rule 5: what waits is bounded: beyond it, senders are told to come back later.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from runnel.broker.produce import ACKS_ALL, Produced
 from runnel.model.errors import (
@@ -44,13 +44,38 @@ ONES_FAULT: Final = (InvalidRecord, InvalidTimestamp, BatchTooLarge)  # of a bat
 FORGOTTEN: Final = (OutOfOrderSequence, UnknownProducer, InvalidProducerEpoch, DuplicateSequence)
 
 
+class Sender(Protocol):
+    """Who is told what became of a message, once, in the loop. It must not raise: others are told after it."""
+
+    def kept(self, offset: int) -> None: ...
+
+    def failed(self, error: RunnelError) -> None: ...
+
+
 class _Waiting(NamedTuple):
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
     headers: Headers
     size: int
-    done: "asyncio.Future[int]"  # the offset
+    sender: Sender
+
+
+class _Promise:
+    """A sender that waits."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: "asyncio.Future[int]") -> None:
+        self.future = future
+
+    def kept(self, offset: int) -> None:
+        if not self.future.done():
+            self.future.set_result(offset)
+
+    def failed(self, error: RunnelError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
 
 
 class Mailing:
@@ -65,6 +90,7 @@ class Mailing:
         self._waiting: list[_Waiting] = []
         self._bytes = 0
         self._sending: asyncio.Task[None] | None = None
+        self._closed: RunnelError | None = None  # why
         self._producer: ProducerId | None = None
         self._sequence = 0
 
@@ -74,6 +100,14 @@ class Mailing:
 
     def put(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> "asyncio.Future[int]":
         """Send a message; its offset, once it is committed."""
+        promise = _Promise(self._loop.create_future())
+        self.post(key, value, headers, timestamp_ms, promise)
+        return promise.future
+
+    def post(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int, sender: Sender) -> None:
+        """Send a message; its sender is told its offset, once it is committed."""
+        if self._closed is not None:
+            raise self._closed
         size = OVERHEAD_BYTES + len(key or b"") + len(value or b"")
         for name, text in headers:
             size += len(name) + len(text or b"")
@@ -84,15 +118,14 @@ class Mailing:
                 f"{WAITING_BYTES_MAX // MIB} MiB of messages wait to be written already: nothing of this one was kept,"
                 " send it again later"
             )
-        done: asyncio.Future[int] = self._loop.create_future()
-        self._waiting.append(_Waiting(timestamp_ms, key, value, headers, size, done))
+        self._waiting.append(_Waiting(timestamp_ms, key, value, headers, size, sender))
         self._bytes += size
         if self._sending is None:
             self._sending = self._loop.create_task(self._send_all())
-        return done
 
     def close(self, error: RunnelError) -> None:
-        """The partition is gone: whoever waits hears why."""
+        """The partition is gone: whoever waits hears why, and whoever comes."""
+        self._closed = error
         if self._sending is not None:
             self._sending.cancel()
         self._fail(self._waiting, error)
@@ -103,33 +136,37 @@ class Mailing:
         try:
             while self._waiting:
                 batch, began = self._take(), self._loop.time()
-                try:
-                    await self._deliver(batch)
-                except asyncio.CancelledError:
-                    self._fail(batch, RequestTimedOut("the broker stopped meanwhile: the message may be kept, or not"))
-                    raise
+                await self._deliver(batch)
                 await self._pace(began, len(batch))
         finally:
             self._sending = None
 
     async def _deliver(self, batch: list[_Waiting]) -> None:
-        """Send a batch, and tell each what came of it; where one message may be to blame, look for it by halves."""
+        """Send a batch, and tell each what came of it, once."""
+        parts = [batch]
+        try:
+            while parts:
+                parts[-1:] = await self._try(parts[-1])
+        except asyncio.CancelledError:
+            for part in parts:
+                self._fail(part, RequestTimedOut("the broker stopped meanwhile: the message may be kept, or not"))
+            raise
+
+    async def _try(self, batch: list[_Waiting]) -> list[list[_Waiting]]:
+        """The parts that are to be tried by themselves, the first one last: one message may be to blame."""
         try:
             base = await self._send(batch)
         except ONES_FAULT as error:
-            half = len(batch) // 2
-            if half == 0:
-                self._fail(batch, error)
-                return
-            await self._deliver(batch[:half])
-            await self._deliver(batch[half:])
+            if half := len(batch) // 2:
+                return [batch[half:], batch[:half]]
+            self._fail(batch, error)
         except RunnelError as error:
             self._producer = None
             self._fail(batch, error)
         else:
             for place, one in enumerate(batch, base):
-                if not one.done.done():
-                    one.done.set_result(place)
+                one.sender.kept(place)
+        return []
 
     async def _pace(self, began: float, count: int) -> None:
         left_s = min(PACE_S_MAX, PACE_S * (count - 1)) - (self._loop.time() - began)
@@ -167,5 +204,4 @@ class Mailing:
 
     def _fail(self, batch: list[_Waiting], error: RunnelError) -> None:
         for one in batch:
-            if not one.done.done():
-                one.done.set_exception(error)
+            one.sender.failed(error)

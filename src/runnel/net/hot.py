@@ -1,4 +1,4 @@
-"""Requests that come by the ten thousand a second: answered out of the parser's callback, without task or application.
+"""Requests that come by the ten thousand a second: answered without task or application, mostly without a parser.
 
 Rule 1: a hot handler and the application behind it say the same. Whatever is unusual about a request goes to the
         application: another method, a query that the handler does not understand, a large or chunked body, HTTP/1.0, an
@@ -6,22 +6,30 @@ Rule 1: a hot handler and the application behind it say the same. Whatever is un
 Rule 2: requests of a connection are answered in order. While a hot answer is due, the next request waits in line as
         behind any other, and is the application's then.
 Rule 3: an answer is one write.
+Rule 4: headers that were parsed once are not parsed again. Clients send the same ones with every request: what a block
+        of bytes meant when the parser read it, it means again. A request is taken so only if it came whole and alone.
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final, NamedTuple, TypeAlias, cast
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from runnel.model.errors import RunnelError
-from runnel.model.limits import KIB
+from runnel.model.limits import KIB, MIB
 from runnel.net.http import Http, HttpListener, Peer
 
 BODY_BYTES_MAX: Final = 16 * KIB  # times the connections there may be: what is larger is counted by the application
-_JSON: Final = b"content-type: application/json\r\ncontent-length: %d\r\n\r\n"
+HEADS_BYTES_MAX: Final = 2 * MIB  # of headers that are remembered, for each route
+HEAD_BYTES_MAX: Final = 2 * KIB  # of one block of them
+ENTRY_BYTES: Final = 150  # what remembering one costs beside its bytes, about
+_HEAD_END: Final = b"\r\n\r\n"
+_LINE: Final = re.compile(rb"([A-Z]{3,7}) (/[^ ?]*)(?:\?([^ ]*))? HTTP/1\.1(?=\r\n)")
+_JSON: Final = STATUS_LINE[200] + b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
 _CLOSE: Final = b"connection: close\r\n"
-_OK: Final = STATUS_LINE[200]
 _UNUSUAL: Final = frozenset((b"transfer-encoding", b"expect", b"upgrade", b"origin"))
 
 
@@ -33,38 +41,90 @@ class Failed(NamedTuple):
     content: bytes
 
 
-Content: TypeAlias = Callable[[Any], bytes]  # of an answer, out of a future's result
+class Heads:
+    """Blocks of headers, as bytes, that were found to be usual; and the size of the body that they announce."""
+
+    __slots__ = ("_bytes", "_sizes", "size_of")
+
+    def __init__(self) -> None:
+        self._sizes: dict[bytes, int] = {}
+        self._bytes = 0
+        self.size_of = self._sizes.get
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def learn(self, block: bytes, size: int) -> None:
+        if len(block) > HEAD_BYTES_MAX or block in self._sizes:
+            return
+        self._bytes += len(block) + ENTRY_BYTES
+        if self._bytes > HEADS_BYTES_MAX:  # no two of these clients send the same: begin again
+            self._sizes.clear()
+            self._bytes = len(block) + ENTRY_BYTES
+        self._sizes[block] = size
 
 
-class Asked(NamedTuple):
-    """A request."""
-
-    body: bytes
-    query: Any  # as it was understood
-    peer: Peer
-
-
-class Hot(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Hot:
     """What is done with a request, and what is answered."""
 
     method: bytes
-    begin: "Callable[[Asked], tuple[asyncio.Future[Any], Content]]"  # raises RunnelError what is wrong with it
+    begin: "Callable[[bytes, Any, Exchange], None]"  # with body and query; raises RunnelError what is wrong with them
     failed: Callable[[RunnelError], Failed]
     understood: Callable[[bytes], Any] = lambda query: None if query else ()  # a query; None: it is not understood
     leaves: Collection[bytes] = ()  # requests with one of these headers are the application's
+    heads: Heads = field(default_factory=Heads)
 
 
-class _Due:
-    """Stands where uvicorn keeps the request under way, while a hot one is."""
+class _Nobody:
+    """Waits for no body: uvicorn tells of its end when a connection is lost."""
 
-    __slots__ = ("disconnected", "keep_alive", "message_event", "more_body", "response_complete")
+    def set(self) -> None: ...
 
-    def __init__(self) -> None:
+
+class Exchange:
+    """A hot request under way, and its answer, which is given once; a connection has one at a time.
+
+    It stands where uvicorn keeps the request under way.
+    """
+
+    __slots__ = (
+        "_failed", "_http", "disconnected", "keep_alive", "message_event", "more_body", "peer", "response_complete",
+    )  # fmt: skip
+
+    def __init__(self, http: "HotHttp", peer: Peer) -> None:
+        self._http = http
+        self.peer = peer
+        self.keep_alive = True
+        self.disconnected = False
+        self.response_complete = True
+        self.more_body = False
+        self.message_event = _Nobody()
+
+    def begin(self, failed: Callable[[RunnelError], Failed]) -> None:
+        self._failed = failed
         self.response_complete = False
         self.more_body = True
-        self.disconnected = False
-        self.keep_alive = True
-        self.message_event = asyncio.Event()
+
+    def answer(self, content: bytes) -> None:
+        """With 200."""
+        if self.keep_alive:
+            self._http.answered(_JSON % (len(content), content))
+        else:
+            self._write(200, [(b"content-type", b"application/json")], content)
+
+    def fail(self, error: RunnelError) -> None:
+        self._write(*self._failed(error))
+
+    def break_off(self) -> None:
+        """There is no answer."""
+        self._http.transport.close()
+
+    def _write(self, status: int, headers: list[tuple[bytes, bytes]], content: bytes) -> None:
+        head = b"".join(b"%b: %b\r\n" % header for header in headers)
+        size = b"content-length: %d\r\n\r\n" % len(content)
+        close = b"" if self.keep_alive else _CLOSE
+        self._http.answered(b"".join((STATUS_LINE[status], close, head, size, content)))
 
 
 class HotHttp(Http):
@@ -73,28 +133,72 @@ class HotHttp(Http):
     def __init__(self, listener: "HttpListener", routes: Mapping[bytes, Hot]) -> None:
         super().__init__(listener)
         self._routes = routes
-        self._hot: Hot | None = None
-        self._due: _Due | None = None
+        self._exchange = Exchange(self, self._peer)
+        self._between = True  # the parser has read no part of a request
+        self._read = b""  # what it reads, if that began with a request
+        self._hot: Hot | None = None  # of the request that it reads
         self._body = b""
         self._query: Any = None
+
+    # --- without the parser
+
+    def data_received(self, data: bytes) -> None:
+        rests = self._between and not self._is_busy()
+        if rests and self._recognised(data):
+            return
+        self._read = data if rests else b""
+        super().data_received(data)
+
+    def _is_busy(self) -> bool:
+        cycle = self.cycle
+        return (cycle is not None and not cycle.response_complete) or self.flow.write_paused
+
+    def _recognised(self, data: bytes) -> bool:
+        """Whether this was one hot request whose headers have come before; it is under way then (rule 4)."""
+        if (line := _LINE.match(data)) is None:
+            return False
+        method, path, query = line.groups(b"")
+        hot = self._routes.get(path)
+        end = data.find(_HEAD_END, line.end())
+        if hot is None or hot.method != method or end < 0 or self.transport.is_closing():
+            return False
+        if hot.heads.size_of(data[line.end() : end]) != len(data) - end - len(_HEAD_END):
+            return False
+        if (understood := hot.understood(query)) is None:
+            return False
+        self.active_at = self.loop.time()
+        self._traffic.bytes_in += len(data)
+        self._begin(hot)
+        self._ask(hot, data[end + len(_HEAD_END) :], understood)
+        return True
+
+    def _learn(self, hot: Hot) -> None:
+        """The parser has read a usual request: if that is all that came, its headers need not be parsed again."""
+        data = self._read
+        line, end = _LINE.match(data), data.find(_HEAD_END)
+        if line is not None and end >= 0 and data[end + len(_HEAD_END) :] == self._body:
+            hot.heads.learn(data[line.end() : end], len(self._body))
+
+    # --- what the parser calls
+
+    def on_message_begin(self) -> None:
+        self._between = False
+        super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         path, _, query = self.url.partition(b"?")
         hot = self._routes.get(path)
         if hot is not None and self._is_usual(hot) and (understood := hot.understood(query)) is not None:
             self._hot, self._body, self._query, self._in_head = hot, b"", understood, False
-            self._due = due = _Due()
-            self.cycle = cast(Any, due)
+            self._begin(hot)
         else:
             self._hot = None
             super().on_headers_complete()
 
     def _is_usual(self, hot: Hot) -> bool:
-        if self.cycle is not None and not self.cycle.response_complete:
+        if self._is_busy() or self._head_bytes or self._fed > self._limits.head_bytes_max:
             return False
-        if self._head_bytes or self._fed > self._limits.head_bytes_max:
-            return False
-        if self.flow.write_paused or self.parser.get_method() != hot.method or self.parser.get_http_version() != "1.1":
+        if self.parser.get_method() != hot.method or self.parser.get_http_version() != "1.1":
             return False
         size = b"" if hot.method == b"POST" else b"0"
         for name, value in self.headers:
@@ -113,46 +217,56 @@ class HotHttp(Http):
             self._body = self._body + body if self._body else body
 
     def on_message_complete(self) -> None:
-        hot, due = self._hot, self._due
-        if hot is None or due is None:
+        self._between = True
+        hot = self._hot
+        if hot is None:
             super().on_message_complete()
             return
         self._hot = None
-        due.more_body = False
+        self._learn(hot)
+        self._ask(hot, self._body, self._query)
+
+    # --- the request
+
+    def _begin(self, hot: Hot) -> None:
+        self._exchange.begin(hot.failed)
+        self.cycle = cast(Any, self._exchange)
+
+    def _ask(self, hot: Hot, body: bytes, query: Any) -> None:
+        self._exchange.more_body = False
         try:
-            future, content = hot.begin(Asked(self._body, self._query, self._peer))
+            hot.begin(body, query, self._exchange)
         except RunnelError as error:
-            self._answer_failure(due, hot.failed(error))
+            self._exchange.fail(error)
+
+    def answered(self, answer: bytes) -> None:
+        """The exchange's answer is due."""
+        exchange = self._exchange
+        if exchange.disconnected or self.transport.is_closing():
             return
-        future.add_done_callback(lambda done: self._answered(due, hot, content, done))
-
-    def _answered(self, due: _Due, hot: Hot, content_of: Content, future: "asyncio.Future[Any]") -> None:
-        if due.disconnected or future.cancelled():
-            self.transport.close()
-            return
-        error = future.exception()
-        if error is None:
-            content = content_of(future.result())
-            self._answer(due, (_OK, _JSON % len(content), content))
-        elif isinstance(error, RunnelError):
-            self._answer_failure(due, hot.failed(error))
-        else:
-            self.transport.close()
-            raise error
-
-    def _answer_failure(self, due: _Due, failed: Failed) -> None:
-        head = b"".join(b"%b: %b\r\n" % header for header in failed.headers)
-        size = b"content-length: %d\r\n\r\n" % len(failed.content)
-        self._answer(due, (STATUS_LINE[failed.status], head, size, failed.content))
-
-    def _answer(self, due: _Due, parts: tuple[bytes, ...]) -> None:
-        if not due.keep_alive:
-            parts = (parts[0], _CLOSE, *parts[1:])
-        answer = b"".join(parts)
         self._traffic.bytes_out += len(answer)
         self.transport.write(answer)
-        due.response_complete = True
-        if due.keep_alive:
+        exchange.response_complete = True
+        if exchange.keep_alive:
             self.on_response_complete()
         else:
             self.transport.close()
+
+
+def answer_later(exchange: Exchange, task: "asyncio.Future[Any]", content: Callable[[Any], bytes]) -> None:
+    """Answer out of what a task returns or raises."""
+    task.add_done_callback(lambda done: _answer(exchange, done, content))
+
+
+def _answer(exchange: Exchange, task: "asyncio.Future[Any]", content: Callable[[Any], bytes]) -> None:
+    if exchange.disconnected or task.cancelled():
+        exchange.break_off()
+        return
+    error = task.exception()
+    if error is None:
+        exchange.answer(content(task.result()))
+    elif isinstance(error, RunnelError):
+        exchange.fail(error)
+    else:
+        exchange.break_off()
+        raise error

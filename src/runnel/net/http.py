@@ -159,7 +159,6 @@ class Http(HttpToolsProtocol):
             return
         self.active_at = self.loop.time()
         self._traffic.bytes_in += len(data)
-        self._unset_keepalive_if_required()
         self._feed(data)
         if self._in_head and not self.transport.is_closing():
             self._head_bytes += len(data)
@@ -231,8 +230,14 @@ class Http(HttpToolsProtocol):
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        """As uvicorn's, but without a timer for each request: the listener looks for connections that are idle."""
         self._traffic.requests += 1
-        super().on_response_complete()
+        if self.transport.is_closing():
+            return
+        self.active_at = self.loop.time()
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
 
     def _should_upgrade(self) -> bool:
         return self.scope["method"] == "GET" and super()._should_upgrade()
@@ -276,6 +281,11 @@ class Http(HttpToolsProtocol):
             return True
         waits_for_body = self.cycle is not None and not self.cycle.response_complete and self.cycle.more_body
         return self._in_head or self.cycle is None or (waits_for_body and not self.flow.read_paused)
+
+    def idle(self, now: float) -> bool:
+        """Whether it has asked for nothing since its last answer, for longer than it may."""
+        answered = self.cycle is not None and self.cycle.response_complete
+        return answered and not self._in_head and now - self.active_at > self._limits.idle_s
 
     def stop(self) -> None:
         self.shutdown()
@@ -321,7 +331,7 @@ class HttpListener:
         self.config = Config(
             cast(Any, _Answering(app, on_fatal)), http=Http, ws=_WebSocket, lifespan="off", interface="asgi3",
             log_config=None, access_log=False, proxy_headers=False, server_header=False, date_header=False,
-            timeout_keep_alive=cast(int, limits.idle_s), ws_max_size=limits.message_bytes_max,
+            ws_max_size=limits.message_bytes_max,
         )  # fmt: skip
         self.config.load()
         self._server: asyncio.Server | None = None
@@ -370,9 +380,13 @@ class HttpListener:
         loop = asyncio.get_running_loop()
         now = loop.time()
         for connection in list(self.state.connections):
-            if isinstance(connection, Http) and connection.stalled(now):
+            if not isinstance(connection, Http):
+                continue
+            if connection.stalled(now):
                 logger.warning("closed an HTTP connection: it stalled for %.0f s", now - connection.active_at)
                 connection.transport.abort()
+            elif connection.idle(now):
+                connection.transport.close()
         self._sweeper = loop.call_later(self.limits.sweep_s, self._sweep)
 
 

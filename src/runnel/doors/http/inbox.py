@@ -2,8 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import Coroutine
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -17,10 +17,11 @@ from runnel.doors.http.operation import Struct, View, decoded, operation
 from runnel.doors.http.problems import PROBLEM_JSON, headers_of, problem_of
 from runnel.model.errors import RunnelError
 from runnel.net.eager import start
-from runnel.net.hot import Asked, Content, Failed, Hot
+from runnel.net.hot import Exchange, Failed, Hot, answer_later
 
 MESSAGES_MAX: Final = 1_000
 SENT: Final = "sent"
+_CONTENT: Final = b'{"status":"sent","message_id":"%08x%04x%016x"}'  # of a message's place
 IDEMPOTENCY_KEY: Final = b"idempotency-key"
 LIMIT: Final = 100
 LAST_MS: Final = 253_402_300_799_999  # the end of the year 9999
@@ -106,23 +107,40 @@ def hot_send(inbox: Inbox) -> Hot:
     """POST /send."""
     decode = msgspec.json.Decoder(Message).decode
 
-    def begin(asked: Asked) -> "tuple[asyncio.Future[Any], Content]":
-        message = decoded(decode, asked.body)
+    def begin(body: bytes, query: Any, exchange: Exchange) -> None:
+        message = decoded(decode, body)
         parts = message.from_user, message.to_user, message.message
-        placing = inbox.put(*parts)
-        if placing is None:
-            return asyncio.get_running_loop().create_task(inbox.send(*parts)), _content
-        return placing.offset, lambda offset: _content(placing.id_of(offset))
+        if not inbox.post(*parts, _Sending(exchange)):
+            answer_later(exchange, asyncio.get_running_loop().create_task(inbox.send(*parts)), _content)
 
     return Hot(b"POST", begin, _failed, leaves=(IDEMPOTENCY_KEY,))
+
+
+class _Sending:
+    """A request whose answer is the place of its message."""
+
+    __slots__ = ("_exchange",)
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    def kept(self, place: MessageId) -> None:
+        self._exchange.answer(_content(place))
+
+    def failed(self, error: RunnelError) -> None:
+        self._exchange.fail(error)
 
 
 def hot_receive(inbox: Inbox) -> Hot:
     """GET /receive."""
     encode = msgspec.json.Encoder().encode
 
-    def begin(asked: Asked) -> "tuple[asyncio.Future[Any], Content]":
-        return _begun(_receive(inbox, asked)), content
+    def begin(body: bytes, query: Any, exchange: Exchange) -> None:
+        found, task = start(_receive(inbox, query, exchange))
+        if task is None:
+            exchange.answer(content(found or []))
+        else:
+            answer_later(exchange, task, content)
 
     def content(found: list[Mail]) -> bytes:
         return encode(Messages(messages=[received(mail) for mail in found]))
@@ -130,20 +148,10 @@ def hot_receive(inbox: Inbox) -> Hot:
     return Hot(b"GET", begin, _failed, _understood)
 
 
-async def _receive(inbox: Inbox, asked: Asked) -> list[Mail]:
-    user, last_id, wait_ms, limit = asked.query
-    with PeerWaits(asked.peer) as waits:
+async def _receive(inbox: Inbox, query: tuple[str, str | None, int, int], exchange: Exchange) -> list[Mail]:
+    user, last_id, wait_ms, limit = query
+    with PeerWaits(exchange.peer) as waits:
         return await inbox.receive(user, last_id, wait_ms=wait_ms, messages_max=limit, waits=waits)
-
-
-def _begun(work: "Coroutine[Any, Any, list[Mail]]") -> "asyncio.Future[list[Mail]]":
-    """What may be done already, as a future."""
-    result, task = start(work)
-    if task is not None:
-        return task
-    done: asyncio.Future[list[Mail]] = asyncio.get_running_loop().create_future()
-    done.set_result(result or [])
-    return done
 
 
 def _understood(query: bytes) -> tuple[str, str | None, int, int] | None:
@@ -163,7 +171,7 @@ def _understood(query: bytes) -> tuple[str, str | None, int, int] | None:
 
 
 def _content(place: MessageId) -> bytes:
-    return b'{"status":"%b","message_id":"%b"}' % (SENT.encode(), str(place).encode())
+    return _CONTENT % place
 
 
 def _failed(error: RunnelError) -> Failed:
@@ -179,6 +187,7 @@ def received(mail: Mail) -> Received:
     )  # fmt: skip
 
 
+@lru_cache(maxsize=4096)  # messages of one batch have mostly one time
 def iso(timestamp_ms: int) -> str:
     """2026-11-16T08:00:00.000Z; what a Kafka client may have set beyond is shown as the first or the last moment."""
     moment = datetime.fromtimestamp(min(max(timestamp_ms, 0), LAST_MS) / 1000, UTC)

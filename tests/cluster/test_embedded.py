@@ -1,6 +1,7 @@
 """The embedded store: what SIGKILL, damage, a full disk and impatient callers do to it."""
 
 import asyncio
+import errno
 import os
 import random
 import resource
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from runnel.cluster.embedded import FILE, NEW_FILE, Embedded
+from runnel.cluster.embedded import FILE, FOLDER, NEW_FILE, Embedded
 from runnel.cluster.store import Conflict, Create, Node, Set, StoreDamaged, StoreUnavailable
 from runnel.model.errors import DataInUse, Fatal, StorageFailed
 from runnel.shell.disk import RealDisk
@@ -89,6 +90,33 @@ async def _check(root: Path, acknowledged: int) -> int:
     await store.close()
     disk.close()
     return first.version
+
+
+class Balking(RealDisk):
+    """Does not sync its folders until it is told to."""
+
+    balks = True
+    synced: list[str]
+
+    def sync_dir(self, path: str) -> None:
+        if self.balks:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        self.synced.append(path)
+        super().sync_dir(path)
+
+
+def test_a_store_whose_folder_could_not_be_synced_is_synced_by_the_next_start(tmp_path: Path) -> None:
+    async def run() -> None:
+        disk = Balking(str(tmp_path))
+        with pytest.raises(OSError, match="Input/output error"):
+            await Embedded.open(disk, str(tmp_path))
+        disk.balks, disk.synced = False, []
+        store = await Embedded.open(disk, str(tmp_path))
+        assert disk.synced == [FOLDER]
+        await store.close()
+        disk.close()
+
+    asyncio.run(run())
 
 
 def test_the_files_are_for_the_owner_alone(tmp_path: Path) -> None:

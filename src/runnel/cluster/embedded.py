@@ -213,6 +213,7 @@ def _open(disk: Disk, root: str) -> tuple[_Database, Tree]:
         if disk.exists(f"{FILE}-wal"):
             _damaged(f"{root}/{FILE}", "it is missing, while its journal is there")
         _create(disk, root)
+    disk.sync_dir(FOLDER)  # also for who made it, and ended before this
     path = f"{root}/{FILE}"
     _check_header(disk, path)
     database = _Database(path, journal="WAL")
@@ -253,7 +254,6 @@ def _create(disk: Disk, root: str) -> None:
     finally:
         database.close()
     disk.rename(NEW_FILE, FILE)
-    disk.sync_dir(FOLDER)
 
 
 def _damaged(path: str, what: str) -> NoReturn:

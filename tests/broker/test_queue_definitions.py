@@ -9,21 +9,32 @@ from tests.test_replication import Brokers, cluster_of, create, eventually, run
 
 from runnel.broker.internal import QUEUES
 from runnel.cluster.topic_rules import NewTopic
+from runnel.groups.share_values import ShareHeartbeat
+from runnel.groups.values import LEAVE
 from runnel.model.calls import (
     QUEUE_ALTER,
     QUEUE_CREATE,
     QUEUE_DELETE,
     QUEUE_LIST,
+    QUEUE_RECEIVE,
+    QUEUE_SEND,
+    QUEUE_SETTLE,
     AlterQueue,
     CreateQueue,
     DeleteQueue,
     ListedQueue,
     ListQueues,
+    Outgoing,
     QueueDefined,
     QueueDeleted,
+    Receive,
+    Send,
+    Settle,
+    Settlement,
     Verb,
 )
 from runnel.model.errors import (
+    GroupNotFound,
     InvalidConfig,
     InvalidFilter,
     InvalidTopicName,
@@ -219,5 +230,101 @@ def test_a_broker_that_is_not_the_controller_says_so_and_a_dead_one_is_not_waite
             internal = QUEUE_CREATE._replace(name="controller.queue.create")
             with pytest.raises(RunnelError, match="not the controller"):
                 await ask(brokers, other, internal, CreateQueue("r"))
+
+    run(main())
+
+
+async def lease_all(brokers: Brokers, number: int, queue: str) -> list[int]:
+    """Lease and accept all that there is; gives the offsets."""
+    got = (await ask(brokers, number, QUEUE_RECEIVE, Receive(queue, 100))).messages
+    settled = [Settlement(message.receipt, "accept") for message in got]
+    assert (await ask(brokers, number, QUEUE_SETTLE, Settle(queue, settled))).failures == [None] * len(got)
+    return [message.offset for message in got]
+
+
+async def send(brokers: Brokers, number: int, queue: str, count: int) -> None:
+    sent = await ask(brokers, number, QUEUE_SEND, Send(queue, [Outgoing(b"%d" % n) for n in range(count)]))
+    assert sent.failures == [None] * count
+
+
+def test_the_next_controller_finishes_what_its_predecessor_began_to_delete(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path, count=3) as brokers:
+            first = brokers.up[1].broker.metadata.image.controller.broker
+            other = next(number for number in brokers.up if number != first)
+            await ask(brokers, other, QUEUE_CREATE, CreateQueue("q", {}, 1, 3))
+            await send(brokers, other, "q", 3)
+            assert await lease_all(brokers, other, "q") == [0, 1, 2]
+            await ask(brokers, other, QUEUE_CREATE, CreateQueue("r", {}, 1, 3))
+            doomed = brokers.up[first].broker.image.topic_named("r").id
+            await brokers.up[first].broker.queue_definitions.deletion.begin("q", [])
+            await brokers.up[first].broker.queue_definitions.deletion.begin("r", [doomed])
+            await brokers.kill(first)
+            images = [server.broker for server in brokers.up.values()]
+            await eventually(lambda: not any(broker.image.group_notes("q") for broker in images))
+            await eventually(lambda: not any("r" in broker.image.names for broker in images))
+            with pytest.raises(UnknownQueue):
+                await ask(brokers, other, QUEUE_DELETE, DeleteQueue("q"))
+            await ask(brokers, other, QUEUE_CREATE, CreateQueue("q", {}, 1, 3))
+            assert await lease_all(brokers, other, "q") == [0, 1, 2], "of the old queue nothing is left"
+
+    run(main())
+
+
+@pytest.mark.parametrize("again", ["delete", "create"])
+def test_who_comes_next_finishes_a_deletion_that_was_begun(tmp_path: Path, again: str) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path, count=1) as brokers:
+            await ask(brokers, 1, QUEUE_CREATE, CreateQueue("q"))
+            await send(brokers, 1, "q", 2)
+            assert await lease_all(brokers, 1, "q") == [0, 1]
+            await brokers.up[1].broker.queue_definitions.deletion.begin("q", [])
+            with pytest.raises(UnknownQueue):
+                await lease_all(brokers, 1, "q")
+            if again == "delete":
+                assert await ask(brokers, 1, QUEUE_DELETE, DeleteQueue("q")) == QueueDeleted("q", [])
+            await ask(brokers, 1, QUEUE_CREATE, CreateQueue("q"))
+            assert await lease_all(brokers, 1, "q") == [0, 1]
+
+    run(main())
+
+
+def test_a_queue_does_not_go_on_with_what_another_of_its_name_left_behind(tmp_path: Path) -> None:
+    """A leader that had not heard of the deletion may keep something after all was forgotten."""
+
+    async def main() -> None:
+        async with cluster_of(tmp_path, count=1) as brokers:
+            await ask(brokers, 1, QUEUE_CREATE, CreateQueue("q"))
+            await send(brokers, 1, "q", 2)
+            assert await lease_all(brokers, 1, "q") == [0, 1]
+            broker = brokers.up[1].broker
+            partition = broker.partitions.find_by_id(broker.image.topic_named("q").id, 0)
+            kept: list[tuple[bytes, bytes | None]] = []
+            await broker.keepers.journal("q", partition).read(lambda key, value: kept.append((key, value)))
+            await ask(brokers, 1, QUEUE_DELETE, DeleteQueue("q"))
+            stale = broker.keepers.journal("q", partition)
+            await stale.read(lambda key, value: None)
+            await stale.append(kept)
+            await ask(brokers, 1, QUEUE_CREATE, CreateQueue("q"))
+            assert await lease_all(brokers, 1, "q") == [0, 1]
+
+    run(main())
+
+
+def test_the_share_group_of_a_queue_goes_with_it_unless_somebody_is_in_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path, count=1) as brokers:
+            broker = brokers.up[1].broker
+            await broker.find_coordinator("q")
+            for left in (True, False):
+                await ask(brokers, 1, QUEUE_CREATE, CreateQueue("q"))
+                await broker.share_groups.heartbeat(ShareHeartbeat("q", "one", 0, topic_names=("q",)))
+                if left:
+                    await broker.share_groups.heartbeat(ShareHeartbeat("q", "one", LEAVE))
+                await ask(brokers, 1, QUEUE_DELETE, DeleteQueue("q"))
+                if left:
+                    with pytest.raises(GroupNotFound):
+                        await broker.share_groups.describe("q")
+            assert [each.member_id for each in (await broker.share_groups.describe("q")).members] == ["one"]
 
     run(main())

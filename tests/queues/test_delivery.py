@@ -701,3 +701,39 @@ def test_who_waited_at_the_machine_before_is_woken_by_the_one_that_was_read_agai
     rig.pass_time(2_000)
     assert rig.available == woken + 1
     assert rig.lease("b") == [(0, 2)]
+
+
+def test_what_another_queue_of_the_name_kept_counts_for_nothing_and_is_taken_out() -> None:
+    rig = Rig()
+    fresh = len(rig.kept)
+    rig.kept.clear()
+    rig.see(made=4)
+    rig.wake()
+    assert offsets(rig.lease(messages_max=4)) == [0, 1, 2, 3]
+    assert not rig.reject(1, generation=4)
+    assert not rig.release(3, generation=4)
+    assert offsets(rig.lease(messages_max=1)) == [3]
+    assert not rig.accept(3, attempt=2, generation=4)
+    rig.see(made=9)
+    rig.wake()
+    assert len(rig.kept) == fresh, "chunks, letters and ends were taken out"
+    assert rig.leaving == []
+    assert rig.describe().counters.delivered == 0
+    assert offsets(rig.lease(messages_max=4)) == [0, 1, 2, 3]
+    assert rig.accept(0, generation=4) == {0}, "a receipt of the old queue is none of the new one's"
+    assert not rig.accept(0, 1, 2, 3, generation=9)
+    rig.wake()
+    assert offsets(rig.lease(messages_max=4)) == [4, 5, 6, 7]
+
+
+def test_what_a_share_group_kept_is_the_queues_that_is_made_of_it() -> None:
+    rig = Rig()
+    rig.lease(messages_max=2)
+    rig.accept(0)
+    rig.see(made=4)
+    rig.wake()
+    assert rig.describe().first_open == 1
+    assert not rig.accept(1)
+    rig.see(made=0)
+    rig.wake()
+    assert rig.describe().first_open == 0, "the queue was deleted: the group begins anew"

@@ -48,15 +48,15 @@ class Log:
             self.machine.replay(key, value)
         self.append(self.machine.wake(self.deleted, NOW, NOW))
 
-    def open(self, epoch: int, session: int = 0, owner: str = OWNER) -> Kept:
-        kept: Kept = self.ask("open", KeeperOpen(owner, epoch, session))
+    def open(self, epoch: int, session: int = 0, owner: str = OWNER, made: int = 0) -> Kept:
+        kept: Kept = self.ask("open", KeeperOpen(owner, epoch, session, made))
         return kept
 
     def write(self, epoch: int, session: int, *records: tuple[bytes, bytes | None], owner: str = OWNER) -> None:
         assert self.ask("write", KeeperWrite(owner, epoch, session, list(records))) == Nothing()
 
-    def forget(self, queue: str) -> int:
-        forgotten: Forgotten = self.ask("forget", KeeperForget(queue, 0))
+    def forget(self, queue: str, made: int = 0) -> int:
+        forgotten: Forgotten = self.ask("forget", KeeperForget(queue, 0, made=made))
         return forgotten.owners
 
 
@@ -143,6 +143,18 @@ def test_what_was_kept_of_one_topic_can_be_forgotten_alone() -> None:
     assert forgotten.owners == 1
     assert log.forget("q") == 1
     assert log.forget("other") == 1
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_who_forgets_a_queue_late_takes_nothing_from_the_next_of_its_name(restart: bool) -> None:
+    log = Log()
+    kept = log.open(1, made=7)
+    log.write(1, kept.session, (b"mark", b"1"))
+    if restart:
+        log.restart()
+    assert log.forget("q", made=3) == 0
+    assert log.open(1, made=7).records == [(b"mark", b"1")]
+    assert log.forget("q", made=7) == 1
 
 
 def test_forgetting_leaves_next_to_nothing_in_the_log() -> None:

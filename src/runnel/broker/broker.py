@@ -120,7 +120,7 @@ class Broker:
         self._keep_house(config, clock)
         self._parts: tuple[Part, ...] = (
             self.groups, self.transactions, self.sinks, self.inbox, self.requests, self._webhooks, self.keepers,
-            self.schedule, self._queueing,
+            self.schedule, self._queueing, self.queue_definitions.deletion,
         )  # fmt: skip
 
     def _reach_others(self, config: BrokerConfig, rng: Rng) -> None:
@@ -220,8 +220,9 @@ class Broker:
         """Make what delivers the messages of queues and share groups."""
         self.keepers = Keepers(self.partitions, self.calls, clock, rng, lambda: self.internal_topics.make(QUEUES))
         self.queue_definitions = QueueDefinitions(
-            self.id, self.topics, self.keepers, self.forwarding, self.calls, self._newest, self._seen
-        )
+            self.id, self.topics, self.keepers, self.forwarding, self.calls, self._newest, self._seen,
+            lambda group_id: self.groups.shards.leader_of(group_id).id,
+        )  # fmt: skip
         self._queueing = Queueing(
             Surroundings(
                 self.partitions, self.calls, self.keepers, self.once, self.schedule, self.sending, self._newest,
@@ -264,6 +265,7 @@ class Broker:
         self.sinks.close()
         self.sharing.close()
         self._queueing.close()
+        self.queue_definitions.deletion.close()
         self.keepers.close()
         self.schedule.close()
         self.gate.close()

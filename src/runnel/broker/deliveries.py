@@ -5,6 +5,8 @@ Rule 1: an outlet is opened when it is first used, in the leader epoch of its pa
 Rule 2: an idle queue costs nothing: no task, no timer, no memory.
 Rule 3: what was copied forward is delivered from the first copy on, wherever the queue itself begins.
 Rule 4: a lease that belongs to a connection ends with it, wherever the connection is: with its broker's life, too.
+Rule 5: while a queue is being deleted nothing is opened under its name; and what was opened for it is not for a queue
+        that is made under its name afterwards.
 """
 
 from collections import defaultdict
@@ -21,7 +23,7 @@ from runnel.broker.outlet import Outlet, Parts
 from runnel.broker.partitions import Partitions
 from runnel.broker.sources import Sources
 from runnel.cluster.image import Change, Image
-from runnel.model.errors import RunnelError
+from runnel.model.errors import QueueBeingDeleted, RunnelError
 from runnel.model.ids import PartitionKey
 from runnel.model.queue_config import QueueConfig, Start
 from runnel.model.seams import Clock, Rng
@@ -117,6 +119,8 @@ class Deliveries:
         return self._open(queue, partition)
 
     def _open(self, queue: str, partition: Partition) -> Outlet:
+        if self._sources.being_deleted(queue):
+            raise QueueBeingDeleted(f"queue {queue!r} is being deleted: wait a moment, then try again")
         config = self._config(queue, partition)
         outlet: Outlet
 
@@ -128,9 +132,10 @@ class Deliveries:
             return len(topic.partitions) if topic is not None else 1
 
         leaver = Leaver(queue, partition, lambda: outlet.config, partitions, self._exits, tell)
-        journal = self._keepers.journal(queue, partition)
+        made = self._sources.made(queue)
+        journal = self._keepers.journal(queue, partition, made)
         rules = self._rules(queue, partition, config)
-        outlet = Outlet(queue, partition, journal, config, rules, self._parts, leaver)
+        outlet = Outlet(queue, partition, journal, config, rules, self._parts, leaver, made)
         outlet.defined = self._sources.defined(queue)
         self._outlets[queue][partition.key] = outlet
         outlet.open()
@@ -153,10 +158,12 @@ class Deliveries:
             return None
 
     def _reconfigure(self, outlet: Outlet) -> None:
-        if outlet.defined and not self._sources.defined(outlet.queue):
+        made = self._sources.made(outlet.queue)
+        if (outlet.defined and not self._sources.defined(outlet.queue)) or outlet.made not in (0, made):
             self.close_outlet(outlet)  # the queue was deleted
             self.bells.ring_all(outlet.queue)
             return
+        outlet.made, outlet.defined = made, self._sources.defined(outlet.queue)
         config = self._config(outlet.queue, outlet.partition)
         if config != outlet.config:
             outlet.reconfigure(config, self._rules(outlet.queue, outlet.partition, config))

@@ -102,9 +102,9 @@ class Keepers:
 
     # --- as who has something kept
 
-    def journal(self, queue: str, partition: Partition) -> "KeeperJournal":
-        """The journal of a queue's state over a partition that is led here now."""
-        return KeeperJournal(self, queue, partition)
+    def journal(self, queue: str, partition: Partition, made: int = 0) -> "KeeperJournal":
+        """The journal of a queue's state over a partition that is led here now; `made` is the number of the queue."""
+        return KeeperJournal(self, queue, partition, made)
 
     async def open(self, request: KeeperOpen) -> Kept:
         """Take an owner over; FencedEpoch if another leads its partition by now."""
@@ -124,12 +124,15 @@ class Keepers:
     def _keeper(self, request: KeeperOpen | KeeperWrite) -> BrokerId:
         return self.shards.leader_of(request.owner).id
 
-    async def forget(self, queue: str, topic_id: TopicId | None = None) -> int:
-        """Take out all that a queue has kept, or what of one topic; returns over how many partitions it had."""
+    async def forget(self, queue: str, topic_id: TopicId | None = None, *, made: int = 0) -> int:
+        """Take out all that a queue has kept, or what of one topic; returns over how many partitions it had.
+
+        `made` is the number of the queue: one of the same name that was made later keeps what it has.
+        """
         topic = self._image.topic(QUEUES)
         forgotten = 0
         for number in range(len(topic.partitions) if topic else 0):
-            request = KeeperForget(queue, number, topic_id)
+            request = KeeperForget(queue, number, topic_id, made)
             forgotten += await self.patiently(lambda request=request: self._forget(request))  # type: ignore[misc]
         return forgotten
 
@@ -177,13 +180,14 @@ class KeeperJournal(Led):
 
     gone: type[RetriableError] = NotLeader
 
-    def __init__(self, keepers: Keepers, queue: str, partition: Partition) -> None:
+    def __init__(self, keepers: Keepers, queue: str, partition: Partition, made: int = 0) -> None:
         super().__init__(partition, owner_name(queue, partition.key))
+        self._made = made
         self._keepers = keepers
         self._session = 0
 
     async def read(self, take: Callable[[bytes, bytes | None], None]) -> None:
-        kept = await self._keepers.open(KeeperOpen(self.name, self.epoch))
+        kept = await self._keepers.open(KeeperOpen(self.name, self.epoch, made=self._made))
         self._session = kept.session
         for key, value in kept.records:
             take(key, value)
@@ -198,7 +202,8 @@ class KeeperJournal(Led):
 
     async def _write_anew(self, decided: list[Record]) -> None:
         """Open it in a new session: what is under way in the old one counts for nothing then. Then write it."""
-        self._session = (await self._keepers.open(KeeperOpen(self.name, self.epoch, self._session))).session
+        request = KeeperOpen(self.name, self.epoch, self._session, self._made)
+        self._session = (await self._keepers.open(request)).session
         await self._write(decided)
 
     async def _write(self, decided: list[Record]) -> None:

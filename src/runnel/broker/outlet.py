@@ -103,9 +103,10 @@ class Outlet:
 
     def __init__(
         self, queue: str, partition: Partition, journal: Journal, config: QueueConfig, rules: Rules,
-        parts: Parts, leaver: Leaver,
+        parts: Parts, leaver: Leaver, made: int = 0,
     ) -> None:  # fmt: skip
         self.queue = queue
+        self.made = made  # the number of the queue; 0: a share group's
         self.bell = bell_of(queue, partition)  # beside the queue's: for those who want messages of this partition alone
         self.partition = partition
         self.config = config
@@ -146,7 +147,7 @@ class Outlet:
         end = partition.last_stable_offset if committed else partition.high_watermark
         # Chance is drawn once for each outlet: from there on numbers that look like it do as well, and cost nothing.
         self._chance = (self._chance * 1_103_515_245 + 12_345) % JITTER
-        return View(self.config, partition.log.start_offset, end, self._chance / JITTER, *self._targets)
+        return View(self.config, partition.log.start_offset, end, self._chance / JITTER, *self._targets, self.made)
 
     @property
     def machine(self) -> Delivery:

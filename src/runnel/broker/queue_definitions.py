@@ -8,7 +8,7 @@ Rule 2: a queue has its topic before it is defined; one that exists is taken as 
         the queue has lanes.
 Rule 3: a queue that begins at the end of its topic begins there when it is created, or given that topic: it gets all
         that is sent from then on, whenever it is first received from.
-Rule 4: what a deleted queue kept is forgotten when it is not defined any more: nobody keeps anything new for it then.
+Rule 4: a queue that is created under the name of one that is being deleted waits until nothing of that is left.
 """
 
 import asyncio
@@ -19,10 +19,11 @@ from runnel.broker.calls import Calls
 from runnel.broker.forwarding import Forwarding
 from runnel.broker.internal import INTERNAL
 from runnel.broker.keepers import Keepers
+from runnel.broker.queue_deletion import QueueDeletion
 from runnel.broker.seen import Seen
 from runnel.cluster.config_rules import ConfigChange, ConfigOp
 from runnel.cluster.controller import Resource
-from runnel.cluster.group_rules import GroupResource, Purpose
+from runnel.cluster.group_rules import GroupResource, Purpose, deleting_of
 from runnel.cluster.image import GROUP, VIEW_FILTER, Image, Topic
 from runnel.cluster.topic_rules import USE_DEFAULT, NewPartitions, NewTopic
 from runnel.model.calls import (
@@ -54,7 +55,7 @@ from runnel.model.errors import (
     TopicAlreadyExists,
     UnknownQueue,
 )
-from runnel.model.ids import BrokerId
+from runnel.model.ids import BrokerId, TopicId
 from runnel.model.internal_calls import IMAGE_FOLLOWED, ImageFollowed
 from runnel.model.limits import topic_name_problem
 from runnel.model.queue_config import DEFINED, QueueConfig, Start, canonical, config_of
@@ -74,7 +75,7 @@ class Admin(Protocol):
 
     async def create_partitions(self, specs: Sequence[NewPartitions]) -> list[Topic | RunnelError]: ...
 
-    async def delete(self, topics: Sequence[str]) -> list[Topic | RunnelError]: ...
+    async def delete(self, topics: Sequence[str | TopicId]) -> list[Topic | RunnelError]: ...
 
     async def alter_configs(
         self,
@@ -90,15 +91,17 @@ class QueueDefinitions:
 
     def __init__(
         self, me: BrokerId, admin: Admin, keepers: Keepers, forwarding: Forwarding, calls: Calls,
-        newest: Callable[[], Image], seen: Seen,
+        newest: Callable[[], Image], seen: Seen, coordinator: Callable[[str], BrokerId],
     ) -> None:  # fmt: skip
         self._me = me
         self._admin = admin
-        self._keepers = keepers
         self._forwarding = forwarding
         self._calls = calls
         self._newest = newest
         self._seen = seen
+        self.deletion = QueueDeletion(
+            admin, keepers, calls, newest, lambda: forwarding.is_ours, self._followed, coordinator
+        )
         self._serve(QUEUE_CREATE, self._create)
         self._serve(QUEUE_ALTER, self._alter)
         self._serve(QUEUE_DELETE, self._delete)
@@ -130,6 +133,7 @@ class QueueDefinitions:
         config = config_of(frozenset(settings.items()))
         changes = [ConfigChange(name, value) for name, value in settings.items()]
         _check_topics(request.queue, config)
+        await self.deletion.finish(request.queue)  # rule 4
         await self._configure(GroupResource(request.queue, Purpose.CREATE), changes, validate_only=True)
         made = await self._make_topic(request, config)
         if not request.validate_only:
@@ -221,19 +225,19 @@ class QueueDefinitions:
                 raise grown
 
     async def _delete(self, request: DeleteQueue) -> QueueDeleted:
-        own = self._newest().group_settings(request.queue)
-        if DEFINED not in own:
+        image = self._newest()
+        own = image.group_settings(request.queue)
+        if (begun := deleting_of(image.group_notes(request.queue))) is not None:
+            topics = [image.topics[topic_id].name for topic_id in begun.topics if topic_id in image.topics]
+        elif DEFINED not in own:
             raise UnknownQueue(f"queue {request.queue!r} does not exist: nothing is deleted")
-        config = config_of(frozenset(own.items()))
-        topics = self._its_topics(request.queue, config) if request.topics else []
+        else:
+            topics = self._its_topics(request.queue, config_of(frozenset(own.items()))) if request.topics else []
         if request.validate_only:
             return QueueDeleted(request.queue, topics)
-        await self._configure(GroupResource(request.queue, Purpose.DELETE), ())
-        await self._followed()
-        await self._keepers.forget(request.queue)
-        for deleted in await self._admin.delete(topics):
-            if isinstance(deleted, RunnelError):
-                raise deleted
+        if begun is None:
+            await self.deletion.begin(request.queue, [image.topic_named(name).id for name in topics])
+        await self.deletion.finish(request.queue)
         return QueueDeleted(request.queue, topics)
 
     def _its_topics(self, queue: str, config: QueueConfig) -> list[str]:

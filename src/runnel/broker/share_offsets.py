@@ -5,7 +5,8 @@ The coordinator knows in which topics a group has a place; where that is in a pa
 Rule 1: a place is moved or deleted only while the group has no members: they would be told nothing of it.
 Rule 2: a topic is noted before the group gets a place in it, and forgotten after the place is gone. A failure in
         between leaves a topic noted in which there is nothing: that is harmless, and the request can be repeated.
-Rule 3: a group that is deleted loses its places before its name.
+Rule 3: a group that is deleted loses its places before its name. With a queue, the group of its name goes unless
+        somebody is in it: that begins anew.
 Rule 4: what belongs to a queue that was created under the name of the group is deleted with the queue, and by nothing
         else: its definition would stay without what it had done. Groups that only have its name are nothing to it.
 """
@@ -17,10 +18,12 @@ from typing import TypeVar
 from runnel.broker.calls import Calls
 from runnel.broker.groups import Groups
 from runnel.broker.keepers import Keepers
+from runnel.broker.queue_deletion import SHARE_END
 from runnel.broker.share_groups import ShareGroups
 from runnel.broker.share_places import DROP, LOOK, MOVE, NOWHERE, Moves, Place, Places
 from runnel.client.outcome import error_of_failure
 from runnel.cluster.image import Image
+from runnel.model.calls import NamedQueue, Nothing
 from runnel.model.errors import GroupIsQueue, GroupNotEmpty, GroupNotFound, LeaderNotAvailable, RunnelError
 from runnel.model.ids import BrokerId, PartitionKey, TopicId
 
@@ -40,6 +43,7 @@ class ShareOffsets:
         self._calls = calls
         self._image = image
         self._is_queue = is_queue
+        calls.serve(SHARE_END, self._end)
 
     async def describe(
         self, group_id: str, wanted: Sequence[PartitionKey] | None = None
@@ -95,6 +99,15 @@ class ShareOffsets:
         except GroupNotFound:
             self._check_no_queue(group_id, f"delete the queue, with 'runnel queue delete {group_id}'")
             raise
+
+    async def _end(self, request: NamedQueue) -> Nothing:
+        """A queue is being deleted: end the group of its name, if it is nobody's."""
+        try:
+            await self._share_groups.describe(request.queue)
+            await self._groups.delete(request.queue)
+        except (GroupNotFound, GroupNotEmpty):
+            pass  # or it never shared anything
+        return Nothing()
 
     async def _drop(self, group_id: str, topics: Iterable[TopicId]) -> None:
         """Have the leaders forget what is not kept any more; who can't be asked finds out when it keeps something."""

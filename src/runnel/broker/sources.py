@@ -6,6 +6,7 @@ Lanes are partitions: a message of a higher one goes first. Copies for another a
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from runnel.cluster.group_rules import deleting_of, made_of
 from runnel.cluster.image import GROUP, Image
 from runnel.model.errors import LeaderNotAvailable, UnknownQueue
 from runnel.model.ids import BrokerId, PartitionKey
@@ -44,6 +45,14 @@ class Sources:
     def defined(self, queue: str) -> bool:
         """Whether it was created as a queue."""
         return DEFINED in self.overrides(queue)
+
+    def made(self, queue: str) -> int:
+        """The number of a queue, which no other of its name ever had; 0 if it was not created as one."""
+        return made_of(self._image().group_notes(queue))
+
+    def being_deleted(self, queue: str) -> bool:
+        """Whether there was a queue of that name, and not all that it kept is gone."""
+        return deleting_of(self._image().group_notes(queue)) is not None
 
     def overrides(self, queue: str) -> dict[str, str]:
         overrides = self._image().configs.get(GROUP + queue)

@@ -21,6 +21,7 @@ VIEW_OF: Final = "view.of"
 VIEW_OF_ID: Final = "view.of.id"
 VIEW_FILTER: Final = "view.filter"
 CLUSTER: Final = "cluster"  # the config resource that holds for every broker
+NOTE: Final = "#"  # begins the name of what stands among the settings of a group in the store, and is none
 GROUP: Final = "group:"  # begins the config resource of a group, which is a queue or has share consumers
 
 K = TypeVar("K")
@@ -113,6 +114,7 @@ class Overrides(msgspec.Struct, frozen=True):
 
     values: Mapping[str, str] = msgspec.field(default_factory=dict)
     version: int = 0
+    notes: Mapping[str, str] = msgspec.field(default_factory=dict)  # of a queue: no settings, see group_rules
 
 
 class Controller(NamedTuple):
@@ -186,6 +188,11 @@ class Image:
         """What was set for a group."""
         overrides = self.configs.get(GROUP + name)
         return overrides.values if overrides else {}
+
+    def group_notes(self, name: str) -> Mapping[str, str]:
+        """What the controller noted of the queue of that name (cluster/group_rules.py)."""
+        overrides = self.configs.get(GROUP + name)
+        return overrides.notes if overrides else {}
 
     def source_of(self, view: Topic) -> Topic:
         """The topic that a view shows messages of: the very one it was made for, not one that has its name now."""

@@ -14,6 +14,7 @@ from uuid import UUID
 import msgspec
 
 from runnel.cluster.image import (
+    NOTE,
     Broker,
     BrokerState,
     ConfigKey,
@@ -177,7 +178,9 @@ def broker_value(broker: Broker) -> bytes:
 
 
 def read_overrides(path: str, node: Node) -> Overrides:
-    return Overrides(decode(path, node.value, dict[str, str]), node.version)
+    stored = decode(path, node.value, dict[str, str])
+    notes = {name: value for name, value in stored.items() if name.startswith(NOTE)}
+    return Overrides({name: stored[name] for name in stored if name not in notes}, node.version, notes)
 
 
 def read_features(path: str, node: Node) -> Features:
@@ -298,7 +301,7 @@ def _topic_ops(image: Image, delta: Delta, topic_id: TopicId) -> list[Op]:
 def _config_op(image: Image, key: ConfigKey, overrides: Overrides | None) -> Op:
     if overrides is None:
         return Delete(config_path(key), image.configs[key].version)
-    return _put(config_path(key), encode(overrides.values), overrides.version)
+    return _put(config_path(key), encode({**overrides.values, **overrides.notes}), overrides.version)
 
 
 def _put(path: str, value: bytes, version: int) -> Op:

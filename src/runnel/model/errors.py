@@ -339,6 +339,10 @@ class UnknownQueue(ClientError): ...
 class QueueAlreadyExists(ClientError): ...
 
 
+class QueueBeingDeleted(RetriableError):
+    """The queue is not there any more, and what it kept is being taken away: its name is free in a moment."""
+
+
 class GroupIsQueue(ClientError):
     """What a group's own verbs can't take away, because it belongs to a queue that was created under that name."""
 

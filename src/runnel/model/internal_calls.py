@@ -14,6 +14,7 @@ class KeeperOpen(Value, frozen=True):
     owner: str
     epoch: int
     session: int = 0  # in which it was open before, for one that goes on; 0: it begins, and takes what there is
+    made: int = 0  # the number of the queue (cluster/group_rules.py)
 
 
 class Kept(Value, frozen=True):
@@ -29,11 +30,15 @@ class KeeperWrite(Value, frozen=True):
 
 
 class KeeperForget(Value, frozen=True):
-    """Take out all that the owners of one queue keep in one partition of the keepers' topic."""
+    """Take out all that the owners of one queue keep in one partition of the keepers' topic.
+
+    Not what a queue of the same name keeps that was made later: whoever asks may have been replaced meanwhile.
+    """
 
     queue: str
     shard: int
     topic_id: UUID | None = None  # of one topic alone
+    made: int = 0
 
 
 class Forgotten(Value, frozen=True):

@@ -47,6 +47,7 @@ class Course:
         self.past = Past()
         self.longest_ms = 0  # of all leases and waits
         self.generation = 0
+        self.made = 0  # the number of the queue whose state this is
         self.counters = Counters()
 
     def give_back(self, piece: Piece, delay_ms: int | None, turn: Turn) -> None:

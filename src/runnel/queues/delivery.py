@@ -12,6 +12,8 @@ Rule 5: time is what the wall clock said when this leader began, and goes on wit
         another leader's clock said is not believed where that is longer than any lease or wait ever was.
 Rule 6: messages that leave (dead, or copied forward) are done here, and wait in the outbox: see `outbox`.
 Rule 7: whoever finds nothing to lease is told when that may have changed (the order Available).
+Rule 8: what was kept for another queue of the same name, which was deleted since, counts for nothing, and is taken out.
+        What a share group kept is the queue's that it was made into.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +30,7 @@ from runnel.queues.course import Course, Turn
 from runnel.queues.holder import Holder
 from runnel.queues.keys import Keys
 from runnel.queues.past import OTHERWISE
-from runnel.queues.records import KeptChunk, KeptLeaving, KeptMark, KeptPast, Mark, Run, decode
+from runnel.queues.records import KeptChunk, KeptLeaving, KeptMark, KeptPast, Mark, Run, chunk_record, decode
 from runnel.queues.retry import rounded_up
 from runnel.queues.status import DONE, DONE_STATUS, LEASED, READY, STATES, WAIT, Status
 from runnel.queues.taking import Taking
@@ -95,11 +97,16 @@ class Delivery:
     def wake(self, view: View, now_ms: Millis, wall_ms: Millis) -> Step:
         """Begin to serve: all that was kept is read. Connections of the time before are gone; what leaves goes on."""
         self._lead_ms = wall_ms - now_ms
-        if self._kept_mark is None:
+        mark = self._kept_mark
+        of_another = mark is not None and mark.made not in (0, view.made)
+        if mark is None or of_another:
+            self._course.generation = self._course.made = view.made
             self._window.reset(view.end if view.config.start is Start.LATEST else view.start)
         else:
-            self._restore(self._kept_mark)
+            self._restore(mark)
         turn = self._begin(view, now_ms, wall_ms)
+        if of_another:
+            self._forget(turn.step)
         self._hungry = self._standby = True  # whoever waited at the machine before this one is still there
         self._outbox.wake(turn.step)
         if self._holder.name:
@@ -111,7 +118,15 @@ class Delivery:
                 self._course.give_back(piece, 0, turn)
         return self._finish(turn)
 
+    def _forget(self, step: Step) -> None:
+        """Rule 8: begin as if nothing had been kept."""
+        step.records.extend(chunk_record(number, None) for number in self._kept_chunks)
+        self._kept_chunks = {}
+        self._outbox.clear(step)
+        self._course.past.rewind(step)
+
     def _restore(self, mark: Mark) -> None:
+        self._course.made = mark.made
         self._course.generation, self._course.counters, self._holder.name = mark.generation, mark.counters, mark.holder
         self._course.past.sure_from, self._course.longest_ms = mark.sure_from, mark.longest_ms
         self._window.restore(mark.done, mark.next, self._kept_chunks)
@@ -402,6 +417,9 @@ class Delivery:
             self._course.keys = None
         elif self._course.keys is None:
             self._course.keys = Keys(self._window)
+        if self._course.made != view.made:
+            self._course.made = view.made
+            self._window.touch()
         self._now = now_ms + self._lead_ms
         self._course.follow_start(view)
         return Turn(view, self._now, wall_ms, Step())
@@ -416,7 +434,7 @@ class Delivery:
         course = self._course
         mark = Mark(
             window.done, window.next, course.generation, self._holder.name, course.counters, course.past.sure_from,
-            course.longest_ms,
+            course.longest_ms, course.made,
         )  # fmt: skip
         window.flush(mark, turn.step.records)
         if (self._hungry and self._has_some(self._holder.name, turn)) or (self._standby and self._has_some("", turn)):

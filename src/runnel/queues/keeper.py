@@ -10,6 +10,8 @@ Rule 2: a write counts only in the epoch and the session that were opened last. 
 Rule 3: an owner is opened in no lower epoch than it was. One that was open before, and is not known any more, was
         forgotten: it is not opened again by who still believes in it.
 Rule 4: what belonged to a topic is taken out when the image proves that the topic was deleted.
+Rule 5: a queue is forgotten with all that was opened for it, and for those of its name that were made before. What a
+        later one opened stays, however late the word comes.
 """
 
 from collections.abc import Container, Sequence
@@ -37,6 +39,7 @@ class _Holder(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
     epoch: int
     session: int
+    made: int = 0  # the number of the queue that it was opened for; 0: of a share group
 
 
 class _Forgotten(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -138,7 +141,8 @@ class KeeperShard:
         if error := _refusal_to_open(request, holder):
             return Step(replies=[Reply(ticket, error)])
         owner = self._owner(request.owner)
-        owner.holder = _Holder(request.epoch, 1 + (holder.session if holder else self._forgotten.session))
+        session = 1 + (holder.session if holder else self._forgotten.session)
+        owner.holder = _Holder(request.epoch, session, request.made)
         record = (_key(OWNER, request.owner), msgspec.msgpack.encode(owner.holder))
         return Step([record], [Reply(ticket, Kept(owner.holder.session, list(owner.records.items())))])
 
@@ -157,9 +161,7 @@ class KeeperShard:
     def forget(
         self, request: KeeperForget, ticket: object, deleted: Container[TopicId], now_ms: Millis, wall_ms: Millis
     ) -> Step:
-        topic_id = request.topic_id
-        owners = ((name, *owner_parts(name)) for name in self._owners)
-        gone = [name for name, queue, topic in owners if queue == request.queue and topic_id in (None, topic)]
+        gone = [name for name, owner in self._owners.items() if _is_meant(request, name, owner.holder)]
         return Step(self._drop(gone), [Reply(ticket, Forgotten(len(gone)))])
 
     def pending(
@@ -202,6 +204,13 @@ def _decode(value: bytes, shape: type[S]) -> S:
         raise Fatal(
             f"a record of the state of queues can't be read ({error}): it is of a newer Runnel, or damaged"
         ) from None
+
+
+def _is_meant(request: KeeperForget, name: str, holder: _Holder | None) -> bool:
+    queue, topic_id = owner_parts(name)
+    if queue != request.queue or request.topic_id not in (None, topic_id):
+        return False
+    return holder is None or holder.made <= request.made  # rule 5
 
 
 def _refusal_to_open(request: KeeperOpen, holder: _Holder | None) -> RunnelError | None:

@@ -30,6 +30,12 @@ class Outbox:
     def wake(self, step: Step) -> None:
         step.orders.extend(Leave(leaving) for leaving in self._leaving.values())
 
+    def clear(self, step: Step) -> None:
+        """Nobody leaves any more: they were another queue's."""
+        step.records.extend(leaving_record(id, None) for id in self._leaving)
+        self._leaving.clear()
+        self.messages = 0
+
     def add(self, leaving: Leaving, step: Step) -> None:
         self.restore(leaving.id, leaving)
         step.records.append(leaving_record(leaving.id, leaving))

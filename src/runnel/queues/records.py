@@ -38,6 +38,7 @@ class Mark(msgspec.Struct, frozen=True, array_like=True, tag=1):
     counters: Counters
     sure_from: int = 0  # see `past`
     longest_ms: int = 0  # no lease and no wait was ever longer
+    made: int = 0  # the number of the queue whose state this is
 
 
 class Chunk(msgspec.Struct, frozen=True, array_like=True, tag=1):

@@ -61,6 +61,7 @@ class View(Struct, frozen=True):
     jitter: float = 0.0  # in [0, 1): drawn anew for each view
     dead: Target | None = None  # where dead letters go, if that is known by now
     retry: Target | None = None  # where messages are copied that wait for long, if that is known by now
+    made: int = 0  # the number of the queue, which no other of its name has; 0: a share group
 
 
 # --- leasing

@@ -177,6 +177,7 @@ TABLE: dict[type[e.RunnelError], Row] = {
     e.UnknownSink: Row(S.NOT_FOUND, "check the name: 'runnel sink ls' shows those that there are"),
     e.UnknownQueue: Row(S.NOT_FOUND, "check the name, or create the queue"),
     e.QueueAlreadyExists: Row(S.CONFLICT, "use the queue that there is, or another name"),
+    e.QueueBeingDeleted: Row(S.SERVICE_UNAVAILABLE, _AGAIN),
     e.GroupIsQueue: Row(S.CONFLICT, "delete the queue of that name, with DELETE /v1/queues/..."),
     e.KeyReused: Row(S.UNPROCESSABLE_ENTITY, "send it under a key of its own"),
     e.LeaseLost: Row(S.CONFLICT, "receive again: the message may be with another consumer"),

@@ -90,6 +90,7 @@ CODES: dict[type[e.RunnelError], ErrorCode] = {
     e.UnknownSink: ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
     e.UnknownQueue: ErrorCode.GROUP_ID_NOT_FOUND,
     e.QueueAlreadyExists: ErrorCode.DUPLICATE_RESOURCE,
+    e.QueueBeingDeleted: ErrorCode.LEADER_NOT_AVAILABLE,
     e.GroupIsQueue: ErrorCode.POLICY_VIOLATION,
     e.LeaseLost: ErrorCode.INVALID_RECORD_STATE,
     e.KeyReused: ErrorCode.INVALID_REQUEST,

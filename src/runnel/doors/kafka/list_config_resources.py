@@ -32,5 +32,6 @@ def _names(kind: int, broker: Broker) -> list[str]:
     if kind == BROKER:
         return [str(number) for number in sorted(broker.image.brokers)]
     if kind == GROUP:
-        return sorted(key.removeprefix(GROUP_KEY) for key in broker.image.configs if key.startswith(GROUP_KEY))
+        groups = (each for each in broker.image.configs.items() if each[0].startswith(GROUP_KEY))
+        return sorted(key.removeprefix(GROUP_KEY) for key, overrides in groups if overrides.values)
     return []

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from runnel.log.log import Appended, Log
 from runnel.log.producers import Producers
-from runnel.model.errors import OffsetOutOfRange, OutOfOrderSequence
+from runnel.model.errors import Fatal, OffsetOutOfRange, OutOfOrderSequence, StorageFailed
 from runnel.model.topic_config import FlushMode, TopicConfig
 from runnel.record import batch, records
 from runnel.record.control import marker, marker_in
@@ -56,6 +56,7 @@ class LogMachine(RuleBasedStateMachine):
         self.sequences: dict[int, int] = {}
         self.producer_epochs: dict[int, int] = {}
         self.compacted_upto = 0
+        self.killing = False  # what strikes in the middle of work: kills, or power cuts
         self.log: Log = self.run(self.open)
 
     def new_disk(self, seed: int) -> SimDisk:
@@ -84,7 +85,7 @@ class LogMachine(RuleBasedStateMachine):
         return task.result()
 
     async def open(self) -> Log:
-        return await Log.open(self.disk, FOLDER, self.config, clock=self.clock)
+        return await Log.open(self.disk, FOLDER, self.config, clock=self.clock, on_fatal=lambda error: None)
 
     def bury(self) -> None:
         """End whatever the dead process still had under way."""
@@ -95,17 +96,20 @@ class LogMachine(RuleBasedStateMachine):
             self.loop.run_until_complete(asyncio.sleep(0))
 
     def attempt(self, work: Callable[[], Awaitable[Any]], cut_at: int | None) -> bool:
-        """Whether it was done before the power was cut, at the so-many-th call of the disk from now."""
+        """Whether it was done before the process ended, at the so-many-th call of the disk from now."""
         if cut_at is not None:
-            self.disk.inject(Fault(call="", nth=cut_at, power_cut=True))
+            self.end_at(cut_at)
         try:
             self.run(work)
         except PowerCut:
             assert cut_at is not None
-            self.recover(power=True)
+            self.recover(power=not self.killing, midway=True)
             return False
         self.disk.heal()
         return True
+
+    def end_at(self, nth: int) -> None:
+        self.disk.inject(Fault(call="", nth=nth, power_cut=not self.killing, killed=self.killing))
 
     # --- what is done to it
 
@@ -297,7 +301,33 @@ class LogMachine(RuleBasedStateMachine):
     def crash(self) -> None:
         self.recover(power=True)
 
-    def recover(self, *, power: bool) -> None:
+    @rule(killing=st.booleans())
+    def aim(self, killing: bool) -> None:
+        """From now on the process is killed in the middle of work, or the power is cut."""
+        self.killing = killing
+
+    @rule(nth=st.integers(1, 30))
+    def end_while_opening(self, nth: int) -> None:
+        self.bury()
+        self.disk = self.disk.kill()
+        self.end_at(nth)
+        with contextlib.suppress(PowerCut):
+            self.log = self.run(self.open)
+        self.disk.heal()
+        self.recover(power=not self.killing)
+
+    @precondition(lambda self: self.config.flush_mode is not FlushMode.OS)
+    @rule(nth=st.integers(1, 3))
+    def lose_a_sync(self, nth: int) -> None:
+        """It fails, memory keeps what the disk never gets, and the next life may count on what it finds."""
+        self.disk.inject(Fault("sync", path=".log", nth=nth, loses=True))
+        with contextlib.suppress(Fatal, StorageFailed):
+            self.append_all([self.make(1, 100, 0, None)], None)
+            self.run(self.log.sync)
+        self.disk.heal()
+        self.recover(power=False, midway=True)
+
+    def recover(self, *, power: bool, midway: bool = False) -> None:
         old = self.log if hasattr(self, "log") else None
         synced = max(self.synced, 0)
         self.bury()
@@ -305,7 +335,7 @@ class LogMachine(RuleBasedStateMachine):
         self.log = self.run(self.open)
         end = self.log.end_offset
         assert end >= synced, "what was synced is there"
-        if not power and old is not None and not self.pending_now():
+        if not power and not midway and old is not None and not self.pending_now():
             assert end == self.end, "what was written survives the death of the process"
         self.adopt(end)
 
@@ -375,8 +405,8 @@ class LogMachine(RuleBasedStateMachine):
         if not hasattr(self, "log"):
             return
         self.synced = max(self.synced, self.log.synced_offset)
-        if self.disk.dead:  # the power was cut after the answer was given
-            self.recover(power=True)
+        if self.disk.dead:  # it ended after the answer was given
+            self.recover(power=not self.killing, midway=True)
         assert self.log.start_offset == self.start
         assert self.log.start_offset <= self.log.synced_offset <= self.log.end_offset == self.end
         assert not self.log.damage

@@ -8,7 +8,8 @@ import pytest
 from tests.test_replication import Brokers, cluster_of, create, eventually, run
 
 from runnel.broker.internal import QUEUES
-from runnel.cluster.topic_rules import NewTopic
+from runnel.broker.share_places import Place
+from runnel.cluster.topic_rules import NewPartitions, NewTopic
 from runnel.groups.share_values import ShareHeartbeat
 from runnel.groups.values import LEAVE
 from runnel.model.calls import (
@@ -25,6 +26,7 @@ from runnel.model.calls import (
     ListedQueue,
     ListQueues,
     Outgoing,
+    Placed,
     QueueDefined,
     QueueDeleted,
     Receive,
@@ -326,5 +328,63 @@ def test_the_share_group_of_a_queue_goes_with_it_unless_somebody_is_in_it(tmp_pa
                     with pytest.raises(GroupNotFound):
                         await broker.share_groups.describe("q")
             assert [each.member_id for each in (await broker.share_groups.describe("q")).members] == ["one"]
+
+    run(main())
+
+
+async def send_to(brokers: Brokers, topic: str, partition: int, value: bytes) -> None:
+    [placed] = await brokers.up[1].broker.sending.send(topic, [Outgoing(value, partition=partition)])
+    assert isinstance(placed, Placed), placed
+
+
+def test_a_queue_that_begins_at_the_end_reads_all_of_what_is_added_later(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path, count=1) as brokers:
+            await create(brokers, replicas=1, partitions=2)
+            for number in range(2):
+                await send_to(brokers, "t", number, b"before")
+            await ask(brokers, 1, QUEUE_CREATE, CreateQueue("q", {"topic": "t", "start": "latest"}))
+            topics = brokers.up[1].broker.topics
+            [grown] = await topics.create_partitions([NewPartitions("t", 3)])
+            assert not isinstance(grown, RunnelError), grown
+            for number in range(3):
+                await send_to(brokers, "t", number, b"%d" % number)
+            got = (await ask(brokers, 1, QUEUE_RECEIVE, Receive("q", 100))).messages
+            assert sorted(message.value or b"" for message in got) == [b"0", b"1", b"2"]
+
+    run(main())
+
+
+def test_a_queue_that_begins_at_the_end_reads_all_of_a_topic_that_is_made_anew(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path, count=1) as brokers:
+            await create(brokers, replicas=1, partitions=1)
+            await ask(brokers, 1, QUEUE_CREATE, CreateQueue("q", {"topic": "t", "start": "latest"}))
+            await brokers.up[1].broker.topics.delete(["t"])
+            await create(brokers, replicas=1, partitions=1)
+            await send_to(brokers, "t", 0, b"since")
+            [got] = (await ask(brokers, 1, QUEUE_RECEIVE, Receive("q", 100))).messages
+            assert got.value == b"since"
+
+    run(main())
+
+
+def test_a_share_group_that_begins_at_the_end_reads_all_of_what_is_added_later(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path, count=1) as brokers:
+            broker = brokers.up[1].broker
+            await create(brokers, replicas=1, partitions=1)
+            await send_to(brokers, "t", 0, b"before")
+            await broker.find_coordinator("g")
+            await broker.share_groups.heartbeat(ShareHeartbeat("g", "one", 0, topic_names=("t",)))
+            await broker.topics.create_partitions([NewPartitions("t", 2)])
+            await broker.share_groups.heartbeat(ShareHeartbeat("g", "one", 0, topic_names=("t",)))
+            for number in range(2):
+                await send_to(brokers, "t", number, b"since")
+            topic_id = broker.image.topic_named("t").id
+            places = await broker.share_offsets.describe("g")
+            offsets = {key.number: place.offset for key, place in places.items() if isinstance(place, Place)}
+            assert offsets == {0: 2, 1: 0}, "where nobody looked before, it begins at the end, but for what is new"
+            assert await broker.share_groups.began("g", topic_id) == 1
 
     run(main())

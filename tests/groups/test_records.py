@@ -48,7 +48,7 @@ VALUES: list[tuple[AnyKey, Value]] = [
     (Key(Kind.CURRENT, "g", "m"), CurrentRecord(-2, 3, MemberState.UNREVOKED, ((3, ((ID, (0,)),)),), ())),
     (OffsetKey("g", PartitionKey(TOPIC, 2)), OffsetRecord(2**62, -1, "mémo", 1_000, None)),
     (PendingKey("g", 2**62), PendingRecord(3, 4, (PendingOffset(ID, 2, 1, 2**62, -1, "mémo"),))),
-    (Key(Kind.GROUP, "g"), ShareGroupRecord(5, 2**48 - 1, 1_000, (ID,))),
+    (Key(Kind.GROUP, "g"), ShareGroupRecord(5, 2**48 - 1, 1_000, (ID,), (3,))),
     (Key(Kind.MEMBER, "g", "m"), ShareMemberRecord(None, "c", "h", 45_000, ("t", "u"))),
 ]  # fmt: skip
 
@@ -67,7 +67,7 @@ def test_the_bytes_are_those_of_the_page() -> None:
     assert msgspec.msgpack.decode(encode_value(VALUES[7][1])) == [1, 2**62, -1, "mémo", 1_000, None]
     assert msgspec.msgpack.decode(encode_key(VALUES[8][0])) == [6, "g", 2**62]
     assert msgspec.msgpack.decode(encode_value(VALUES[8][1])) == [1, 3, 4, [[ID.bytes, 2, 1, 2**62, -1, "mémo"]]]
-    assert msgspec.msgpack.decode(encode_value(VALUES[9][1])) == [3, 5, 2**48 - 1, 1_000, [ID.bytes]]
+    assert msgspec.msgpack.decode(encode_value(VALUES[9][1])) == [3, 5, 2**48 - 1, 1_000, [ID.bytes], [3]]
     assert msgspec.msgpack.decode(encode_value(VALUES[10][1])) == [3, None, "c", "h", 45_000, ["t", "u"]]
 
 

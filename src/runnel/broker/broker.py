@@ -226,13 +226,14 @@ class Broker:
         self._queueing = Queueing(
             Surroundings(
                 self.partitions, self.calls, self.keepers, self.once, self.schedule, self.sending, self._newest,
-                lambda: Life(self.id, self.metadata.epoch), self.topics.create_missing, clock, rng,
+                lambda: Life(self.id, self.metadata.epoch), self.topics.create_missing,
+                lambda group_id, topic_id: self.share_groups.began(group_id, topic_id), clock, rng,
             )
         )  # fmt: skip
         self.queues, self.deliveries = self._queueing.queues, self._queueing.deliveries
         self.redrives, sources = self._queueing.redrives, self._queueing.sources
         self.sharing = Sharing(self.deliveries, sources.config)
-        self.share_groups = ShareGroups(self.groups, sources.config)
+        self.share_groups = ShareGroups(self.groups, sources.config, self.calls, self._newest)
         self.share_places = SharePlaces(self.deliveries, self.calls)
         self.share_offsets = ShareOffsets(
             self.share_groups, self.groups, self.keepers, self.calls, self._newest, sources.defined

@@ -3,14 +3,15 @@
 Rule 1: an outlet is opened when it is first used, in the leader epoch of its partition, and closed when that ends, when
         its topic goes, and when nobody has used it for a while and nothing in it waits for its time.
 Rule 2: an idle queue costs nothing: no task, no timer, no memory.
-Rule 3: what was copied forward is delivered from the first copy on, wherever the queue itself begins.
+Rule 3: what was copied forward is delivered from the first copy on, wherever the queue itself begins. So is what lies
+        in a partition that was added after the queue, or the share group, had come to the topic.
 Rule 4: a lease that belongs to a connection ends with it, wherever the connection is: with its broker's life, too.
 Rule 5: while a queue is being deleted nothing is opened under its name; and what was opened for it is not for a queue
         that is made under its name afterwards.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -24,7 +25,7 @@ from runnel.broker.partitions import Partitions
 from runnel.broker.sources import Sources
 from runnel.cluster.image import Change, Image
 from runnel.model.errors import QueueBeingDeleted, RunnelError
-from runnel.model.ids import PartitionKey
+from runnel.model.ids import PartitionKey, TopicId
 from runnel.model.queue_config import QueueConfig, Start
 from runnel.model.seams import Clock, Rng
 from runnel.record.records import Record
@@ -40,13 +41,14 @@ class Deliveries:
 
     def __init__(
         self, partitions: Partitions, keepers: Keepers, messages: Messages, exits: Exits, clock: Clock, rng: Rng,
-        sources: Sources,
+        sources: Sources, share_began: Callable[[str, TopicId], Awaitable[int]],
     ) -> None:  # fmt: skip
         self._partitions = partitions
         self._keepers = keepers
         self._exits = exits
         self._clock = clock
         self._sources = sources
+        self._share_began = share_began
         self.bells = Bells(self._watch, self._unwatch)
         self._parts = Parts(messages, self.bells, clock, rng)
         self._outlets: defaultdict[str, dict[PartitionKey, Outlet]] = defaultdict(dict)
@@ -133,7 +135,16 @@ class Deliveries:
 
         leaver = Leaver(queue, partition, lambda: outlet.config, partitions, self._exits, tell)
         made = self._sources.made(queue)
-        journal = self._keepers.journal(queue, partition, made)
+
+        async def begin() -> None:
+            if (
+                not outlet.defined
+                and 0 <= await self._share_began(queue, partition.key.topic_id) <= partition.key.number
+            ):
+                outlet.begin_at_start()
+
+        asks = begin if config.start is Start.LATEST else None
+        journal = self._keepers.journal(queue, partition, made, asks)
         rules = self._rules(queue, partition, config)
         outlet = Outlet(queue, partition, journal, config, rules, self._parts, leaver, made)
         outlet.defined = self._sources.defined(queue)
@@ -172,9 +183,10 @@ class Deliveries:
     def _config(self, queue: str, partition: Partition) -> QueueConfig:
         """The settings of a queue, as they hold for one partition (rule 3)."""
         config = self._sources.config(queue)
-        if config.start is Start.EARLIEST or partition.topic != config.retry_topic_of(queue):
-            return config
-        return replace(config, start=Start.EARLIEST)
+        early = partition.topic == config.retry_topic_of(queue) or self._sources.added_later(
+            queue, partition.topic, partition.key
+        )
+        return replace(config, start=Start.EARLIEST) if early else config
 
     def _rules(self, queue: str, partition: Partition, config: QueueConfig) -> Rules:
         copies = partition.topic == config.retry_topic_of(queue)

@@ -102,9 +102,14 @@ class Keepers:
 
     # --- as who has something kept
 
-    def journal(self, queue: str, partition: Partition, made: int = 0) -> "KeeperJournal":
-        """The journal of a queue's state over a partition that is led here now; `made` is the number of the queue."""
-        return KeeperJournal(self, queue, partition, made)
+    def journal(
+        self, queue: str, partition: Partition, made: int = 0, begin: Callable[[], Awaitable[None]] | None = None
+    ) -> "KeeperJournal":
+        """The journal of a queue's state over a partition that is led here now; `made` is the number of the queue.
+
+        `begin` is done before a queue that has nothing kept there begins.
+        """
+        return KeeperJournal(self, queue, partition, made, begin)
 
     async def open(self, request: KeeperOpen) -> Kept:
         """Take an owner over; FencedEpoch if another leads its partition by now."""
@@ -180,15 +185,21 @@ class KeeperJournal(Led):
 
     gone: type[RetriableError] = NotLeader
 
-    def __init__(self, keepers: Keepers, queue: str, partition: Partition, made: int = 0) -> None:
+    def __init__(
+        self, keepers: Keepers, queue: str, partition: Partition, made: int = 0,
+        begin: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(partition, owner_name(queue, partition.key))
         self._made = made
+        self._begin = begin
         self._keepers = keepers
         self._session = 0
 
     async def read(self, take: Callable[[bytes, bytes | None], None]) -> None:
         kept = await self._keepers.open(KeeperOpen(self.name, self.epoch, made=self._made))
         self._session = kept.session
+        if not kept.records and self._begin is not None:
+            await self._begin()
         for key, value in kept.records:
             take(key, value)
 

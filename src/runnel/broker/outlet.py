@@ -9,6 +9,7 @@ Rule 3: whoever waits is woken by the partition's growth and by what the machine
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from runnel.broker.batches import Batches
@@ -19,7 +20,7 @@ from runnel.broker.messages import Messages, Stretch
 from runnel.broker.offers import Passes, Rules, offers_of
 from runnel.broker.shard import Shard
 from runnel.model.errors import LeaderNotAvailable, OffsetOutOfRange
-from runnel.model.queue_config import Isolation, QueueConfig
+from runnel.model.queue_config import Isolation, QueueConfig, Start
 from runnel.model.seams import Clock, Rng
 from runnel.queues.delivery import Delivery
 from runnel.queues.values import (
@@ -129,6 +130,10 @@ class Outlet:
         self.shard.close()
         self._leaver.close()
         self._parts.bells.ring_all(self.bell)  # what they wait for will not come from here
+
+    def begin_at_start(self) -> None:
+        """Nothing was ever kept here: begin with the first message, wherever the queue begins elsewhere."""
+        self.config = replace(self.config, start=Start.EARLIEST)
 
     def reconfigure(self, config: QueueConfig, rules: Rules) -> None:
         self._targets_seen = None

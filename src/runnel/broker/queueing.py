@@ -21,6 +21,7 @@ from runnel.broker.sending import Sending
 from runnel.broker.sources import Sources
 from runnel.cluster.image import Change, Image
 from runnel.cluster.topic_rules import NewTopic
+from runnel.model.ids import TopicId
 from runnel.model.schedule import Parked
 from runnel.model.seams import Clock, Rng
 from runnel.queues.values import Target
@@ -39,6 +40,7 @@ class Surroundings:
     image: Callable[[], Image]  # the newest
     life: Callable[[], Life]
     make_topics: Callable[[Sequence[NewTopic]], Awaitable[None]]
+    share_began: Callable[[str, TopicId], Awaitable[int]]  # with how many partitions a group came to a topic
     clock: Clock
     rng: Rng
 
@@ -53,7 +55,7 @@ class Queueing:
         self._schedule = around.schedule
         self.sources = Sources(image)
         exits = Exits(messages, once, self._park, Targets(once, image, around.make_topics), clock, rng)
-        self.deliveries = Deliveries(partitions, keepers, messages, exits, clock, rng, self.sources)
+        self.deliveries = Deliveries(partitions, keepers, messages, exits, clock, rng, self.sources, around.share_began)
         self.queues = Queues(
             calls.me, self.deliveries, self.sources, around.sending, calls, messages, image, around.life, rng
         )

@@ -5,21 +5,48 @@ decided by the partition's leader, which knows of no members (`sharing`).
 """
 
 from collections.abc import Callable
+from typing import Final
+from uuid import UUID
 
 import msgspec
 
+from runnel.broker.calls import Calls
 from runnel.broker.groups import Groups
+from runnel.broker.internal import GROUPS
+from runnel.cluster.image import Image
+from runnel.groups.share import UNKNOWN
 from runnel.groups.share_values import DescribedShareGroup, NoteTopics, ShareAlive, ShareHeartbeat
+from runnel.model.calls import Value, Verb
+from runnel.model.errors import GroupNotFound
 from runnel.model.ids import TopicId
 from runnel.model.queue_config import QueueConfig
+
+
+class Began(Value, frozen=True):
+    """Asked of a group's coordinator: with how many partitions the group came to a topic."""
+
+    group_id: str
+    topic_id: UUID
+
+
+class Count(Value, frozen=True):
+    partitions: int  # -1: nobody knows
+
+
+SHARE_BEGAN: Final = Verb("share.began", Began, Count)
 
 
 class ShareGroups:
     """The verbs of members. `settings` gives those of a group, which are a queue's."""
 
-    def __init__(self, groups: Groups, settings: Callable[[str], QueueConfig]) -> None:
+    def __init__(
+        self, groups: Groups, settings: Callable[[str], QueueConfig], calls: Calls, image: Callable[[], Image]
+    ) -> None:
         self._groups = groups
         self._settings = settings
+        self._calls = calls
+        self._image = image
+        calls.serve(SHARE_BEGAN, self._began)
 
     async def heartbeat(self, request: ShareHeartbeat) -> ShareAlive:
         """Join, stay or leave; the group's own settings say how long a member may be silent."""
@@ -41,3 +68,17 @@ class ShareGroups:
     ) -> None:
         """Remember in which topics a group without members has a place, and in which not any more."""
         await self._groups.shards.ask(group_id, "note_topics", NoteTopics(group_id, added, removed))
+
+    async def began(self, group_id: str, topic_id: TopicId) -> int:
+        """With how many partitions a group came to a topic, as its coordinator knows it, wherever that is."""
+        if GROUPS not in self._image().names:
+            return UNKNOWN
+        coordinator = self._groups.shards.leader_of(group_id).id
+        return (await self._calls.ask(coordinator, SHARE_BEGAN, Began(group_id, topic_id))).partitions
+
+    async def _began(self, request: Began) -> Count:
+        try:
+            group = await self.describe(request.group_id)
+        except GroupNotFound:
+            return Count(UNKNOWN)
+        return Count(dict(zip(group.topics, group.counts, strict=True)).get(TopicId(request.topic_id), UNKNOWN))

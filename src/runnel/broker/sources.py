@@ -6,7 +6,7 @@ Lanes are partitions: a message of a higher one goes first. Copies for another a
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from runnel.cluster.group_rules import deleting_of, made_of
+from runnel.cluster.group_rules import began_of, deleting_of, made_of
 from runnel.cluster.image import GROUP, Image
 from runnel.model.errors import LeaderNotAvailable, UnknownQueue
 from runnel.model.ids import BrokerId, PartitionKey
@@ -53,6 +53,13 @@ class Sources:
     def being_deleted(self, queue: str) -> bool:
         """Whether there was a queue of that name, and not all that it kept is gone."""
         return deleting_of(self._image().group_notes(queue)) is not None
+
+    def added_later(self, queue: str, topic: str, key: PartitionKey) -> bool:
+        """Whether a queue had its topic before that had this partition: all that is in it was sent since."""
+        began = began_of(self._image().group_notes(queue))
+        if began is None or topic != self.config(queue).topic_of(queue):
+            return False
+        return key.topic_id != began.topic_id or key.number >= began.partitions
 
     def overrides(self, queue: str) -> dict[str, str]:
         overrides = self._image().configs.get(GROUP + queue)

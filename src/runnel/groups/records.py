@@ -79,6 +79,7 @@ class ShareGroupRecord(msgspec.Struct, frozen=True, array_like=True, tag=3):
     topics_hash: int
     since_ms: int
     topics: tuple[UUID, ...]  # in which the group has, or may have, a place
+    counts: tuple[int, ...] = ()  # of each: the partitions that it had when the group came to it; -1: nobody knows
 
 
 class ClassicMemberRecord(msgspec.Struct, frozen=True, array_like=True, tag=1):

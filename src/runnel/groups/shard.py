@@ -188,7 +188,7 @@ class GroupShard:
         return self._run(self._note_topics, request, ticket, self._turn(topics, now_ms, wall_ms))
 
     def _note_topics(self, request: NoteTopics, ticket: object, turn: Turn) -> None:
-        self._share_group(request.group_id).note_topics(request)
+        self._share_group(request.group_id).note_topics(request, turn)
         turn.reply(ticket, Done())
 
     # --- offsets

@@ -8,6 +8,8 @@ Rule 1: nothing is given up before it is given to another: partitions are shared
 Rule 2: a member speaks for its epoch alone; the one before is forgiven, because the answer that moved it on got lost.
 Rule 3: every change goes to the store, so that a replay gives the same group.
 Rule 4: an empty group stays until it is deleted, because its progress lives elsewhere: it remembers in which topics.
+Rule 5: it remembers how many partitions a topic had when the group came to it: those that are added later it reads
+        from their beginning, wherever it began itself (KAFKA-20742).
 """
 
 from collections.abc import Iterable
@@ -37,6 +39,7 @@ from runnel.model.partition_sets import Partitions, grouped, ungrouped
 
 ASSIGNOR = "simple"
 NOTHING: Partitions = frozenset()
+UNKNOWN = -1
 
 
 @dataclass(slots=True)
@@ -64,7 +67,7 @@ class ShareGroup(Foreign):
         self.epoch = 0
         self.since_ms = 0
         self.members: dict[str, Sharer] = {}
-        self.topics: frozenset[TopicId] = frozenset()  # in which the group has, or may have, a place
+        self.topics: dict[TopicId, int] = {}  # in which the group has, or may have, a place; their partitions then
         self._topics_hash = 0
         self._topics_version: int | None = None  # the picture of topics that the members' topics were read from
 
@@ -74,7 +77,8 @@ class ShareGroup(Foreign):
         group, record = cls(group_id), stored.group
         assert isinstance(record, ShareGroupRecord)
         group.epoch, group.since_ms, group._topics_hash = record.epoch, record.since_ms, record.topics_hash
-        group.topics = frozenset(map(TopicId, record.topics))
+        counts = record.counts or (UNKNOWN,) * len(record.topics)
+        group.topics = dict(zip(map(TopicId, record.topics), counts, strict=True))
         for member_id, wishes in stored.members.items():
             assert isinstance(wishes, ShareMemberRecord)
             group.members[member_id] = _restored(member_id, wishes, stored)
@@ -186,7 +190,7 @@ class ShareGroup(Foreign):
         for member in self.members.values():
             member.target = targets[member.member_id]
             turn.store.put(Key(Kind.TARGET, self.group_id, member.member_id), TargetRecord(grouped(member.target)))
-        self.topics |= counts.keys()
+        self.topics = counts | self.topics  # rule 5: the first count stays
         self.epoch += 1
         self.since_ms = turn.wall_ms
         self._topics_hash = topics_hash(counts)
@@ -194,18 +198,22 @@ class ShareGroup(Foreign):
     def keep(self, turn: Turn) -> None:
         """Write the group itself down; the shard does so after every change."""
         topics = tuple(sorted(self.topics))
-        record = ShareGroupRecord(self.epoch, self._topics_hash, self.since_ms, topics)
+        counts = tuple(self.topics[topic_id] for topic_id in topics)
+        record = ShareGroupRecord(self.epoch, self._topics_hash, self.since_ms, topics, counts)
         turn.store.put(Key(Kind.GROUP, self.group_id), record)
 
     # --- administration
-    def note_topics(self, request: NoteTopics) -> None:
+    def note_topics(self, request: NoteTopics, turn: Turn) -> None:
         if self.members:
             raise GroupNotEmpty(f"share group {self.group_id!r} has members: stop them before changing its offsets")
-        self.topics = (self.topics | frozenset(request.added)) - frozenset(request.removed)
+        for topic_id in request.added:
+            self.topics.setdefault(topic_id, turn.topics.partition_count(topic_id))
+        for topic_id in request.removed:
+            self.topics.pop(topic_id, None)
 
     def forget_topic(self, topic_id: TopicId) -> None:
         """The topic is gone, and what the group did in it."""
-        self.topics -= {topic_id}
+        self.topics.pop(topic_id, None)
 
     # --- looking
     @property
@@ -227,7 +235,8 @@ class ShareGroup(Foreign):
     def describe_share(self) -> DescribedShareGroup:
         members = tuple(map(_described, self.members.values()))
         topics = tuple(sorted(self.topics))
-        return DescribedShareGroup(self.group_id, self.state, self.epoch, self.epoch, ASSIGNOR, members, topics)
+        counts = tuple(self.topics[topic_id] for topic_id in topics)
+        return DescribedShareGroup(self.group_id, self.state, self.epoch, self.epoch, ASSIGNOR, members, topics, counts)
 
 
 def _restored(member_id: str, wishes: ShareMemberRecord, stored: Stored) -> Sharer:

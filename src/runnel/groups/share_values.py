@@ -45,6 +45,7 @@ class DescribedShareGroup(msgspec.Struct, frozen=True):
     assignor: str
     members: tuple[DescribedSharer, ...]
     topics: tuple[TopicId, ...]  # those that the group has read, or was given a place in
+    counts: tuple[int, ...] = ()  # of each: the partitions that it had then; -1: nobody knows
 
 
 class NoteTopics(msgspec.Struct, frozen=True):

@@ -33,10 +33,10 @@ REQUESTS = 6_000
 ROUNDS = 11
 ANSWER = {"status": "sent", "message_id": "0123456789012345678901234567"}
 BODY = json.dumps({"from_user": "alice", "to_user": "bob", "message": "x" * 970}).encode()
-HEAD = b"Host: x\r\nAccept: */*\r\nContent-Type: application/json\r\n"
+HEAD = b"Host: localhost\r\nAccept: */*\r\nContent-Type: application/json\r\n"
 REQUESTED = {
     "send": b"POST /send HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n%b" % (HEAD, len(BODY), BODY),
-    "receive": b"GET /receive?user_id=alice&limit=10 HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n",
+    "receive": b"GET /receive?user_id=alice&limit=10 HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n",
 }
 
 

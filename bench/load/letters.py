@@ -127,7 +127,7 @@ class _Sender(_Answered):
         job = self._job
         text = f"{due * 1e9:0{STAMP_CHARS}.0f} {self._sent // job.users:08d} ".ljust(job.size, "x")
         body = b'{"from_user":"bench","to_user":"%b","message":"%b"}' % (job.user(self._sent).encode(), text.encode())
-        head = b"POST /send HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        head = b"POST /send HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
         line.due = due
         self._sent += 1
         line.transport.write(head % len(body) + body)
@@ -161,7 +161,7 @@ class _Receiver(_Answered):
     def _ask(self, line: _Line) -> None:
         after = f"&last_message_id={line.last_id}" if line.last_id else ""
         path = f"/receive?user_id={self._job.user(line.user)}&wait_ms={WAIT_MS}{after}"
-        line.transport.write(f"GET {path} HTTP/1.1\r\nHost: bench\r\n\r\n".encode())
+        line.transport.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
 
     def answered(self, line: _Line, body: bytes) -> None:
         now = time.perf_counter()

@@ -4,6 +4,7 @@ One table drives the command line's values, the environment (`RUNNEL_*`), the TO
 Flags win over the environment, the environment over the file, the file over the defaults.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -17,6 +18,7 @@ ENVIRONMENT_PREFIX = "RUNNEL_"
 EMBEDDED = "embedded"
 OFF = "off"
 ZOOKEEPER = "zookeeper://"
+HOST_NAME = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,14 @@ def parse_address(text: str) -> Address:
     if not colon or not host or not port.isdigit() or int(port) > 65_535:
         raise ValueError(text)
     return Address(host, int(port))
+
+
+def parse_names(text: str) -> str:
+    """Host names without ports, in small letters; or * for any."""
+    names = [name.strip().lower() for name in text.split(",") if name.strip()]
+    if any(name != "*" and not HOST_NAME.fullmatch(name) for name in names):
+        raise ValueError(text)
+    return ",".join(names)
 
 
 def parse_http(text: str) -> Address | None:
@@ -188,6 +198,11 @@ class BrokerConfig:
     request_bytes_max: int = _int(
         "request-bytes-max", FRAME_BYTES_MAX, 1024, FRAME_BYTES_MAX, "largest request", "socket.request.max.bytes"
     )
+    http_hosts: str = _setting(
+        "http-hosts", "", parse_names, "host names with commas between them, or *",
+        "names by which the HTTP door may be called, beside localhost, addresses and that of advertise; default: on"
+        " loopback none, elsewhere any",
+    )  # fmt: skip
     http_body_bytes_max: int = _int(
         "http-body-bytes-max", 16 * MIB, 1024, FRAME_BYTES_MAX, "largest body of an HTTP request"
     )

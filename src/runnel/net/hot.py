@@ -2,7 +2,8 @@
 
 Rule 1: a hot handler and the application behind it say the same. Whatever is unusual about a request goes to the
         application: another method, a query that the handler does not understand, a large or chunked body, HTTP/1.0, an
-        upgrade, a header that the handler leaves to it, a connection that is behind with taking its answers.
+        upgrade, a header that the handler leaves to it, a host by another name, a connection that is behind with taking
+        its answers.
 Rule 2: requests of a connection are answered in order. While a hot answer is due, the next request waits in line as
         behind any other, and is the application's then.
 Rule 3: an answer is one write.
@@ -130,9 +131,13 @@ class Exchange:
 class HotHttp(Http):
     """One connection."""
 
-    def __init__(self, listener: "HttpListener", routes: Mapping[bytes, Hot]) -> None:
+    def __init__(
+        self, listener: "HttpListener", routes: Mapping[bytes, Hot],
+        is_own_host: Callable[[bytes], bool] = lambda host: True,
+    ) -> None:  # fmt: skip
         super().__init__(listener)
         self._routes = routes
+        self._is_own_host = is_own_host
         self._exchange = Exchange(self, self._peer)
         self._between = True  # the parser has read no part of a request
         self._read = b""  # what it reads, if that began with a request
@@ -202,7 +207,7 @@ class HotHttp(Http):
             return False
         size = b"" if hot.method == b"POST" else b"0"
         for name, value in self.headers:
-            if name in _UNUSUAL or name in hot.leaves:
+            if name in _UNUSUAL or name in hot.leaves or (name == b"host" and not self._is_own_host(value)):
                 return False
             if name == b"content-length":
                 size = value

@@ -13,6 +13,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from runnel.doors.http.app import HttpApp
 from runnel.doors.http.call import Call
+from runnel.doors.http.hosts import Hosts
 from runnel.doors.http.operation import SOCKET, Operation, Stream, operation_of
 from runnel.doors.http.socket import Socket
 from runnel.model.errors import Fatal, PolicyViolation
@@ -32,6 +33,7 @@ class Stage:
         self.body_bytes_max = 1_000
         self.bodies_bytes_max = 1_500
         self.traffic = Traffic()
+        self.hosts = Hosts()
         self.go_on = asyncio.Event()
         self.under_way = 0
         self.ended: list[str] = []

@@ -34,7 +34,7 @@ def test_a_body_that_is_too_large_is_refused_and_costs_no_memory(
     host, _, port = api.address.partition(":")
     with socket.create_connection((host, int(port)), timeout=LIMIT_S) as connection:
         length = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {60 * MIB}"
-        connection.sendall(f"POST /v1/topics HTTP/1.1\r\nHost: x\r\n{length}\r\n\r\n".encode())
+        connection.sendall(f"POST /v1/topics HTTP/1.1\r\nHost: localhost\r\n{length}\r\n\r\n".encode())
         piece = b"x" * MIB
         for _ in range(60):
             connection.sendall(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
@@ -48,7 +48,7 @@ def test_who_asks_first_does_not_send_a_body_that_is_too_large(api: Api) -> None
     host, _, port = api.address.partition(":")
     with socket.create_connection((host, int(port)), timeout=LIMIT_S) as connection:
         expect = f"Expect: 100-continue\r\nContent-Length: {60 * MIB}"
-        connection.sendall(f"POST /v1/topics HTTP/1.1\r\nHost: x\r\n{expect}\r\n\r\n".encode())
+        connection.sendall(f"POST /v1/topics HTTP/1.1\r\nHost: localhost\r\n{expect}\r\n\r\n".encode())
         assert connection.recv(65_536).startswith(b"HTTP/1.1 413 ")
 
 
@@ -181,7 +181,7 @@ def test_a_client_that_goes_away_ends_its_wait(api: Api) -> None:
     idle = open_connections(api)
     with socket.create_connection((host, int(port)), timeout=LIMIT_S) as connection:
         path = "/v1/topics/gone/partitions/0/messages?wait_ms=60000"
-        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         while open_connections(api) == idle:
             pass
     while open_connections(api) != idle:

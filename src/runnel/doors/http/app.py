@@ -2,7 +2,8 @@
 
 Rule 1: a body is counted while it arrives; what is above the limit is refused then, not when it is all there.
 Rule 2: the bodies of all requests under way are bounded together.
-Rule 3: a page of another site gets nothing done, though a browser would send its requests here.
+Rule 3: a page of another site gets nothing done, though a browser would send its requests here: neither under the
+        site's own name (Origin), nor under one that was made to point here (Host).
 """
 
 from collections.abc import Iterable
@@ -57,9 +58,7 @@ class HttpApp:
             if found is None or operation is None:
                 operation = _other(method, found, scope["path"])
             call = Call(self._door, scope)
-            for name, _ in scope["headers"]:
-                if name == b"origin":
-                    _check_origin(call)
+            self._check_caller(call)
             result = await self._run(operation, call, found.values if found else [], receive)
         except PeerGone:
             return
@@ -77,6 +76,13 @@ class HttpApp:
             await self._send(send, NO_CONTENT, [], b"")
         else:
             await self._send(send, operation.status, [JSON_TYPE], ENCODER.encode(result))
+
+    def _check_caller(self, call: Call) -> None:
+        for name, value in call.scope["headers"]:
+            if name == b"host":
+                self._door.hosts.check(value)
+            elif name == b"origin":
+                _check_origin(call)
 
     async def _run(self, operation: Operation, call: Call, values: list[str], receive: Receive) -> Any:
         query = call.scope["query_string"]
@@ -151,7 +157,7 @@ class HttpApp:
             if found is None or operation is None:
                 raise NoSuchPath(f"there is no WebSocket at {scope['path']}: see /docs")
             call = Call(self._door, scope)
-            _check_origin(call)
+            self._check_caller(call)
             await operation.bind(call, found.values, scope["query_string"], b"", socket=socket)
         except PeerGone:
             return

@@ -4,6 +4,7 @@ from typing import Protocol
 
 from runnel.broker.broker import Broker
 from runnel.client.cluster import Cluster
+from runnel.doors.http.hosts import Hosts
 from runnel.model.seams import Clock, Rng
 from runnel.net.traffic import Traffic
 
@@ -26,6 +27,7 @@ class HttpDoor:
         self.rng = rng
         self.body_bytes_max = broker.config.http_body_bytes_max
         self.bodies_bytes_max = broker.config.inflight_bytes_max
+        self.hosts = Hosts(broker.config.http_hosts.split(","), broker.config.advertise)
         self.stopping = False
         self.traffic = Traffic()  # of this door
         self.doors: dict[str, Listener] = {}  # all of this broker, by name

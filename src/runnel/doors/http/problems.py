@@ -49,6 +49,10 @@ class CrossOrigin(e.ClientError):
     """A page of another site asks, in the name of somebody who merely looks at it."""
 
 
+class WrongHost(e.ClientError):
+    """The door is called by a name that is not its own, as by a page whose name was made to point here."""
+
+
 class TooBusy(e.RetriableError):
     """The requests under way hold as many bytes as they may."""
 
@@ -88,6 +92,7 @@ TABLE: dict[type[e.RunnelError], Row] = {
     InvalidInput: Row(S.UNPROCESSABLE_ENTITY, "see /docs for what is expected"),
     BodyTooLarge: Row(S.REQUEST_ENTITY_TOO_LARGE, "send less at once"),
     CrossOrigin: Row(S.FORBIDDEN, "call from a page of this address, or from no page"),
+    WrongHost: Row(S.MISDIRECTED_REQUEST, "call it by localhost or an address, or add the name to http-hosts"),
     TooBusy: Row(S.SERVICE_UNAVAILABLE, _AGAIN),
     Stopping: Row(S.SERVICE_UNAVAILABLE, "ask another broker, or this one again soon"),
     PeerGone: Row(S.SERVICE_UNAVAILABLE, _AGAIN),

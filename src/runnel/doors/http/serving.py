@@ -24,12 +24,15 @@ class HttpDoorway:
         limits = HttpLimits(connections_max=config.connections_max, idle_s=config.idle_ms / 1000)
         app = HttpApp(self.door, operations())
         hot = {b"/send": hot_send(broker.inbox), b"/receive": hot_receive(broker.inbox)}
-        self._listener = HttpListener(app, limits, on_fatal, lambda listener: HotHttp(listener, hot))
+        hosts = self.door.hosts.allows
+        self._listener = HttpListener(app, limits, on_fatal, lambda listener: HotHttp(listener, hot, hosts))
         self.door.traffic = self._listener.traffic
         self.door.doors = {**doors, "http": self._listener}
 
     async def bind(self, host: str, port: int) -> tuple[str, int]:
-        return await self._listener.bind(host, port)
+        bound = await self._listener.bind(host, port)
+        self.door.hosts.bound(bound[0])
+        return bound
 
     async def accept(self) -> None:
         await self._listener.accept()

@@ -4,5 +4,7 @@ import sys
 
 from tests.simulation import core_mutants, mutants, queue_mutants, transaction_mutants
 from tests.simulation.hunting import main
+from tests.transactions import sink_mutants
 
-sys.exit(main([mutants.PACK, transaction_mutants.PACK, queue_mutants.PACK, core_mutants.PACK], sys.argv[1:]))
+PACKS = [mutants.PACK, transaction_mutants.PACK, sink_mutants.PACK, queue_mutants.PACK, core_mutants.PACK]
+sys.exit(main(PACKS, sys.argv[1:]))

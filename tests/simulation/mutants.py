@@ -6,6 +6,7 @@ python -m tests.simulation.mutants [SEEDS [NAME...]]     prints the table: rule,
 import asyncio
 import sys
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from unittest import mock
 from uuid import NAMESPACE_DNS, uuid5
@@ -440,7 +441,7 @@ MUTANTS = [
     ),
 ]
 
-PACK = Pack("brokers", run, MUTANTS, SEEDS_MAX)
+PACK = Pack("brokers", partial(run, brief=True), MUTANTS, SEEDS_MAX)
 
 if __name__ == "__main__":
     sys.exit(main([PACK], sys.argv[1:]))

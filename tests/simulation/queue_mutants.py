@@ -183,7 +183,7 @@ MUTANTS = [
     Mutant("no-seal", "what is done in the middle is forgotten", ((Window, "pass_done", _pass_over_for_nothing),),
            alone=TESTS + "window.py"),
 ]  # fmt: skip
-PACK = Pack("queues", partial(run, queues=True), MUTANTS, SEEDS_MAX)
+PACK = Pack("queues", partial(run, queues=True, brief=True), MUTANTS, SEEDS_MAX)
 
 
 if __name__ == "__main__":

@@ -14,20 +14,35 @@ from runnel.broker.endings import Endings
 from runnel.broker.gate import Gate
 from runnel.broker.markers import MarkerSender, Telling
 from runnel.broker.shard import Shard
+from runnel.client.membership import GroupSettings
+from runnel.client.sender import ProducerSettings
 from runnel.groups import pending
 from runnel.groups.classic import ClassicGroup
 from runnel.log.log import Log
 from runnel.log.transactions import Transactions
 from runnel.model.step import Step
 from runnel.replica.partition import Partition
+from runnel.testing.ledger import Transacting
 from runnel.testing.simulation import run
 from runnel.transactions import life, shard
 from runnel.transactions.shard import TransactionShard
 
 SEEDS_MAX = 60
+MEMBERS = GroupSettings(6_000, rebalance_timeout_ms=500, heartbeat_ms=200)  # who dawdles loses its seat
 LATE = ("isolate", "cut", "pause", "slow", "reset", "client-kill")  # what makes requests come late
 THREE = {"brokers": 3, "replicas": 3}
+FEW = {"members": 0, "new_members": 0, "drafts": False, "partitions": 2, "group": MEMBERS}  # beside the transactions
 LEADERS = ("kill", "pause", "isolate", "elect", "stop", "client-kill")  # what changes leaders and coordinators
+
+
+def plan(**more: Any) -> dict[str, Any]:
+    """Transactions, and little beside them: so most faults strike those."""
+    few = {"transactors": 2, "transformers": 0, "partitions": 2, "modern": False}
+    settings = ProducerSettings(
+        linger_ms=0, batch_bytes=300, in_flight_max=5, request_timeout_ms=2_000, delivery_timeout_ms=4_000,
+        block_timeout_ms=5_000, transaction_timeout_ms=8_000,
+    )  # fmt: skip
+    return {**THREE, **FEW, "transactions": Transacting(**{**few, **more}, settings=settings)}
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -134,22 +149,28 @@ MUTANTS = [
         "left-open",
         "what the producer before left open is aborted",
         ((TransactionShard, "_fence", _forgotten),),
-        ("client-kill", "pause", "kill"),
+        ("client-kill",),
+        {**plan(partitions=12), "fault_every_s": 0.2},
     ),
     Mutant(
-        "any-producer", "only the present producer ends a transaction", ((shard, "_check_producer", _nothing),), LATE
+        "any-producer",
+        "only the present producer ends a transaction",
+        ((shard, "_check_producer", _nothing),),
+        LATE,
+        plan(rivals=True),
     ),
     Mutant(
         "unverified",
         "a batch opens a transaction only where its coordinator knows of it",
         ((Gate, "admit", _admitted),),
         LATE,
+        plan(modern=True),
     ),
     Mutant(
         "marker-uncommitted",
         "a transaction has ended once its marker is committed",
         ((Transactions, "first_unstable", _ignores_ended),),
-        LEADERS,
+        alone="tests/log/test_transactions.py::test_unstable_is_what_is_open_or_whose_marker_is_not_committed",
     ),
     Mutant(
         "orders-first",
@@ -158,42 +179,49 @@ MUTANTS = [
         alone="tests/broker/test_transactions.py::test_no_partition_hears_of_a_decision_before_the_disk_has_it",
     ),
     Mutant(
-        "one-untold", "every partition hears how its transaction ended", ((MarkerSender, "tell", _tell_all_but_one),)
+        "one-untold",
+        "every partition hears how its transaction ended",
+        ((MarkerSender, "tell", _tell_all_but_one),),
+        LATE,
+        plan(),
     ),
     Mutant(
         "complete-early",
         "the next transaction waits until the last one has ended everywhere (KAFKA-18575)",
         ((MarkerSender, "tell", _done_before_it_is_told),),
         ("cut", "pause", "slow"),
-        THREE,
+        {**THREE, **FEW},
     ),
     Mutant(
         "decision-forgotten",
         "the next coordinator goes on with what was decided",
         ((TransactionShard, "wake", _wake_without_orders),),
-        ("kill", "elect"),
-        THREE,
+        ("kill", "elect", "slow", "cut"),
+        {**plan(), "fault_every_s": 0.3},
     ),
     Mutant(
         "no-timeout",
         "a transaction whose producer is gone is aborted in time",
         ((TransactionShard, "next_deadline_ms", _nothing),),
         ("client-kill",),
+        plan(deserts=0.3),
     ),
     Mutant(
         "seatless-offsets",
         "who lost its seat can't commit in a transaction",
         ((ClassicGroup, "check_transaction", _nothing),),
-        ("pause", "client-kill", "isolate"),
+        ("pause", "client-kill", "slow"),
+        plan(transactors=0, transformers=3),
     ),
     Mutant(
         "pending-unseen",
         "who asks for offsets waits for open transactions",
         ((pending, "partitions", _none_pending),),
-        ("pause", "client-kill", "isolate", "slow"),
+        ("pause", "client-kill", "slow"),
+        plan(transactors=0, transformers=3),
     ),
 ]
-PACK = Pack("txn", partial(run, transactions=True), MUTANTS, SEEDS_MAX)
+PACK = Pack("txn", partial(run, transactions=True, brief=True), MUTANTS, SEEDS_MAX)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ import random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.transactions.sink_mutants import MUTANTS, Mutant, hunt
+from tests.simulation.hunting import Mutant, hunt
+from tests.transactions import sink_mutants
 from tests.transactions.sink_world import run
 
 
@@ -21,6 +22,7 @@ def test_every_batch_is_seen_once_and_whole_by_chance(seed: int) -> None:
     run(random.Random(seed).randrange)
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", sink_mutants.MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_rule_that_is_switched_off_is_missed(mutant: Mutant) -> None:
-    assert hunt(mutant) is not None, f"nobody misses the rule: {mutant.rule}"
+    found = hunt(mutant, sink_mutants.run, range(sink_mutants.SEEDS_MAX))
+    assert found is not None, f"nobody misses the rule: {mutant.rule}"

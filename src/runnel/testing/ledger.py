@@ -20,6 +20,8 @@ class Transacting:
     modern: bool  # KIP-890: brokers add partitions, and every transaction has an epoch of its own
     settings: ProducerSettings
     publishers: int = 0  # that write batches through sinks
+    rivals: bool = False  # all transactors have one transactional id: each takes it from the others
+    deserts: float = 0.0  # how likely a transactor leaves one open under an id that nobody comes back to
 
     @classmethod
     def draw(cls, rng: SeededRng) -> "Transacting":

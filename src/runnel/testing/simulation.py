@@ -81,6 +81,7 @@ class Simulation:
             self.history.queue.clocks_set = "clock" in swarm.faults
         self.sending = True
         self.violations: list[str] = []
+        self.brief = False  # whether the first violation is enough
         self.ensemble = Ensemble(lambda: rng.uniform(0.0001, 0.003), swarm.session_s)
         self.brokers: Sequence[SimBroker] = [SimBroker(self, number) for number in range(1, swarm.brokers + 1)]
         self.bootstrap: Sequence[str] = [f"{broker.host.name}:{PORT}" for broker in self.brokers]
@@ -144,11 +145,15 @@ class Simulation:
         for broker in self.brokers:
             self.injector.watch(broker)
         end = self.loop.time() + self.swarm.load_s
-        while self.loop.time() < end:
+        while self.loop.time() < end and not self._seen_enough():
             await asyncio.sleep(self._rng.uniform(0, 2 * self.swarm.fault_every_s))
             self.injector.strike(self._rng.pick(self.swarm.faults))
-        await self._heal()
-        await self._finish()
+        for phase in (self._heal, self._finish):
+            if not self._seen_enough():
+                await phase()
+
+    def _seen_enough(self) -> bool:
+        return self.brief and bool(self.violations)
 
     def _start_client(self, host: Host) -> None:
         life = self._lives[host] = self._lives.get(host, 0) + 1
@@ -292,18 +297,21 @@ class Simulation:
 
 
 def run(
-    seed: int, *, faults: Sequence[str] = (), flush_mode: FlushMode | None = None, transactions: bool = False,
-    queues: bool = False, sinks: bool = False, tracer: Callable[[str], None] | None = None, **given: Any,
+    seed: int, *, faults: Sequence[str] = (), flush_mode: FlushMode | None = None,
+    transactions: bool | Transacting = False, queues: bool = False, sinks: bool = False, brief: bool = False,
+    tracer: Callable[[str], None] | None = None, **given: Any,
 ) -> Outcome:  # fmt: skip
-    """One seed, from beginning to end. What is given of the faults, the flush mode and the swarm is not drawn."""
+    """One seed, from beginning to end; a brief run ends when something is violated. What is given of the faults, the
+    flush mode and the swarm is not drawn."""
     if transactions or sinks:
-        drawn = Transacting.draw(SeededRng(f"{seed}/transactions"))
-        given["transactions"] = replace(drawn, publishers=1 + seed % 2) if sinks else drawn
+        planned = isinstance(transactions, Transacting)
+        given["transactions"] = transactions if planned else _transacting(seed, sinks=sinks)
     if queues:
-        given["queueing"] = Queueing.draw(SeededRng(f"{seed}/queues"))
+        given.setdefault("queueing", Queueing.draw(SeededRng(f"{seed}/queues")))
     with _quiet(), SimLoop(seed) as loop:
         loop.tracer = tracer
         simulation = Simulation(loop, seed, faults, flush_mode, given)
+        simulation.brief = brief
         try:
             loop.run_until_complete(simulation.run())
         except Deadlock as error:
@@ -311,6 +319,11 @@ def run(
         for broker in simulation.brokers:
             broker.disk.discard()
         return simulation.outcome()
+
+
+def _transacting(seed: int, *, sinks: bool) -> Transacting:
+    drawn = Transacting.draw(SeededRng(f"{seed}/transactions"))
+    return replace(drawn, publishers=1 + seed % 2) if sinks else drawn
 
 
 async def _transact(

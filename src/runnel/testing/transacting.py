@@ -23,6 +23,7 @@ from runnel.testing.swarm import TOPIC
 from runnel.testing.workload import Client
 
 ASKED_AGAIN_MAX = 3  # whether a commit came to pass
+RIVALS_ID = "rivals"
 
 
 class Transactor:
@@ -31,7 +32,7 @@ class Transactor:
     def __init__(self, client: Client, plan: Transacting, transactional_id: str) -> None:
         self._client = client
         self._plan = plan
-        self._id = transactional_id
+        self._id = RIVALS_ID if plan.rivals else transactional_id
         self._history = client.stage.history
         self._ledger = plan.keys
         self._sent = 0
@@ -45,6 +46,8 @@ class Transactor:
             try:
                 while self._client.stage.sending:
                     await self._write(producer, reader)
+                    if self._plan.deserts and self._client.rng.chance(self._plan.deserts):
+                        await self._desert()
                     await self._client.nap(0.3)
             except RunnelError as error:
                 self._told(error)
@@ -63,6 +66,15 @@ class Transactor:
             await producer.abort()
         else:
             await self._commit(producer, transaction)
+
+    async def _desert(self) -> None:
+        """Leave a transaction open for good, under an id of its own: time has to end it."""
+        name = f"{self._client.process}.{self._sent}"
+        producer = self._producer(name)
+        transaction = await self._begun(producer)
+        await self._send(producer, transaction, self._client.rng.pick(self._ledger), name)
+        await producer.hand_over()
+        await self._close(producer)
 
     async def _read(self, reader: Consumer) -> dict[str, list[tuple[int, str]]]:
         if not reader.positions or self._client.rng.chance(0.1):
@@ -124,8 +136,10 @@ class Transactor:
 
     # --- one transaction
 
-    def _producer(self) -> Producer:
-        settings = replace(self._plan.settings, transactional_id=self._id, classic_transactions=not self._plan.modern)
+    def _producer(self, name: str = "") -> Producer:
+        settings = replace(
+            self._plan.settings, transactional_id=name or self._id, classic_transactions=not self._plan.modern
+        )
         return Producer(self._client.cluster(), settings)
 
     async def _begun(self, producer: Producer) -> Transaction:

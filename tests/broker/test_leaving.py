@@ -10,7 +10,19 @@ from runnel.broker.broker import Broker
 from runnel.broker.fetch import Waits
 from runnel.cluster.topic_rules import NewTopic
 from runnel.model import headers as h
-from runnel.model.calls import DropDead, ListDead, Outgoing, Place, Receive, Redrive, Send, Settle, Settlement
+from runnel.model.calls import (
+    QUEUE_CREATE,
+    CreateQueue,
+    DropDead,
+    ListDead,
+    Outgoing,
+    Place,
+    Receive,
+    Redrive,
+    Send,
+    Settle,
+    Settlement,
+)
 from runnel.model.errors import PolicyViolation
 from runnel.model.reading import ReadPartition
 
@@ -107,5 +119,19 @@ def test_dead_letters_are_dropped_for_good(tmp_path: Path) -> None:
         assert len((await broker.redrives.list(ListDead("q"))).letters) == 2
         assert (await broker.redrives.drop(DropDead("q"))).messages == 2
         assert (await broker.redrives.list(ListDead("q"))).letters == []
+
+    serve(tmp_path, scenario)
+
+
+def test_queues_whose_names_differ_in_dots_alone_have_dead_letters_of_their_own(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await make(broker, "t", 2)
+        for name in ("a.b", "a_b"):
+            await broker.calls.ask(broker.id, QUEUE_CREATE, CreateQueue(name, {"topic": "t"}))
+            await reject(broker, name, 2)
+        for name in ("a.b", "a_b"):
+            assert len(await letters(broker, f"{name}.dead", 2)) == 2
+            found = await broker.redrives.list(ListDead(name))
+            assert [letter.message.topic for letter in found.letters] == [f"{name}.dead"] * 2
 
     serve(tmp_path, scenario)

@@ -226,7 +226,7 @@ class Broker:
         self._queueing = Queueing(
             Surroundings(
                 self.partitions, self.calls, self.keepers, self.once, self.schedule, self.sending, self._newest,
-                lambda: Life(self.id, self.metadata.epoch), self.topics.create_missing,
+                lambda: Life(self.id, self.metadata.epoch), self.internal_topics.make_for_queues,
                 lambda group_id, topic_id: self.share_groups.began(group_id, topic_id), clock, rng,
             )
         )  # fmt: skip

@@ -1,7 +1,10 @@
-"""The topics that brokers keep their own state in, made when they are first needed.
+"""The topics that brokers keep their own state in, or that messages leave queues to, made when they are first needed.
 
-Rule: the controller makes them; every other broker asks it, and waits until it sees them.
+Rule 1: the controller makes them; every other broker asks it, and waits until it sees them.
+Rule 2: what leaves queues whose names differ in '.' and '_' alone, as a.b and a_b, goes to two topics all the same.
 """
+
+from collections.abc import Sequence
 
 from runnel.broker.calls import Calls
 from runnel.broker.config import BrokerConfig
@@ -18,9 +21,10 @@ from runnel.broker.internal import (
 from runnel.broker.seen import Seen
 from runnel.broker.topics import report_failures
 from runnel.cluster.metadata import Metadata
+from runnel.cluster.topic_rules import NewTopic
 from runnel.model.calls import Nothing
-from runnel.model.errors import InvalidTopicName
-from runnel.model.internal_calls import MAKE_INTERNAL, MakeInternal
+from runnel.model.errors import InvalidTopicName, RunnelError, TopicAlreadyExists
+from runnel.model.internal_calls import MAKE_FOR_QUEUE, MAKE_INTERNAL, MakeForQueue, MakeInternal
 
 
 class InternalTopics:
@@ -34,6 +38,7 @@ class InternalTopics:
         self._forwarding = forwarding
         self._seen = seen
         calls.serve(MAKE_INTERNAL, self._make_here)
+        calls.serve(MAKE_FOR_QUEUE, self._make_for_queue)
 
     async def make_for_coordinators(self, name: str, partitions: int, key: str, key_type: int) -> None:
         """Have a coordinators' topic made, if it is not there."""
@@ -54,6 +59,23 @@ class InternalTopics:
         else:
             await self._forwarding.call(MAKE_INTERNAL, MakeInternal(name))
         await self._seen.until(lambda image: name in image.names)
+
+    async def make_for_queues(self, topics: Sequence[NewTopic]) -> None:
+        """Have topics made for what leaves queues, if they are not there; raises if one can't be."""
+        for topic in topics:
+            request = MakeForQueue(topic.name, topic.partitions)
+            if self._forwarding.is_ours:
+                await self._make_for_queue(request)
+            else:
+                await self._forwarding.call(MAKE_FOR_QUEUE, request)
+        await self._seen.until(lambda image: all(topic.name in image.names for topic in topics))
+
+    async def _make_for_queue(self, request: MakeForQueue) -> Nothing:
+        topic = NewTopic(request.topic, request.partitions, beside=True)
+        [made] = await self._metadata.create_topics([topic])
+        if isinstance(made, RunnelError) and not isinstance(made, TopicAlreadyExists):
+            raise made
+        return Nothing()
 
     async def _make_here(self, request: MakeInternal) -> Nothing:
         partitions = {

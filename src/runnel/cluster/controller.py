@@ -56,9 +56,9 @@ def create_topics(
 
     def create(spec: NewTopic) -> Topic:
         refuse_twice(spec.name)
-        topic_rules.check_name(image, spec.name)
+        topic_rules.check_name(image, spec.name, beside=spec.beside)
         other = folded.get(fold(spec.name))
-        if other is not None:
+        if other is not None and not spec.beside:
             raise InvalidTopicName(f"topic name {spec.name!r} collides with {other!r} of the same request")
         base.with_overrides(spec.config)
         topic = _new_topic(image, spec, new_id, defaults, rng)

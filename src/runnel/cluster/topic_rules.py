@@ -34,6 +34,7 @@ class NewTopic:
     replication_factor: int = USE_DEFAULT
     assignment: Mapping[int, Sequence[BrokerId]] | None = None  # partition -> replicas, preferred leader first
     config: Mapping[str, str] = field(default_factory=dict)
+    beside: bool = False  # may have a name that differs from another in '.' and '_' alone: nobody chose it
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +55,15 @@ class Defaults:
     config: TopicConfig = field(default_factory=TopicConfig)
 
 
-def check_name(image: Image, name: str) -> None:
-    """Refuse a name that can't be, that is taken, or that metrics could not tell from one that is."""
+def check_name(image: Image, name: str, *, beside: bool = False) -> None:
+    """Refuse a name that can't be, that is taken, or that metrics could not tell from one that is (not if `beside`)."""
     problem = topic_name_problem(name)
     if problem is not None:
         raise InvalidTopicName(problem)
     if name in image.names:
         raise TopicAlreadyExists(f"topic {name!r} already exists")
     other = image.collision(name)
-    if other is not None:
+    if other is not None and not beside:
         raise InvalidTopicName(f"topic name {name!r} collides with topic {other!r}: '.' and '_' count as the same")
 
 

@@ -67,6 +67,13 @@ class MakeInternal(Value, frozen=True):
     topic: str
 
 
+class MakeForQueue(Value, frozen=True):
+    """A topic for what leaves a queue: its name follows from that of the queue."""
+
+    topic: str
+    partitions: int
+
+
 # --- for the leader of the partition in question
 KEEPER_OPEN: Final = Verb("keeper.open", KeeperOpen, Kept)
 KEEPER_WRITE: Final = Verb("keeper.write", KeeperWrite, Nothing)
@@ -78,3 +85,4 @@ IMAGE_FOLLOWED: Final = Verb("image.followed", ImageFollowed, Nothing, waits=Tru
 
 # --- for the controller
 MAKE_INTERNAL: Final = Verb("topic.make-internal", MakeInternal, Nothing)
+MAKE_FOR_QUEUE: Final = Verb("topic.make-for-queue", MakeForQueue, Nothing)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Any
 
 from runnel.model.errors import InvalidConfig
@@ -20,6 +21,7 @@ LEASE_MS_MAX = DAY_MS  # a lease outlives no consumer for longer; who works long
 FILTER_CHARS_MAX = 4_096  # what a filter may have; see runnel.route
 QUEUE = "{queue}"
 ODD = re.compile(r"[^A-Za-z0-9._-]")  # what is in no topic's name
+DIGEST_BYTES = 5
 URL_CHARS_MAX = 2_000
 SECRET_CHARS_MAX = 256
 HIDDEN = "(hidden)"  # shown instead of a secret
@@ -201,12 +203,16 @@ class QueueConfig:
 
 
 def named(template: str, queue: str) -> str:
-    """The topic that a template means for a queue. The name of a share group may be one that no topic can have."""
+    """The topic that a template means for a queue. The name of a share group may be one that no topic can have.
+
+    Then it is made one, with a digest of all of it: a/b, a b and a_b are three groups, and have three topics.
+    """
     name = template.replace(QUEUE, queue)
     if not name or topic_name_problem(name) is None:
         return name
-    room = NAME_CHARS_MAX - len(template.replace(QUEUE, ""))
-    return template.replace(QUEUE, ODD.sub("_", queue)[:room])
+    digest = "-" + blake2b(queue.encode(), digest_size=DIGEST_BYTES).hexdigest()
+    room = NAME_CHARS_MAX - len(template.replace(QUEUE, "")) - len(digest)
+    return template.replace(QUEUE, ODD.sub("_", queue)[:room] + digest)
 
 
 SETTINGS: dict[str, Setting] = {f.metadata["setting"].name: f.metadata["setting"] for f in fields(QueueConfig)}

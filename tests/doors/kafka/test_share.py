@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.doors.kafka.test_traps import Line
 
+from runnel.model.queue_config import DEFAULTS
 from runnel.record import records
 from runnel.record.batch import headers
 from runnel.record.records import Record
@@ -327,7 +328,7 @@ def test_a_group_whose_name_no_topic_can_have_has_dead_letters(line: Line, topic
     member = Member(line, group, topic)
     assert member.take(0) == [(0, 0, 1)]
     assert member.settle(0, 0, REJECT) == 0
-    dead = group.replace(" ", "_").replace("/", "_") + ".dead"
+    dead = DEFAULTS.dead_topic_of(group)
     end = time.monotonic() + LONG_MS / 1000
     while True:
         wanted = [m.MetadataRequest.MetadataRequestTopic(name=dead)]

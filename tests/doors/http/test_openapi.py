@@ -107,3 +107,12 @@ def test_both_are_served(api: Api) -> None:
     html = api.get("/docs")
     assert html.headers["content-type"] == "text/html; charset=utf-8"
     assert api.address.encode() in html.content
+
+
+def test_the_page_leads_to_every_operation_and_loads_nothing_from_elsewhere() -> None:
+    html = page(ALL, "h:1")
+    for operation in ALL:
+        assert f'<a href="#{operation.name}">' in html
+        assert f' id="{operation.name}">' in html
+    assert "`" not in re.sub(r"<pre>.*?</pre>", "", html), "what is code is shown as code"
+    assert not re.search(r"<script|<img|<link rel=.stylesheet|@import|url\(", html)

@@ -20,25 +20,50 @@ section { margin: 1.5rem 0 2.5rem; }
 h3 { font: 600 1rem/1.4 ui-monospace, monospace; margin-bottom: 0; }
 code, pre { font: 13px/1.5 ui-monospace, monospace; }
 pre { background: light-dark(#f4f4f4, #222); padding: .6rem .8rem; overflow-x: auto; border-radius: 4px; }
-table { border-collapse: collapse; width: 100%; }
-td, th { text-align: left; vertical-align: top; padding: .2rem .8rem .2rem 0; border-bottom: 1px solid var(--line); }
-.dim { color: var(--dim); } nav a { margin-right: 1rem; text-transform: capitalize; }
+table { border-collapse: collapse; width: 100%; table-layout: fixed; margin-bottom: .8rem; }
+td, th { text-align: left; vertical-align: top; padding: .2rem .8rem .2rem 0; border-bottom: 1px solid var(--line);
+  overflow-wrap: anywhere; }
+th:first-child { width: 34%; } th:nth-child(2) { width: 26%; }
+td:nth-child(2) { color: var(--dim); }
+nav { columns: 24rem 2; } nav div { break-inside: avoid; margin-bottom: .8rem; }
+nav a { display: block; font: 13px/1.6 ui-monospace, monospace; overflow-wrap: anywhere; }
+nav b a { font: 600 15px/1.6 system-ui, sans-serif; text-transform: capitalize; }
+a { text-decoration: none; } a:hover { text-decoration: underline; }
+:target { background: light-dark(#fff6cc, #443c10); }
 """
+
+
+BODY: Final = "Body"
 
 
 def page(operations: Sequence[Operation], host: str) -> str:
     described = document(operations)
     parts = [_section(tag, list(some), described, host) for tag, some in groupby(operations, key=lambda each: each.tag)]
-    tags = dict.fromkeys(operation.tag for operation in operations)
-    links = " ".join(f'<a href="#{tag}">{_words(tag)}</a>' for tag in (*tags, "errors"))
+    links = "".join(_links(tag, some) for tag, some in groupby(operations, key=lambda each: each.tag))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Runnel: HTTP</title>'
         '<meta name="viewport" content="width=device-width"><link rel="alternate" href="/openapi.json">'
         f"<style>{STYLE}</style></head><body><h1>Runnel over HTTP</h1>"
         f"<p>{escape(described['info']['description'])} As a document for machines: "
-        f'<a href="/openapi.json">/openapi.json</a> (OpenAPI 3.1).</p><nav>{links}</nav>'
+        f'<a href="/openapi.json">/openapi.json</a> (OpenAPI 3.1).</p><nav>{links}'
+        '<div><b><a href="#errors">errors</a></b></div></nav>'
         f"{''.join(parts)}{_errors()}</body></html>"
     )
+
+
+def _links(tag: str, operations: Iterable[Operation]) -> str:
+    """The operations of one kind, to go to."""
+    to = "".join(f'<a href="#{each.name}">{_shown(each)} {escape(each.path)}</a>' for each in operations)
+    return f'<div><b><a href="#{tag}">{_words(tag)}</a></b>{to}</div>'
+
+
+def _shown(operation: Operation) -> str:
+    return "WebSocket" if operation.method == SOCKET else operation.method
+
+
+def _prose(text: str) -> str:
+    """What stands between backticks is code."""
+    return "".join(f"<code>{part}</code>" if n % 2 else part for n, part in enumerate(escape(text).split("`")))
 
 
 def _words(name: str) -> str:
@@ -52,12 +77,11 @@ def _section(tag: str, operations: Iterable[Operation], described: dict[str, Any
 def _operation(operation: Operation, described: dict[str, Any], host: str) -> str:
     method = "get" if operation.method == SOCKET else operation.method.lower()
     told = described["paths"][operation.path][method]
-    shown = "WebSocket" if operation.method == SOCKET else operation.method
     return (
-        f'<section id="{operation.name}"><h3>{shown} {escape(operation.path)}</h3>'
-        f"<p>{escape(operation.summary)} {escape(operation.description)}</p>"
+        f'<section><h3 id="{operation.name}">{_shown(operation)} {escape(operation.path)}</h3>'
+        f"<p>{_prose(operation.summary)} {_prose(operation.description)}</p>"
         f"<pre>{escape(curl(operation, host))}</pre>"
-        f"{_parameters(told.get('parameters', []))}{_fields('Body', _body(told), described)}"
+        f"{_parameters(told.get('parameters', []))}{_fields(BODY, _body(told), described)}"
         f"{_fields('Answer', _answer(told), described)}</section>"
     )
 
@@ -78,17 +102,21 @@ def curl(operation: Operation, host: str) -> str:
 
 def _parameters(parameters: Sequence[dict[str, Any]]) -> str:
     rows = [
-        (each["name"], f"{each['in']}, {_kind(each['schema'])}", each.get("description", ""), _optional(each))
+        (_code(each["name"]), escape(f"{each['in']}, {_kind(each['schema'])}"), _told(each, required=each["required"]))
         for each in parameters
     ]
-    return _table(("Parameter", "", "", ""), rows)
+    return _table(("Parameter", "", ""), rows)
 
 
-def _optional(parameter: dict[str, Any]) -> str:
-    if parameter["required"]:
-        return "required"
-    default = parameter["schema"].get("default")
-    return "" if default in (None, "") else f"default {default}"
+def _told(described: dict[str, Any], *, required: bool) -> str:
+    """What is said of a parameter or a field, and whether it may be left out."""
+    default = described.get("schema", described).get("default")
+    left_out = "required" if required else "" if default in (None, "") else f"default {default}"
+    return "; ".join(part for part in (_prose(described.get("description", "")), escape(left_out)) if part)
+
+
+def _code(text: str) -> str:
+    return f"<code>{escape(text)}</code>"
 
 
 def _body(told: dict[str, Any]) -> dict[str, Any] | None:
@@ -109,7 +137,7 @@ def _fields(title: str, schema: dict[str, Any] | None, described: dict[str, Any]
     if schema is None:
         return ""
     components = described["components"]["schemas"]
-    rows: list[tuple[str, str, str, str]] = []
+    rows: list[tuple[str, str, str]] = []
     seen: set[str] = set()
     waiting = _named(schema)
     while waiting:
@@ -118,12 +146,12 @@ def _fields(title: str, schema: dict[str, Any] | None, described: dict[str, Any]
             continue
         seen.add(name)
         component = components[name]
-        required = component.get("required", [])
+        required = component.get("required", []) if title == BODY else []  # nobody has to give what is answered
         for field, kind in component.get("properties", {}).items():
             shown = field if len(seen) == 1 else f"{name}.{field}"
-            rows.append((shown, _kind(kind), kind.get("description", ""), "required" if field in required else ""))
+            rows.append((_code(shown), escape(_kind(kind)), _told(kind, required=field in required)))
             waiting += _named(kind)
-    return _table((title, "", "", ""), rows)
+    return _table((title, "", ""), rows)
 
 
 def _named(schema: Any) -> list[str]:
@@ -149,16 +177,16 @@ def _kind(schema: dict[str, Any]) -> str:
 
 def _errors() -> str:
     rows = [
-        (f'<a id="{code_of(kind)}">{code_of(kind)}</a>', str(int(row.status)), escape(row.next), "")
+        (f'<code id="{code_of(kind)}">{code_of(kind)}</code>', str(int(row.status)), _prose(row.next))
         for kind, row in sorted(TABLE.items(), key=lambda item: code_of(item[0]))
     ]
-    return f'<h2 id="errors">Errors</h2>{_table(("Code", "Status", "What to do", ""), rows, ready=True)}'
+    return f'<h2 id="errors">Errors</h2>{_table(("Code", "Status", "What to do"), rows)}'
 
 
-def _table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, ready: bool = False) -> str:
-    """`ready`: the cells are HTML already."""
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The cells are HTML."""
     if not rows:
         return ""
     head = "".join(f"<th>{title}</th>" for title in titles)
-    lines = ("".join(f"<td>{cell if ready else escape(cell)}</td>" for cell in row) for row in rows)
+    lines = ("".join(f"<td>{cell}</td>" for cell in row) for row in rows)
     return f"<table><tr>{head}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"

@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.broker.serving import eventually, serve
 from tests.broker.test_deliveries import make, take
 
+from runnel.broker import redrive
 from runnel.broker.broker import Broker
 from runnel.broker.fetch import Waits
 from runnel.cluster.topic_rules import NewTopic
@@ -23,7 +25,7 @@ from runnel.model.calls import (
     Settle,
     Settlement,
 )
-from runnel.model.errors import PolicyViolation
+from runnel.model.errors import PolicyViolation, RunnelError
 from runnel.model.reading import ReadPartition
 
 
@@ -133,5 +135,49 @@ def test_queues_whose_names_differ_in_dots_alone_have_dead_letters_of_their_own(
             assert len(await letters(broker, f"{name}.dead", 2)) == 2
             found = await broker.redrives.list(ListDead(name))
             assert [letter.message.topic for letter in found.letters] == [f"{name}.dead"] * 2
+
+    serve(tmp_path, scenario)
+
+
+async def pages(broker: Broker, asked: ListDead) -> list[list[tuple[int, int]]]:
+    """All dead letters, page by page."""
+    found = []
+    while True:
+        page = await broker.redrives.list(asked)
+        found.append([(letter.message.partition, letter.message.offset) for letter in page.letters])
+        assert page.more is (page.next is not None)
+        if page.next is None:
+            return found
+        asked = replace(asked, since=page.next)
+
+
+def test_dead_letters_are_listed_page_by_page_over_all_partitions(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        [made] = await broker.topics.create([NewTopic("t.dead", 3)])
+        assert not isinstance(made, RunnelError)
+        await make(broker, "t", 1)
+        for number in range(9):
+            await broker.sending.send("t.dead", [Outgoing(b"%d" % number, partition=number % 2 * 2)])
+        letters = [(0, n) for n in range(5)] + [(2, n) for n in range(4)]
+        for size in (1, 2, 4, 5, 8, 9, 100):
+            found = await pages(broker, ListDead("t", size))
+            assert [each for page in found for each in page] == letters
+            assert [len(page) for page in found[:-1]] == [size] * (len(found) - 1), "no page is short but the last"
+            assert found[-1], "and that is not empty"
+        assert await pages(broker, ListDead("t", 2, partition=2)) == [[(2, 0), (2, 1)], [(2, 2), (2, 3)]]
+        assert await pages(broker, ListDead("t", 9, filter="body = 7")) == [[(2, 3)]]
+
+    serve(tmp_path, scenario)
+
+
+def test_a_page_ends_where_looking_took_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redrive, "LOOKED_AT_MAX", 2)
+
+    async def scenario(broker: Broker) -> None:
+        await make(broker, "t", 5)
+        await reject(broker, "t", 5)
+        await letters(broker, "t.dead", 5)
+        assert await pages(broker, ListDead("t", filter="FALSE")) == [[], [], []]
+        assert await pages(broker, ListDead("t")) == [[(0, 0), (0, 1)], [(0, 2), (0, 3)], [(0, 4)]]
 
     serve(tmp_path, scenario)

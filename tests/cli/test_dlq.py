@@ -27,7 +27,10 @@ def test_letters_are_listed_with_reason_and_origin(call: Call, dead: str) -> Non
     ]
     few = call("dlq", "ls", dead, "-c", "1")
     assert len(few.rows) == 2
-    assert "There are more" in few.err
+    assert "There are more: go on with --from 0/1" in few.err
+    rest = call("dlq", "ls", dead, "-c", "2", "--from", "0/1")
+    assert [row[0] for row in rest.rows[1:]] == ["0/1", "0/2"]
+    assert "There are more" not in rest.err
     assert len(call("dlq", "ls", dead, "--filter", "body.n > 0").rows) == 3
     assert len(call("dlq", "ls", dead, "-p", "0", "-o", "2").rows) == 2
 

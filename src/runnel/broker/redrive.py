@@ -32,6 +32,7 @@ from runnel.model.calls import (
     Dropped,
     ListDead,
     MarkAway,
+    Place,
     Read,
     Redrive,
     RedriveState,
@@ -62,6 +63,7 @@ class ListThere(Value, frozen=True):
     messages_max: int
     offset: int | None
     filter: str
+    bytes_max: int
 
 
 class DriveThere(Value, frozen=True):
@@ -192,21 +194,26 @@ class Redrives:
     # --- listing and dropping
 
     async def list(self, request: ListDead) -> DeadLetters:
-        """Dead letters that did not go back, the oldest of each partition first."""
+        """Dead letters that did not go back, partition by partition, the oldest of each first; one page of them."""
         if not 1 <= request.messages_max <= LIST_MAX:
             raise InvalidRequest(f"{request.messages_max} dead letters can't be listed: ask for 1 to {LIST_MAX}")
         letters: list[DeadLetter] = []
-        more = False
+        size, since = 0, request.since or Place(0, 0)
         for grave in self._graves(request.queue, request.partition):
+            if grave.key.number < since.partition:
+                continue
+            offset = request.offset or 0
+            if grave.key.number == since.partition:
+                offset = max(offset, since.offset)
             left = request.messages_max - len(letters)
-            if left <= 0:
-                return DeadLetters(letters, True)
-            asked = ListThere(request.queue, grave.at, left, request.offset, request.filter)
+            asked = ListThere(request.queue, grave.at, left, offset, request.filter, LIST_BYTES_MAX - size)
             await asyncio.sleep(0)  # a request that was answered at once goes on in a task: timeouts need one
             found = await self._calls.ask(grave.leader, LIST_THERE, asked, timeout_ms=ASK_MS)
             letters += found.letters
-            more = more or found.more
-        return DeadLetters(letters, more)
+            size += sum(len(letter.message.value or b"") for letter in found.letters)
+            if found.next is not None:
+                return DeadLetters(letters, True, found.next)
+        return DeadLetters(letters)
 
     async def _list_here(self, request: ListThere) -> DeadLetters:
         drive = self._drive(request.queue, _key(request.place))
@@ -218,19 +225,21 @@ class Redrives:
         while at < partition.last_stable_offset:
             found = await self._parts.messages.read(partition, at)
             for letter in found.since(at):
+                if looked >= LOOKED_AT_MAX:
+                    return DeadLetters(letters, True, Place(partition.key.number, letter.offset))
                 looked += 1
                 if machine.went(letter.offset) or not is_letter_of(request.queue, letter.headers):
                     continue
                 if passes is not None and not passes(view_of(letter, partition.topic, partition.key.number)):
                     continue
-                if len(letters) >= request.messages_max or size >= LIST_BYTES_MAX or looked > LOOKED_AT_MAX:
-                    return DeadLetters(letters, True)
+                if len(letters) >= request.messages_max or size >= request.bytes_max:
+                    return DeadLetters(letters, True, Place(partition.key.number, letter.offset))
                 letters.append(_letter(partition.topic, partition.key.number, letter))
                 size += len(letter.value or b"")
             if found.end <= at:
                 break
             at = found.end
-        return DeadLetters(letters, False)
+        return DeadLetters(letters)
 
     async def drop(self, request: DropDead) -> Dropped:
         """Delete dead letters for good."""

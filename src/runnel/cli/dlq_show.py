@@ -9,7 +9,9 @@ from runnel.cli.options import broker_option, complete_queues, json_option
 
 if TYPE_CHECKING:
     from runnel.client.cluster import Cluster
-    from runnel.model.calls import DeadLetter, DeadLetters, Place
+    from runnel.model.calls import DeadLetter, DeadLetters, ListDead, Place
+
+PAGE = 500  # letters that are asked for at once
 
 
 def place(text: str) -> "Place":
@@ -28,7 +30,8 @@ def place(text: str) -> "Place":
     examples="""
 runnel dlq ls                                 queues, and how many dead letters each has
 runnel dlq ls jobs                            the first hundred of one
-runnel dlq ls jobs -c 1000 --filter "body.customer = 'acme'"
+runnel dlq ls jobs --from 2/17                the next hundred, as the page before says
+runnel dlq ls jobs -c 5000 --filter "body.customer = 'acme'"
 runnel dlq ls jobs --json | jq -r .reason | sort | uniq -c
 """,
 )
@@ -36,36 +39,51 @@ runnel dlq ls jobs --json | jq -r .reason | sort | uniq -c
 @click.option("-c", "--count", metavar="N", type=click.IntRange(min=1), default=100, show_default=True, help="At most.")
 @click.option("-p", "--partition", metavar="N", type=click.IntRange(min=0), help="Only this partition.")
 @click.option("-o", "--offset", metavar="N", type=click.IntRange(min=0), help="From this offset on, of a partition.")
+@click.option("--from", "since", metavar="PARTITION/OFFSET", type=place, help="Go on there: see the page before.")
 @click.option("--filter", "text", metavar="TEXT", default="", help="Only what passes this filter.")
 @json_option
 @broker_option
-def ls(name: str, count: int, partition: int | None, offset: int | None, text: str, as_json: bool, broker: str) -> None:
+def ls(
+    name: str, count: int, partition: int | None, offset: int | None, since: "Place | None", text: str, as_json: bool,
+    broker: str,
+) -> None:  # fmt: skip
     """List dead letters of a queue; without a queue, which queues have some."""
     from runnel.cli.output import note, print_json
     from runnel.cli.session import run
+    from runnel.model.calls import ListDead
 
     if not name:
         _list_queues(as_json, broker)
         return
     if offset is not None and partition is None:
         raise click.UsageError("an offset is that of a partition: name it with -p")
-    found = run(broker, lambda cluster: letters_of(cluster, name, count, partition, offset, text))
+    asked = ListDead(name, count, partition, offset, text, since)
+    found = run(broker, lambda cluster: letters_of(cluster, asked))
     if as_json:
         for letter in found.letters:
             print_json(letter_row(letter))
     else:
         print_letters(found.letters, none=f"Queue {name} has no dead letters.")
-    if found.more:
-        note("There are more (-c N shows more of them).")
+    if found.next is not None:
+        note(f"There are more: go on with --from {found.next.partition}/{found.next.offset}, or show more with -c N.")
 
 
-async def letters_of(
-    cluster: "Cluster", name: str, count: int, partition: int | None = None, offset: int | None = None, text: str = ""
-) -> "DeadLetters":
+async def letters_of(cluster: "Cluster", asked: "ListDead") -> "DeadLetters":
+    """As many as are asked for, page by page; `next` says where those begin that were not."""
+    from msgspec.structs import replace
+
     from runnel.client.calls import call_until_done
-    from runnel.model.calls import DEAD_LIST, ListDead
+    from runnel.model.calls import DEAD_LIST, DeadLetters
 
-    return await call_until_done(cluster, DEAD_LIST, ListDead(name, count, partition, offset, text))
+    found: list[DeadLetter] = []
+    since = asked.since
+    while True:
+        page = replace(asked, messages_max=min(asked.messages_max - len(found), PAGE), since=since)
+        answer = await call_until_done(cluster, DEAD_LIST, page)
+        found += answer.letters
+        since = answer.next
+        if since is None or len(found) >= asked.messages_max:
+            return DeadLetters(found, answer.more, since)
 
 
 def print_letters(letters: "list[DeadLetter]", *, none: str) -> None:
@@ -163,8 +181,10 @@ def show(name: str, where: "Place", as_json: bool, broker: str) -> None:
     """Show one dead letter: why it died, where it came from, its headers and its value."""
     from runnel.cli.output import print_json
     from runnel.cli.session import run
+    from runnel.model.calls import ListDead
 
-    found = run(broker, lambda cluster: letters_of(cluster, name, 1, where.partition, where.offset)).letters
+    asked = ListDead(name, 1, where.partition, where.offset)
+    found = run(broker, lambda cluster: letters_of(cluster, asked)).letters
     if not found or found[0].message.offset != where.offset:
         raise click.ClickException(f"queue {name!r} has no dead letter {where.partition}/{where.offset} (any more)")
     if as_json:

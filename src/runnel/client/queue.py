@@ -33,6 +33,7 @@ WAIT_S = 20.0  # of an empty queue, until it is asked again
 SPARE_MS = 10_000  # for the answer itself
 BATCH = 16
 LOOK_S = 0.1  # at how far a re-drive is
+DEAD_PAGE = 500  # dead letters that are asked for at once
 
 
 class Queue:
@@ -147,9 +148,15 @@ class Queue:
     # --- dead letters
     async def dead_letters(self, count: int = 100, *, filter: str = "") -> list["DeadLetter"]:
         """Messages that the queue gave up, and why."""
-        asked = calls.ListDead(self.name, count, filter=filter)
-        answer = await call_until_done(self._cluster, calls.DEAD_LIST, asked)
-        return [_dead(letter) for letter in answer.letters]
+        found: list[calls.DeadLetter] = []
+        since: calls.Place | None = None
+        while len(found) < count:
+            asked = calls.ListDead(self.name, min(count - len(found), DEAD_PAGE), filter=filter, since=since)
+            page = await call_until_done(self._cluster, calls.DEAD_LIST, asked)
+            found += page.letters
+            if (since := page.next) is None:
+                break
+        return [_dead(letter) for letter in found]
 
     async def redrive(
         self, *, filter: str = "", to: str = "", rate_max: int = 0, limit: int = 0, dry_run: bool = False,

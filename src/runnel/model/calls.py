@@ -294,12 +294,18 @@ class Shifted(Value, frozen=True):
 
 
 # --- dead letters
+class Place(Value, frozen=True):
+    partition: int
+    offset: int
+
+
 class ListDead(Value, frozen=True):
     queue: str
     messages_max: int = 100
     partition: int | None = None
     offset: int | None = None
     filter: str = ""
+    since: Place | None = None  # go on from here: what `next` of the page before says
 
 
 class DeadLetter(Value, frozen=True):
@@ -314,13 +320,11 @@ class DeadLetter(Value, frozen=True):
 
 
 class DeadLetters(Value, frozen=True):
+    """A page. It may be short, or have no letter at all, and not be the last: looking has its bounds, too."""
+
     letters: list[DeadLetter]
     more: bool = False
-
-
-class Place(Value, frozen=True):
-    partition: int
-    offset: int
+    next: Place | None = None  # where the next page begins; None: there is nothing left
 
 
 class Redrive(Value, frozen=True):

@@ -179,6 +179,11 @@ def test_dead_letters_are_listed_dropped_and_sent_back(api: Api) -> None:
         (n, n, "bad") for n in range(4)
     ]
     one = letters[2]["message"]
+    page = api.ok("GET", f"{path}/dead-letters?limit=1")
+    assert page["more"]
+    rest = api.ok("GET", f"{path}/dead-letters?since={page['next']}")
+    assert page["letters"] + rest["letters"] == letters
+    assert (rest["more"], rest["next"]) == (False, None)
     filtered = api.ok("GET", f"{path}/dead-letters?filter=body.n%20%3D%202")["letters"]
     assert [each["message"]["offset"] for each in filtered] == [one["offset"]]
     place = {"partition": one["partition"], "offset": one["offset"]}
@@ -190,3 +195,4 @@ def test_dead_letters_are_listed_dropped_and_sent_back(api: Api) -> None:
     assert api.ok("POST", f"{path}/dead-letters/drop", {"upto": [place]})["messages"] == 3
     assert len(api.ok("GET", f"{path}/dead-letters")["letters"]) == 1
     assert api.get("/v1/queues/nobody/dead-letters").code == "unknown-queue"
+    assert api.get(f"{path}/dead-letters?since=nowhere").code == "invalid-input"

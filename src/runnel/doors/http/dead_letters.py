@@ -43,6 +43,7 @@ class LetterView(View, omit_defaults=False):
 class LettersView(View, omit_defaults=False):
     letters: list[LetterView]
     more: bool
+    next: str | None  # ask again with since=next; a page may be short, or empty, and not be the last
 
 
 @operation("GET /v1/queues/{queue}/dead-letters")
@@ -52,17 +53,22 @@ async def list_dead_letters(
     limit: Limit = 100,
     partition: Annotated[Whole | None, Meta(description="of the topic of dead letters")] = None,
     offset: Annotated[Whole | None, Meta(description="from here on")] = None,
+    since: Annotated[
+        str, Meta(pattern=r"^(\d{1,9}/\d{1,18})?$", description="go on there: next of the last page")
+    ] = "",
     filter: Filter = "",
     value: Value = "auto",
 ) -> LettersView:
-    """List the dead letters of a queue.
+    """List the dead letters of a queue: a page of them.
 
     GET /v1/queues/emails/dead-letters?limit=10
     """
-    asked = ListDead(queue, limit, partition, offset, filter)
-    found = await call.look(DEAD_LIST, asked)
+    partition_text, _, offset_text = since.partition("/")
+    place = Place(int(partition_text), int(offset_text)) if since else None
+    found = await call.look(DEAD_LIST, ListDead(queue, limit, partition, offset, filter, place))
     views = [_letter(each, message_view(each.message, value)) for each in found.letters]
-    return LettersView(letters=views, more=found.more)
+    following = None if found.next is None else f"{found.next.partition}/{found.next.offset}"
+    return LettersView(letters=views, more=found.more, next=following)
 
 
 def _letter(letter: DeadLetter, message: MessageView) -> LetterView:

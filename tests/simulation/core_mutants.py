@@ -175,10 +175,6 @@ def _held_is_written(self: ModelLog) -> Offset:
     return self.end_offset
 
 
-def _check_nothing(self: Producers, header: Any) -> None:
-    return None
-
-
 # --- what a controller decides: cluster.drafting, elections, isr_changes
 
 
@@ -366,7 +362,7 @@ MUTANTS = [
     Mutant("hw_is_end", "a new leader begins with the high watermark it knew", switches=_without("high_kept")),
     Mutant("epochs_stale", "epochs are cut with the log", ((Epochs, "truncate", _truncate_log_alone),)),
     Mutant("dedupe_stale", "producers are cut with the log", ((ModelLog, "truncate", _truncate_log_not_producers),)),
-    Mutant("no_dedupe", "a batch that comes twice is stored once", ((Producers, "check", _check_nothing),)),
+    Mutant("no_dedupe", "a batch that comes twice is stored once", ((Producers, "check", _agreed),)),
     Mutant("read_leo", "readers stop at the high watermark", switches=_without("read_to_high")),
     Mutant("ack1", "acks=all is answered at the high watermark", switches=_without("ack_at_high")),
     Mutant(

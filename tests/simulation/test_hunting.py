@@ -1,13 +1,18 @@
 """Mutants are patches of code that moves on: each has to fit it, and a hunt has to tell who survives."""
 
+from inspect import Parameter, isfunction, signature
+from typing import Any
+
 import pytest
-from tests.simulation import core_mutants, mutants, transaction_mutants
+from tests.simulation import core_mutants, mutants, queue_mutants, transaction_mutants
 from tests.simulation.hunting import Mutant, Pack, hunt
+from tests.transactions import sink_mutants
 
 from runnel.testing.core.simulation import run
 from runnel.testing.simulation import Simulation
 
-PACKS = (mutants.PACK, transaction_mutants.PACK, core_mutants.PACK)
+PACKS = (mutants.PACK, transaction_mutants.PACK, sink_mutants.PACK, queue_mutants.PACK, core_mutants.PACK)
+POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 @pytest.mark.parametrize("pack", PACKS, ids=lambda pack: pack.name)
@@ -17,6 +22,28 @@ def test_every_mutant_fits_the_code(pack: Pack) -> None:
     for mutant in pack.mutants:
         with mutant.switched_off():
             assert all(getattr(target, name) is not None for target, name, _ in mutant.patches)
+
+
+@pytest.mark.parametrize("pack", PACKS, ids=lambda pack: pack.name)
+def test_every_mutant_is_called_as_the_rule_is(pack: Pack) -> None:
+    """One that can't be called breaks everything, and is noticed for that alone."""
+    for mutant in pack.mutants:
+        for target, name, new in mutant.patches:
+            old = getattr(target, name)
+            if isfunction(old) and callable(new):
+                assert _takes(new, old), f"{mutant.name}: {name}{signature(old)} became {signature(new)}"
+
+
+def _takes(new: Any, old: Any) -> bool:
+    """Whether it can be given all that the other one takes."""
+    wanted = signature(old).parameters.values()
+    positional = [each for each in wanted if each.kind in POSITIONAL]
+    named = {each.name: None for each in wanted if each.kind is Parameter.KEYWORD_ONLY}
+    try:
+        signature(new).bind(*positional, **named)
+    except TypeError:
+        return False
+    return True
 
 
 def test_what_switches_nothing_off_survives() -> None:

@@ -72,9 +72,8 @@ class QueueDeletion:
             self._worker.cancel()
 
     def _learn(self, image: Image, keys: Iterable[str]) -> None:
-        for key in keys:
-            queue = key.removeprefix(GROUP)
-            if key.startswith(GROUP) and deleting_of(image.group_notes(queue)) is not None:
+        for queue in (key.removeprefix(GROUP) for key in keys if key.startswith(GROUP)):
+            if deleting_of(image.group_notes(queue)) is not None:
                 self._left[queue] = None
             else:
                 self._left.pop(queue, None)

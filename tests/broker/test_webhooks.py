@@ -1,7 +1,8 @@
 """Which webhooks a broker delivers, and what it costs to follow the image."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, ItemsView, Iterator
+from collections import UserDict
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from runnel.shell.clock import SystemClock
 ME, OTHER = BrokerId(1), BrokerId(2)
 
 
-class Counted(dict[str, Any]):
+class Counted(UserDict[str, Any]):
     """Settings that count how often one of them is looked at."""
 
     looks = 0
@@ -28,17 +29,10 @@ class Counted(dict[str, Any]):
         self.looks += 1
         return super().__getitem__(key)
 
-    def get(self, key: str, default: Any = None) -> Any:
-        self.looks += 1
-        return super().get(key, default)
-
-    def items(self) -> ItemsView[str, Any]:
-        self.looks += len(self)
-        return super().items()
-
     def __iter__(self) -> Iterator[str]:
-        self.looks += len(self)
-        return super().__iter__()
+        for key in super().__iter__():
+            self.looks += 1
+            yield key
 
 
 def topic(number: int, leader: BrokerId) -> Topic:

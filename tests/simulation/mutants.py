@@ -24,6 +24,7 @@ from runnel.cluster import controller, elections, isr_changes, membership
 from runnel.cluster.drafting import Draft, Rules
 from runnel.groups.classic import ClassicGroup
 from runnel.log import checkpoint, reader, recovery, rolling, scan, writer
+from runnel.log.keeper import Keeper
 from runnel.log.producers import Producers
 from runnel.log.reader import Reader
 from runnel.log.trimming import Trimmer
@@ -391,6 +392,13 @@ MUTANTS = [
         "what no sync is known of is written again before it is synced",
         ((checkpoint, "write_again", _nothing),),
         alone="tests/log/test_storage_rules.py::test_what_a_failed_fsync_left_in_memory_is_written_again",
+    ),
+    Mutant(
+        "names-unsynced",
+        "names that a killed broker left are synced before anything counts",
+        ((Keeper, "keep_names", _done),),
+        alone="tests/log/test_storage_rules.py::"
+        "test_names_that_killed_brokers_left_are_synced_before_anything_counts_on_them",
     ),
     Mutant(
         "rot-served",

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from tests.simulation.hunting import hunt
-from tests.simulation.mutants import MUTANTS
+from tests.simulation.mutants import MUTANTS, PACK
 from tests.simulation.queue_mutants import MUTANTS as QUEUE_MUTANTS
 from tests.simulation.queue_mutants import PACK as QUEUE_PACK
 from tests.simulation.transaction_mutants import MUTANTS as TRANSACTION_MUTANTS
@@ -54,7 +54,7 @@ def test_other_seeds_are_other_runs() -> None:
 @pytest.mark.parametrize("name", QUICK_MUTANTS)
 def test_a_rule_that_is_switched_off_is_missed(name: str) -> None:
     mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
-    assert hunt(mutant, run, range(QUICK_SEEDS)) is not None
+    assert hunt(mutant, PACK.run, range(QUICK_SEEDS)) is not None
 
 
 @pytest.mark.parametrize("seed", range(TRANSACTION_SEEDS))

@@ -9,6 +9,8 @@ from tests.simulation.hunting import hunt
 from tests.simulation.mutants import MUTANTS, PACK
 from tests.simulation.queue_mutants import MUTANTS as QUEUE_MUTANTS
 from tests.simulation.queue_mutants import PACK as QUEUE_PACK
+from tests.simulation.schedule_mutants import MUTANTS as SCHEDULE_MUTANTS
+from tests.simulation.schedule_mutants import PACK as SCHEDULE_PACK
 from tests.simulation.transaction_mutants import MUTANTS as TRANSACTION_MUTANTS
 from tests.simulation.transaction_mutants import PACK as TRANSACTION_PACK
 
@@ -17,6 +19,7 @@ from runnel.testing.simulation import run
 TRANSACTION_SEEDS = 8
 SINK_SEEDS = 6
 QUEUE_SEEDS = 8
+SCHEDULE_SEEDS = 10
 QUICK_SEEDS = 30  # of those that are hunted here, the last needs 24
 SEEDS = int(os.environ.get("RUNNEL_SIMULATION_SEEDS", "60"))
 QUICK_MUTANTS = [
@@ -25,6 +28,7 @@ QUICK_MUTANTS = [
 ]  # fmt: skip
 QUICK_TRANSACTION_MUTANTS = ["lso-at-high", "none-aborted", "no-fencing", "no-group-marker"]
 QUICK_QUEUE_MUTANTS = ["unkept", "any-receipt", "uncounted", "no-key-order"]
+QUICK_SCHEDULE_MUTANTS = ["append-anyway", "front-unkept", "cancel-in-memory", "change-anything"]
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -88,3 +92,16 @@ def test_queues_hold(seed: int) -> None:
 def test_a_rule_of_queues_that_is_switched_off_is_missed(name: str) -> None:
     mutant = next(mutant for mutant in QUEUE_MUTANTS if mutant.name == name)
     assert hunt(mutant, QUEUE_PACK.run, range(20)) is not None
+
+
+@pytest.mark.parametrize("seed", range(SCHEDULE_SEEDS))
+def test_the_schedule_holds(seed: int) -> None:
+    outcome = run(seed, schedule=True)
+    assert outcome.violations == []
+    assert outcome.acknowledged > 0
+
+
+@pytest.mark.parametrize("name", QUICK_SCHEDULE_MUTANTS)
+def test_a_rule_of_the_schedule_that_is_switched_off_is_missed(name: str) -> None:
+    mutant = next(mutant for mutant in SCHEDULE_MUTANTS if mutant.name == name)
+    assert hunt(mutant, SCHEDULE_PACK.run, range(20)) is not None

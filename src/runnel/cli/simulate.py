@@ -32,6 +32,7 @@ runnel simulate --seeds 50 --faults power,kill    with these faults only
 runnel simulate --seeds 50 --transactions         with clients that use transactions
 runnel simulate --seeds 50 --sinks                and with drivers that publish batches
 runnel simulate --seeds 50 --queues               with a queue, and workers that take from it
+runnel simulate --seeds 50 --schedule             with messages that come later, some of them cancelled or moved
 runnel simulate --core --seeds 10000 --jobs 2     the rules of replication alone, in a model
 """
 
@@ -48,10 +49,11 @@ Runner: TypeAlias = Callable[..., AnyOutcome]
 @click.option("--transactions", is_flag=True, help="With clients that use transactions, beside all the others.")
 @click.option("--sinks", is_flag=True, help="With drivers that publish batches, and transactions.")
 @click.option("--queues", is_flag=True, help="With a queue and its workers, beside all the others.")
+@click.option("--schedule", is_flag=True, help="With messages that come later, beside all the others.")
 @click.option("--trace", is_flag=True, help="Print everything that happens (with one job).")
 def simulate(
     seed: int, seeds: int, jobs: int, faults: str, core: bool, transactions: bool, sinks: bool, queues: bool,
-    trace: bool,
+    schedule: bool, trace: bool,
 ) -> int:  # fmt: skip
     """Run brokers and clients under faults that a seed decides.
 
@@ -61,11 +63,11 @@ def simulate(
     kinds, known = tuple(kind.strip() for kind in faults.split(",") if kind.strip()), CORE_FAULTS if core else FAULTS
     if unknown := [kind for kind in kinds if kind not in known]:
         raise click.UsageError(f"there is no fault {unknown[0]!r}: allowed are {', '.join(known)}.")
-    if core and (transactions or sinks or queues):
-        raise click.UsageError("--core has neither transactions nor queues: leave one of the two out.")
+    if core and (transactions or sinks or queues or schedule):
+        raise click.UsageError("--core has neither transactions nor queues nor a schedule: leave one of the two out.")
     short, whole = (
         partial(cores.run, faults=kinds),
-        partial(run, faults=kinds, transactions=transactions, sinks=sinks, queues=queues),
+        partial(run, faults=kinds, transactions=transactions, sinks=sinks, queues=queues, schedule=schedule),
     )
     runner: Runner = short if core else whole
     begun = time.monotonic()

@@ -13,6 +13,7 @@ from runnel.testing.clock import SeededRng
 from runnel.testing.jobs import JOBS, Queueing
 from runnel.testing.ledger import LEDGER
 from runnel.testing.loop import Host, SimLoop
+from runnel.testing.reminders import REMINDERS
 from runnel.testing.swarm import TOPIC, Swarm
 from runnel.wire.kafka import messages as m
 from runnel.wire.kafka.apis import Api
@@ -61,6 +62,8 @@ class Administrator:
         if swarm.queueing is not None:
             await self._create_one(admin, NewTopic(JOBS, swarm.queueing.partitions, swarm.replicas))
             await self._create_queue(admin.cluster, swarm.queueing)
+        if swarm.reminding is not None:
+            await self._create_one(admin, NewTopic(REMINDERS, swarm.reminding.partitions, swarm.replicas))
 
     async def _create_one(self, admin: Admin, topic: NewTopic) -> None:
         while True:

@@ -15,7 +15,8 @@
     group-skip            a group committed past a message that no member was given
     aborted-read          a message was read that nobody asked to commit
 
-Those of transactions as a whole are in `transaction_rules`, of batches in `sink_rules`, of a queue in `queue_rules`.
+Those of transactions as a whole are in `transaction_rules`, of batches in `sink_rules`, of a queue in `queue_rules`,
+of the schedule in `schedule_rules`.
 The definitions are those of Jepsen's Kafka workload, with groups added. A message that was sent without acks=all, and
 one whose fate is unknown, may be missing; if it was read once, it may not.
 """
@@ -26,6 +27,7 @@ from collections.abc import Iterator
 from runnel.testing.facts import Anomaly, Facts
 from runnel.testing.history import Assigned, Commit, History, Looked, Status
 from runnel.testing.queue_rules import QUEUE_RULES
+from runnel.testing.schedule_rules import SCHEDULE_RULES
 from runnel.testing.sink_rules import SINK_RULES
 from runnel.testing.transaction_rules import TRANSACTION_RULES
 
@@ -207,5 +209,5 @@ def _group_skip(facts: Facts) -> Iterator[Anomaly]:
 RULES = (
     _inconsistent_offsets, _duplicate, _lost_write, _unseen, _vanished, _unexpected, _steps, _nonmonotonic_send,
     _commit_lost, _zombie_commit, _commit_of_earlier_owner, _double_owner, _group_skip,
-    *TRANSACTION_RULES, *SINK_RULES, *QUEUE_RULES,
+    *TRANSACTION_RULES, *SINK_RULES, *QUEUE_RULES, *SCHEDULE_RULES,
 )  # fmt: skip

@@ -173,6 +173,23 @@ class QueueHistory:
 
 
 @dataclass(slots=True)
+class Reminder:
+    """A message that is to come later, as far as its sender knows."""
+
+    send: Send
+    due_s: float  # it must not come before; of several times that may hold, the first
+    settled: float = NEVER  # since when that time is certain
+
+
+@dataclass(slots=True)
+class ScheduleHistory:
+    """Messages that were sent for later."""
+
+    clocks_set: bool = False  # then nothing can be said of what came too early
+    reminders: list[Reminder] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class History:
     """Everything, each kind in the order of its beginning."""
 
@@ -184,6 +201,7 @@ class History:
     owned: list[Owned] = field(default_factory=list)
     transactions: list[Transaction] = field(default_factory=list)
     queue: QueueHistory = field(default_factory=QueueHistory)
+    schedule: ScheduleHistory = field(default_factory=ScheduleHistory)
     transforming_group: str | None = None  # turns what it reads into other messages, in transactions
     noted: dict[str, int] = field(default_factory=dict)  # for each sink, the batch that its driver is at
     batch_rows: int = 0  # of each batch

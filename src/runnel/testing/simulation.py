@@ -12,13 +12,15 @@ import gc
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from runnel.client.calls import call
 from runnel.client.cluster import Cluster
 from runnel.client.positions import bounds
+from runnel.model.calls import SCHEDULE_COUNT, CountPending
 from runnel.model.errors import RetriableError, RunnelError
 from runnel.model.topic_config import FlushMode
 from runnel.testing.administrator import Administrator
@@ -34,14 +36,16 @@ from runnel.testing.ledger import ACCOUNTING, Transacting
 from runnel.testing.loop import Deadlock, Host, SimLoop
 from runnel.testing.node import PORT, SimBroker
 from runnel.testing.overseer import Overseer
+from runnel.testing.planning import Planner
 from runnel.testing.publishing import ROWS, TASKS, Publisher
+from runnel.testing.reminders import REMINDERS, Reminding
 from runnel.testing.store import Ensemble
 from runnel.testing.swarm import Swarm
 from runnel.testing.transacting import Transactor
 from runnel.testing.working import Worker
 from runnel.testing.workload import Client
 
-SENDERS = "producer", "transactor", "publisher", "drafter", "jobber"  # they end when they have sent enough
+SENDERS = "producer", "transactor", "publisher", "drafter", "jobber", "planner"  # they end when they have sent enough
 HEAL_S = 90.0  # virtual; what is not well by then is not going to be
 
 
@@ -74,11 +78,13 @@ class Simulation:
         topic = replace(drawn.topic, flush_mode=flush_mode or drawn.topic.flush_mode)
         kinds = tuple(faults) or drawn.faults
         queueing = drawn.queueing and drawn.queueing.in_place() if "clock" in kinds else drawn.queueing
-        self.swarm = swarm = replace(drawn, faults=kinds, topic=topic, queueing=queueing)
+        reminding = drawn.reminding and drawn.reminding.nameless() if "clock" in kinds else drawn.reminding
+        self.swarm = swarm = replace(drawn, faults=kinds, topic=topic, queueing=queueing, reminding=reminding)
         self.history = History(transforming_group=ACCOUNTING if ACCOUNTING in swarm.groups else None)
         if swarm.queueing is not None:
             self.history.queue.attempts_max = swarm.queueing.attempts_max
             self.history.queue.clocks_set = "clock" in swarm.faults
+        self.history.schedule.clocks_set = "clock" in swarm.faults
         self.sending = True
         self.violations: list[str] = []
         self.brief = False  # whether the first violation is enough
@@ -118,6 +124,10 @@ class Simulation:
             self._name_transactors(self.swarm.transactions)
         if self.swarm.queueing is not None:
             self._name_workers(self.swarm.queueing)
+        if self.swarm.reminding is not None:
+            for number in range(self.swarm.reminding.planners):
+                program = partial(_plan, plan=self.swarm.reminding)
+                self._programs[self.loop.host(f"planner-{number}")] = program
 
     def _name_transactors(self, plan: Transacting) -> None:
         names = {f"transactor-{number}": Transactor.transact for number in range(plan.transactors)}
@@ -178,6 +188,9 @@ class Simulation:
         self.loop.trace("heal")
         self.injector.heal()
         self.sending = False
+        if self.swarm.reminding is not None:
+            for broker in self.brokers:
+                broker.host.clock.offset_ms = 0  # nobody waits for a time that is half an hour away
         durable = self.injector.all_durable()
         for broker in self.brokers if durable or "power" not in self.swarm.faults else ():  # see BESIDE_POWER
             if self._rng.chance(0.3) or self._has_failed_partitions(broker):
@@ -203,6 +216,8 @@ class Simulation:
         if self.swarm.queueing is not None:
             overseer = Overseer(self, self.brokers, self.loop.host("foreman"))
             await self._in_time(overseer.run(), "get all jobs done", lambda: overseer.left)
+        if self.swarm.reminding is not None:
+            await self._in_time(self._all_due(), "send all that is due")
         await self._in_time(self._healthy(), "stay well", lambda: "; ".join(ailing(self.brokers, self.invariants)))
         self.invariants.final()
         first = await self._read_all("auditor-1")
@@ -231,6 +246,19 @@ class Simulation:
             for group in self.swarm.groups:
                 while not await self._is_group_done(client, cluster, group):  # noqa: ASYNC110
                     await asyncio.sleep(0.5)
+
+        await host.start(wait)
+
+    async def _all_due(self) -> None:
+        host = self.loop.host("timekeeper")
+
+        async def wait() -> None:
+            cluster = Client(self, host, 0).cluster()
+            while True:
+                with suppress(RunnelError):
+                    if not (await call(cluster, SCHEDULE_COUNT, CountPending(REMINDERS))).messages:
+                        return
+                await asyncio.sleep(0.5)
 
         await host.start(wait)
 
@@ -298,8 +326,8 @@ class Simulation:
 
 def run(
     seed: int, *, faults: Sequence[str] = (), flush_mode: FlushMode | None = None,
-    transactions: bool | Transacting = False, queues: bool = False, sinks: bool = False, brief: bool = False,
-    tracer: Callable[[str], None] | None = None, **given: Any,
+    transactions: bool | Transacting = False, queues: bool = False, sinks: bool = False, schedule: bool = False,
+    brief: bool = False, tracer: Callable[[str], None] | None = None, **given: Any,
 ) -> Outcome:  # fmt: skip
     """One seed, from beginning to end; a brief run ends when something is violated. What is given of the faults, the
     flush mode and the swarm is not drawn."""
@@ -308,6 +336,8 @@ def run(
         given["transactions"] = transactions if planned else _transacting(seed, sinks=sinks)
     if queues:
         given.setdefault("queueing", Queueing.draw(SeededRng(f"{seed}/queues")))
+    if schedule:
+        given.setdefault("reminding", Reminding.draw(SeededRng(f"{seed}/schedule")))
     with _quiet(), SimLoop(seed) as loop:
         loop.tracer = tracer
         simulation = Simulation(loop, seed, faults, flush_mode, given)
@@ -338,6 +368,10 @@ async def _publish(client: Client, plan: Transacting, noted: dict[str, int]) -> 
 
 async def _work(client: Client, plan: Queueing, program: Callable[[Worker], Awaitable[None]]) -> None:
     await program(Worker(client, plan))
+
+
+async def _plan(client: Client, plan: Reminding) -> None:
+    await Planner(client, plan).plan()
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from runnel.testing.clock import SeededRng
 from runnel.testing.jobs import Queueing
 from runnel.testing.ledger import ACCOUNTING, Transacting
 from runnel.testing.network import Conditions
+from runnel.testing.reminders import Reminding
 
 FAULTS: tuple[str, ...] = (
     "power",  # the power of one broker fails, now
@@ -87,6 +88,7 @@ class Swarm:
     replica_bytes_max: int
     transactions: Transacting | None = None
     queueing: Queueing | None = None
+    reminding: Reminding | None = None
     drafts: bool = False  # a topic is deleted and made again meanwhile
 
     @classmethod
@@ -148,7 +150,8 @@ class Swarm:
         return BrokerConfig(
             data="data", kafka=address, http=None, broker_id=number, topic=self.topic,
             session_ms=int(self.session_s * 1000),
-            group_partitions=2, transaction_partitions=2, queue_partitions=2, schedule_partitions=1,
+            group_partitions=2, transaction_partitions=2, queue_partitions=2,
+            schedule_partitions=1 if self.reminding is None else 2,
             group_initial_delay_ms=50, housekeeping_ms=1_500,
             replica_lag_ms=self.replica_lag_ms, replica_fetch_wait_ms=self.replica_wait_ms,
             replica_fetch_bytes_max=self.replica_bytes_max, replica_fetchers=1 + (self.brokers > 3),

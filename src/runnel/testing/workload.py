@@ -48,6 +48,7 @@ class Client:
         self.keys = [TopicPartition(TOPIC, number) for number in range(stage.swarm.partitions)]
         self.others = [*(stage.swarm.transactions.keys if stage.swarm.transactions else [])]
         self.others += stage.swarm.queueing.keys if stage.swarm.queueing else []
+        self.others += stage.swarm.reminding.keys if stage.swarm.reminding else []
         self._host = host
 
     def cluster(self) -> Cluster:

@@ -222,18 +222,33 @@ def test_nothing_of_an_aborted_transaction_is_covered(run: Run) -> None:
     run(scenario)
 
 
+class Waiter:
+    """Waits for a key."""
+
+    def __init__(self, index: KeyIndex, key: bytes) -> None:
+        self._index = index
+        self.ended = asyncio.Event()
+        self.end_seen = -1  # of the index, when it was told
+        index.begin(hash_of(key), self)
+
+    def end(self) -> None:
+        self.end_seen = self._index.end
+        self.ended.set()
+
+
 def test_who_waits_for_a_key_is_woken_by_it_alone(run: Run) -> None:
     async def scenario(open_partition: Any, disk: GatedDisk) -> None:
         partition = await open_partition()
         async with indexed(partition, disk) as index:
             await covered(index)
-            mine, other = index.waiter(hash_of(b"me")), index.waiter(hash_of(b"other"))
+            mine, other = Waiter(index, b"me"), Waiter(index, b"other")
             append(partition, [b"x", b"me"])
-            await asyncio.wait_for(mine, 30)
-            assert not other.done()
-            index.forget(hash_of(b"me"), mine)
-            index.forget(hash_of(b"other"), other)
-            assert not index._waiting
+            await asyncio.wait_for(mine.ended.wait(), 30)
+            assert mine.end_seen == 2, "it is told when all that came together is covered"
+            assert not other.ended.is_set()
+            index.done(hash_of(b"me"), mine)
+            index.done(hash_of(b"other"), other)
+            assert not index._waiters
 
     run(scenario)
 
@@ -242,9 +257,9 @@ def test_all_are_woken_when_the_role_changes(run: Run) -> None:
     async def scenario(open_partition: Any, disk: GatedDisk) -> None:
         partition = await open_partition()
         async with indexed(partition, disk) as index:
-            waiting = index.waiter(hash_of(b"me"))
+            waiting = Waiter(index, b"me")
             partition._wake_all()
-            await asyncio.wait_for(waiting, 30)
+            await asyncio.wait_for(waiting.ended.wait(), 30)
 
     run(scenario)
 

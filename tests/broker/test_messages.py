@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from tests.broker.test_fetch import append, end, write
 
-from runnel.broker.messages import Messages, size_of
+from runnel.broker.messages import Encoded, Messages, size_of
 from runnel.record import records
-from runnel.record.batch import check_produced
+from runnel.record.batch import check_produced, read_header
 from runnel.replica.partition import Partition
 from runnel.testing.gated_disk import GatedDisk
 
@@ -89,7 +90,7 @@ def test_what_is_kept_is_bounded_and_the_least_used_goes_first(run: Run) -> None
     async def scenario(open_partition: Any, disk: GatedDisk) -> None:
         partition = await open_partition()
         for _ in range(12):
-            await append(partition, b"x" * 750)
+            await append(partition, b"x" * 650)
         messages = Messages(kept_bytes_max=4_000)
         for offset in range(12):
             await messages.read(partition, offset, bytes_max=1)
@@ -102,3 +103,41 @@ def test_what_is_kept_is_bounded_and_the_least_used_goes_first(run: Run) -> None
         assert (messages.kept_bytes, messages.cached(partition, 11)) == (0, None)
 
     run(scenario)
+
+
+def test_what_was_encoded_here_is_not_decoded_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        await append(partition, b"first")
+        rows = [records.Record(n, 5 + n, b"k", b"%d" % n, (("h", b"v"),)) for n in range(3)]
+        for at, note in enumerate((False, True)):
+            messages = Messages()
+            batch = records.encode(rows, producer_id=9, producer_epoch=0, base_sequence=3 * at)
+            if note:
+                messages.encoded.note(batch, rows)
+                monkeypatch.setattr(records, "decode", None)
+            view = memoryview(bytearray(batch))
+            partition.append(view, check_produced(view))
+            read = await messages.read(partition, 1 + 3 * at)
+            assert list(read.records) == [row._replace(offset=row.offset + 1 + 3 * at) for row in rows]
+
+    run(scenario)
+
+
+def test_a_batch_that_the_leader_changed_is_another_one() -> None:
+    rows = [records.Record(0, 5, b"k", b"v")]
+    sent = records.encode(rows, producer_id=9, producer_epoch=0, base_sequence=0)
+    kept = records.encode([rows[0]._replace(timestamp=6)], producer_id=9, producer_epoch=0, base_sequence=0)
+    encoded = Encoded()
+    encoded.note(sent, rows)
+    assert encoded.take(read_header(kept)) is None
+    assert encoded.take(read_header(sent)) == rows
+    assert encoded.take(read_header(sent)) is None, "it is kept for one reader"
+
+
+def test_what_was_encoded_and_nobody_reads_is_bounded() -> None:
+    encoded = Encoded()
+    rows = [records.Record(0, 5, b"k", b"v" * 100_000)]
+    for sequence in range(200):
+        encoded.note(records.encode(rows, producer_id=9, producer_epoch=0, base_sequence=sequence), rows)
+    assert len(encoded) <= 4 * 1024 * 1024 // 100_000

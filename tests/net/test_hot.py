@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from runnel.model.errors import InvalidRequest, RunnelError
-from runnel.net.hot import Exchange, Failed, Heads, Hot, HotHttp
+from runnel.net.hot import Exchange, Failed, Heads, Hot, HotHttp, Routes
 from runnel.net.http import HttpLimits, HttpListener, Receive, Scope, Send
 
 POST = b"POST /hot HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n%b\r\n%b"
@@ -60,7 +60,7 @@ Talk = Callable[[Door, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[No
 def talk(scenario: Talk) -> None:
     async def run() -> None:
         door = Door()
-        routes = {b"/hot": door.hot}
+        routes = Routes({b"/hot": door.hot})
         listener = HttpListener(door.app, HttpLimits(), _fail, lambda one: HotHttp(one, routes))
         host, port = await listener.bind("127.0.0.1", 0)
         await listener.accept()

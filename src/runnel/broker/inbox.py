@@ -34,13 +34,13 @@ from runnel.broker.mail import (
 from runnel.broker.mailing import Append, Mailing, NewProducer
 from runnel.broker.messages import Messages
 from runnel.broker.partitions import Partitions
+from runnel.broker.polling import AtOnce, Poll, Receiver
 from runnel.broker.routing import ELSEWHERE
 from runnel.cluster.image import Change, Image, Topic
 from runnel.cluster.topic_rules import NewTopic
 from runnel.model.calls import Header, Outgoing
 from runnel.model.errors import (
     InvalidPartitions,
-    InvalidRequest,
     NotLeader,
     OffsetOutOfRange,
     RequestTimedOut,
@@ -82,6 +82,7 @@ class Inbox:
         self._clock = clock
         self._messages = Messages(KEPT_BYTES_MAX)
         self._indexes = KeyIndexes(INBOX, partitions, disk, self._messages)
+        self._at_once = AtOnce(self._indexes, self._messages)
         self._mailings: dict[int, Mailing] = {}  # by partition
         self._mailed: TopicId | None = None  # the topic that they are of
         self._news: dict[PartitionKey, RemoteNews] = {}
@@ -155,7 +156,8 @@ class Inbox:
         return True
 
     def _mailing(self, topic: Topic, number: int) -> Mailing:
-        mailing = self._mailings[number] = Mailing(PartitionKey(topic.id, number), self._append, self._new_producer)
+        key, encoded = PartitionKey(topic.id, number), self._messages.encoded
+        mailing = self._mailings[number] = Mailing(key, self._append, self._new_producer, encoded=encoded)
         return mailing
 
     async def _made(self) -> Topic:
@@ -182,9 +184,9 @@ class Inbox:
         end = loop.time() + min(max(wait_ms, 0), WAIT_MS_MAX) / 1000
         patience = max(end, loop.time() + LOOK_MS / 1000)
         while True:
-            self._check_same(topic)
+            self._at_once.check_same(topic)
             try:
-                found = self._at_once(number, user, position, messages_max, bytes_max)
+                found = self._at_once.find(number, user, position, messages_max, bytes_max)
                 found = found or await self._ask(Look(*key, user, position, messages_max, bytes_max, LOOK_MS))
             except (*ELSEWHERE, UnknownTopicId):  # the topic may be quite new to its leader
                 if loop.time() + PAUSE_S >= patience:
@@ -197,35 +199,18 @@ class Inbox:
             position = max(position, found.upto)
             await self._wait(key, hash_of(user), position, left_s, waits)
 
-    def _check_same(self, topic: Topic) -> None:
-        """Positions mean nothing in a topic that was made again."""
-        current = self._indexes.topic
-        if current is not topic and (current is None or current.id != topic.id):
-            raise InvalidRequest("the topic 'inbox' was deleted meanwhile, with all messages: begin at the first")
-
-    def _at_once(self, number: int, user: bytes, position: int, messages_max: int, bytes_max: int) -> Found | None:
-        """What `_look` would say, if this broker leads and has it all in memory: most who ask know what is older."""
-        index = self._indexes.at(number)
-        if index is None or not index.partition.is_leader:
-            return None
-        known = index.find_now(hash_of(user), position, messages_max)
-        if known is None:
-            return None
-        offsets, upto = known
-        if not offsets:
-            return Found([], upto) if position <= upto and upto >= index.partition.last_stable_offset else None
-        letters: list[Letter] = []
-        size = 0
-        for offset in offsets:
-            stretch = self._messages.cached(index.partition, offset)
-            record = None if stretch is None else stretch.get(offset)
-            if record is None or record.key != user:
-                return None
-            letters.append(letter_of(record))
-            size += len(record.value or b"")
-            if size >= bytes_max:
-                return Found(letters, offset + 1)
-        return Found(letters, upto)
+    def poll(
+        self, user_id: str, last_message_id: str | None, *, wait_ms: int, messages_max: int, bytes_max: int = MIB,
+        waits: Waits, receiver: Receiver,
+    ) -> None:  # fmt: skip
+        """The same without a task; a receiver that is told to ask otherwise is to `receive`."""
+        wait_s = min(max(wait_ms, 0), WAIT_MS_MAX) / 1000
+        asked = self._at_once.asked(user_id, messages_max, bytes_max)
+        if asked is None:
+            receiver.ask_otherwise(wait_s)
+        else:
+            position = 0 if last_message_id is None else after(last_message_id, asked.topic, asked.number)
+            Poll(asked, position, wait_s, (waits, self._all), receiver).begin()
 
     async def _ask(self, look: Look) -> Found:
         key = PartitionKey(TopicId(look.topic_id), look.partition)
@@ -248,16 +233,18 @@ class Inbox:
             source = self._remote(key)
         if source.end > position:
             return
-        waiter = source.waiter(key_hash)
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
         ending = _Ending(waiter)
-        timer = asyncio.get_running_loop().call_later(left_s, ending.end)
+        source.begin(key_hash, ending)
+        timer = loop.call_later(left_s, ending.end)
         for those in (waits, self._all):
             those.begin(ending)
         try:
             await waiter
         finally:
             timer.cancel()
-            source.forget(key_hash, waiter)
+            source.done(key_hash, ending)
             for those in (waits, self._all):
                 those.done(ending)
 

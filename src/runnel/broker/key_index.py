@@ -20,6 +20,7 @@ from typing import Final
 
 from crc32c import crc32c
 
+from runnel.broker.key_waiters import KeyWaiters
 from runnel.broker.messages import Messages, Stretch
 from runnel.log import runs as files
 from runnel.log.files import Files
@@ -83,7 +84,8 @@ class KeyIndex:
         self._tail = Tail(0)
         self._garbage: list[Run] = []  # on the disk, and of no use
         self._generation = UNKNOWN
-        self._waiting: dict[int, set[asyncio.Future[None]]] = {}
+        self._waiters = KeyWaiters()
+        self.begin, self.done = self._waiters.begin, self._waiters.done  # to wait for a message of a key; see rule 5
         self._more = asyncio.Event()
         self._recent: deque[tuple[int, int]] = deque()  # offset and hash of the newest
         self._recent_first = 0  # all from here on are there
@@ -171,19 +173,6 @@ class KeyIndex:
             except BlockingIOError:
                 return await self._disk.offload(lambda: files.find(part, key_hash, offset, limit, file.read))
 
-    def waiter(self, key_hash: int) -> "asyncio.Future[None]":
-        """A future that ends when a message of such a key is covered from now on, or who waits has to look again."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(key_hash, set()).add(future)
-        return future
-
-    def forget(self, key_hash: int, future: "asyncio.Future[None]") -> None:
-        waiting = self._waiting.get(key_hash)
-        if waiting is not None:
-            waiting.discard(future)
-            if not waiting:
-                del self._waiting[key_hash]
-
     def progress(self) -> "asyncio.Future[None]":
         """A future that ends when more is covered, or who waits has to look again."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -200,9 +189,8 @@ class KeyIndex:
         return list({key_hash for _, key_hash in newest})
 
     def wake_all(self) -> None:
-        for future in [*(one for some in self._waiting.values() for one in some), *self._reached]:
-            if not future.done():
-                future.set_result(None)
+        self._waiters.end()
+        _wake(self._reached)
 
     # --- following the log
 
@@ -250,8 +238,9 @@ class KeyIndex:
 
     def _cover(self, stretch: Stretch) -> None:
         """Take note of the messages of a stretch from the tail's end on."""
-        tail, waiting = self._tail, self._waiting
+        tail, waiters = self._tail, self._waiters
         offsets, recent = tail.offsets, self._recent
+        awaited: set[int] = set()
         for record in stretch.since(tail.end):
             key_hash = hash_of(record.key)
             if key_hash in offsets:
@@ -260,14 +249,14 @@ class KeyIndex:
                 offsets[key_hash] = [record.offset]
             tail.count += 1
             recent.append((record.offset, key_hash))
-            if key_hash in waiting:
-                _wake(waiting[key_hash])
+            if key_hash in waiters:
+                awaited.add(key_hash)
         while len(recent) > RECENT_MAX:
             self._recent_first = recent.popleft()[0] + 1
         tail.end = stretch.end
         tail.epoch = self.partition.log.epochs.epoch_of(stretch.end - 1)
-        if self._reached:
-            _wake(self._reached)
+        waiters.end(awaited)
+        _wake(self._reached)
 
     def _settle(self) -> None:
         """The log was opened, cut, trimmed or compacted: keep what it still has (rule 2)."""

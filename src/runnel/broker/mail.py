@@ -106,13 +106,16 @@ def tag_of(topic: Topic) -> int:
 
 
 def letter_of(record: Record) -> Letter:
-    sender = next((value for name, value in record.headers if name == FROM), None)
-    return Letter(record.offset, record.timestamp, sender or b"", record.value or b"")
+    offset, timestamp, _, value, headers = record
+    for name, sender in headers:
+        if name == FROM:
+            return Letter(offset, timestamp, sender or b"", value or b"")
+    return Letter(offset, timestamp, b"", value or b"")
 
 
 def mail_of(letter: Letter, topic: Topic, number: int, user: str) -> Mail:
     return Mail(
-        str(MessageId(tag_of(topic), number, letter.offset)),
+        _ID % (tag_of(topic), number, letter.offset),
         letter.from_user.decode(errors="replace"),
         user,
         letter.message.decode(errors="replace"),

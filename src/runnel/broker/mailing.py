@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
+from runnel.broker.messages import Encoded
 from runnel.broker.produce import ACKS_ALL, Produced
 from runnel.model.errors import (
     BatchTooLarge,
@@ -28,7 +29,7 @@ from runnel.model.errors import (
 )
 from runnel.model.ids import PartitionKey, ProducerId
 from runnel.model.limits import KIB, MIB
-from runnel.record.records import Headers, Record, encode
+from runnel.record.records import Headers, encode, record_of
 
 BATCH_BYTES: Final = 256 * KIB  # as many messages as fit: who reads one of them reads the batch
 WAITING_BYTES_MAX: Final = 64 * MIB  # of one partition
@@ -53,6 +54,8 @@ class Sender(Protocol):
 
 
 class _Waiting(NamedTuple):
+    """The first four are a record's."""
+
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
@@ -81,11 +84,15 @@ class _Promise:
 class Mailing:
     """The messages of one partition that are on their way."""
 
-    def __init__(self, key: PartitionKey, append: Append, new_producer: NewProducer, bytes_max: int = MIB) -> None:
+    def __init__(
+        self, key: PartitionKey, append: Append, new_producer: NewProducer, bytes_max: int = MIB,
+        encoded: Encoded | None = None,
+    ) -> None:  # fmt: skip
         self._key = key
         self._append = append
         self._new_producer = new_producer
         self._bytes_max = bytes_max
+        self._encoded = encoded  # of who reads what is sent here
         self._loop = asyncio.get_running_loop()
         self._waiting: list[_Waiting] = []
         self._bytes = 0
@@ -188,10 +195,10 @@ class Mailing:
         while True:
             if self._producer is None:
                 self._producer, self._sequence = await self._new_producer(), 0
-            data = encode(
-                [Record(n, one.timestamp_ms, one.key, one.value, one.headers) for n, one in enumerate(batch)],
-                producer_id=self._producer, producer_epoch=0, base_sequence=self._sequence,
-            )  # fmt: skip
+            records = [record_of((n, *one[:4])) for n, one in enumerate(batch)]
+            data = encode(records, producer_id=self._producer, producer_epoch=0, base_sequence=self._sequence)
+            if self._encoded is not None:
+                self._encoded.note(data, records)
             try:
                 produced = await self._append(self._key, memoryview(bytearray(data)), ACKS_ALL, TIMEOUT_MS)
             except FORGOTTEN:

@@ -3,7 +3,8 @@
 Rule 1: a message is what a reader of committed transactions gets: nothing at or above the last stable offset, no
         marker, nothing of a transaction that was aborted.
 Rule 2: whatever offset of a stretch has no message in it never will have one: compaction took it, or it never was one.
-Rule 3: what was decoded is kept for a while, in bounded memory, so that who takes one message after the other does not
+Rule 3: what was encoded here is not decoded again. A batch of the same producer, sequence and checksum is the same.
+Rule 4: what was decoded is kept for a while, in bounded memory, so that who takes one message after the other does not
         have a batch decoded for each. It is not kept beyond a change of the log (a cut, retention, compaction).
 """
 
@@ -19,13 +20,15 @@ from runnel.client.isolation import Aborted
 from runnel.log.log import AbortedTransaction
 from runnel.model.ids import Offset
 from runnel.model.limits import KIB, MIB
+from runnel.model.seams import Buffer
 from runnel.record import records
-from runnel.record.batch import headers
-from runnel.record.records import Record
+from runnel.record.batch import COMPRESSION_MASK, BatchHeader, headers, read_header
+from runnel.record.records import Record, record_of
 from runnel.replica.partition import Partition
 
 READ_BYTES: Final = 128 * KIB  # of batches at once: few enough to be decoded while the loop waits
 KEPT_BYTES_MAX: Final = 32 * MIB
+ENCODED_BYTES_MAX: Final = 4 * MIB  # of batches that were encoded here and not read yet
 RECORD_BYTES: Final = 250  # what Python needs beside the bytes of a record
 TURN_RECORDS: Final = 2_000  # decoded in one go, about 3 ms: then others have a turn
 
@@ -37,12 +40,14 @@ class Stretch:
 
     __slots__ = ("end", "first", "generation", "records", "size")
 
-    def __init__(self, first: int, end: int, found: Sequence[Record], generation: int = 0) -> None:
+    def __init__(
+        self, first: int, end: int, found: Sequence[Record], generation: int = 0, size: int | None = None
+    ) -> None:
         self.first = first
         self.end = end
         self.records = found
         self.generation = generation
-        self.size = sum(size_of(record) + RECORD_BYTES for record in found)
+        self.size = RECORD_BYTES * len(found) + (sum(map(size_of, found)) if size is None else size)
 
     def since(self, offset: int) -> Sequence[Record]:
         """The messages from this offset on."""
@@ -61,12 +66,47 @@ def size_of(record: Record) -> int:
     return size + sum(len(name) + len(value or b"") for name, value in record.headers) if record.headers else size
 
 
+class Encoded:
+    """Batches that this broker has just encoded, and is about to read: what is in them is known (rule 3)."""
+
+    __slots__ = ("_bytes", "_known")
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int, int], Sequence[Record]] = {}  # the oldest first
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def note(self, batch: Buffer, found: Sequence[Record]) -> None:
+        """Its records, with offsets from 0 on."""
+        if self._bytes + len(batch) > ENCODED_BYTES_MAX:  # nobody reads them: the leader is elsewhere, or far behind
+            self._known.clear()
+            self._bytes = 0
+        self._known[_identity(read_header(batch))] = found
+        self._bytes += len(batch)
+
+    def take(self, header: BatchHeader) -> list[Record] | None:
+        """What is in a batch of this header, if it is known; it is forgotten then."""
+        found = self._known.pop(_identity(header), None)
+        if found is None:
+            return None
+        self._bytes -= header.size
+        base = header.base_offset
+        return [record_of((base + at, when, key, value, more)) for at, when, key, value, more in found]
+
+
+def _identity(header: BatchHeader) -> tuple[int, int, int]:
+    return header.producer_id, header.base_sequence, header.crc
+
+
 class Messages:
     """Reads and decodes, for all queues of a broker."""
 
     def __init__(self, kept_bytes_max: int = KEPT_BYTES_MAX) -> None:
         self._kept_bytes_max = kept_bytes_max
         self._kept_bytes = 0
+        self.encoded = Encoded()
         self._kept: OrderedDict[Stretch, Partition] = OrderedDict()  # the one that was used last at the end
         self._places: dict[Partition, list[Stretch]] = {}
 
@@ -80,10 +120,31 @@ class Messages:
             return kept
         generation = partition.log.generation
         data, aborted = await read_committed(partition, Offset(offset), bytes_max)
-        stretch = await _decoded(data, aborted, offset, generation)
+        stretch = await self._decoded(data, aborted, offset, generation)
         if stretch.end > offset and partition.log.generation == generation:
             self._keep(partition, stretch)
         return stretch
+
+    async def _decoded(
+        self, data: bytes | memoryview, aborted: Sequence[AbortedTransaction], offset: int, generation: int
+    ) -> Stretch:
+        judged = Aborted((one.first_offset, one.producer_id) for one in aborted)
+        view = memoryview(data)
+        found: list[Record] = []
+        first = end = offset
+        size, turn = 0, TURN_RECORDS
+        for position, header in headers(view):
+            first = min(first, header.base_offset)
+            end = max(end, header.last_offset + 1)
+            if judged.judge(header) or header.control:
+                continue
+            if len(found) > turn:
+                turn = len(found) + TURN_RECORDS
+                await asyncio.sleep(0)
+            some = self.encoded.take(header) or records.decode(view[position : position + header.size])
+            size += sum(map(size_of, some)) if header.attributes & COMPRESSION_MASK else header.size
+            found += some
+        return Stretch(first, end, found, generation, size)
 
     def cached(self, partition: Partition, offset: int) -> Stretch | None:
         """The stretch that has this offset in it, if it is kept."""
@@ -125,23 +186,3 @@ class Messages:
         places.remove(stretch)
         if not places:
             del self._places[partition]
-
-
-async def _decoded(
-    data: bytes | memoryview, aborted: Sequence[AbortedTransaction], offset: int, generation: int
-) -> Stretch:
-    judged = Aborted((one.first_offset, one.producer_id) for one in aborted)
-    view = memoryview(data)
-    found: list[Record] = []
-    first = end = offset
-    turn = TURN_RECORDS
-    for position, header in headers(view):
-        first = min(first, header.base_offset)
-        end = max(end, header.last_offset + 1)
-        if judged.judge(header) or header.control:
-            continue
-        if len(found) > turn:
-            turn = len(found) + TURN_RECORDS
-            await asyncio.sleep(0)
-        found += records.decode(view[position : position + header.size])
-    return Stretch(first, end, found, generation)

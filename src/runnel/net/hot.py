@@ -12,7 +12,6 @@ Rule 4: headers that were parsed once are not parsed again. Clients send the sam
 """
 
 import asyncio
-import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, cast
@@ -27,8 +26,9 @@ BODY_BYTES_MAX: Final = 16 * KIB  # times the connections there may be: what is 
 HEADS_BYTES_MAX: Final = 2 * MIB  # of headers that are remembered, for each route
 HEAD_BYTES_MAX: Final = 2 * KIB  # of one block of them
 ENTRY_BYTES: Final = 150  # what remembering one costs beside its bytes, about
+_LINE_END: Final = b"\r\n"
 _HEAD_END: Final = b"\r\n\r\n"
-_LINE: Final = re.compile(rb"([A-Z]{3,7}) (/[^ ?]*)(?:\?([^ ]*))? HTTP/1\.1(?=\r\n)")
+_VERSION: Final = b" HTTP/1.1"
 _JSON: Final = STATUS_LINE[200] + b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
 _CLOSE: Final = b"connection: close\r\n"
 _UNUSUAL: Final = frozenset((b"transfer-encoding", b"expect", b"upgrade", b"origin"))
@@ -75,6 +75,27 @@ class Hot:
     understood: Callable[[bytes], Any] = lambda query: None if query else ()  # a query; None: it is not understood
     leaves: Collection[bytes] = ()  # requests with one of these headers are the application's
     heads: Heads = field(default_factory=Heads)
+
+
+class Routes:
+    """Hot requests by their paths."""
+
+    __slots__ = ("_asked", "_plain", "at")
+
+    def __init__(self, routes: Mapping[bytes, Hot]) -> None:
+        self.at = routes.get
+        self._plain = {b"%b %b%b" % (hot.method, path, _VERSION): hot for path, hot in routes.items()}
+        self._asked = {b"%b %b" % (hot.method, path): hot for path, hot in routes.items()}
+
+    def of(self, line: bytes) -> tuple[Hot | None, bytes]:
+        """What the first line of a request asks for, and its query; None if it is no hot one as most are written."""
+        hot = self._plain.get(line)
+        if hot is not None:
+            return hot, b""
+        asked, _, rest = line.partition(b"?")
+        if not rest.endswith(_VERSION):
+            return None, b""
+        return self._asked.get(asked), rest[: -len(_VERSION)]
 
 
 class _Nobody:
@@ -132,9 +153,8 @@ class HotHttp(Http):
     """One connection."""
 
     def __init__(
-        self, listener: "HttpListener", routes: Mapping[bytes, Hot],
-        is_own_host: Callable[[bytes], bool] = lambda host: True,
-    ) -> None:  # fmt: skip
+        self, listener: "HttpListener", routes: Routes, is_own_host: Callable[[bytes], bool] = lambda host: True
+    ) -> None:
         super().__init__(listener)
         self._routes = routes
         self._is_own_host = is_own_host
@@ -160,16 +180,15 @@ class HotHttp(Http):
 
     def _recognised(self, data: bytes) -> bool:
         """Whether this was one hot request whose headers have come before; it is under way then (rule 4)."""
-        if (line := _LINE.match(data)) is None:
+        line_end = data.find(_LINE_END)
+        end = data.find(_HEAD_END, line_end)
+        if end < 0 or self.transport.is_closing():
             return False
-        method, path, query = line.groups(b"")
-        hot = self._routes.get(path)
-        end = data.find(_HEAD_END, line.end())
-        if hot is None or hot.method != method or end < 0 or self.transport.is_closing():
+        hot, query = self._routes.of(data[:line_end])
+        if hot is None or hot.heads.size_of(data[line_end:end]) != len(data) - end - len(_HEAD_END):
             return False
-        if hot.heads.size_of(data[line.end() : end]) != len(data) - end - len(_HEAD_END):
-            return False
-        if (understood := hot.understood(query)) is None:
+        understood = hot.understood(query)
+        if understood is None:
             return False
         self.active_at = self.loop.time()
         self._traffic.bytes_in += len(data)
@@ -180,9 +199,9 @@ class HotHttp(Http):
     def _learn(self, hot: Hot) -> None:
         """The parser has read a usual request: if that is all that came, its headers need not be parsed again."""
         data = self._read
-        line, end = _LINE.match(data), data.find(_HEAD_END)
-        if line is not None and end >= 0 and data[end + len(_HEAD_END) :] == self._body:
-            hot.heads.learn(data[line.end() : end], len(self._body))
+        line_end, end = data.find(_LINE_END), data.find(_HEAD_END)
+        if end >= 0 and self._routes.of(data[:line_end])[0] is hot and data[end + len(_HEAD_END) :] == self._body:
+            hot.heads.learn(data[line_end:end], len(self._body))
 
     # --- what the parser calls
 
@@ -192,7 +211,7 @@ class HotHttp(Http):
 
     def on_headers_complete(self) -> None:
         path, _, query = self.url.partition(b"?")
-        hot = self._routes.get(path)
+        hot = self._routes.at(path)
         if hot is not None and self._is_usual(hot) and (understood := hot.understood(query)) is not None:
             self._hot, self._body, self._query, self._in_head = hot, b"", understood, False
             self._begin(hot)

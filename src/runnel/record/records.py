@@ -57,7 +57,7 @@ class Span(NamedTuple):
 
 
 # The constructor of a named tuple written in Python costs as much as reading a record: this one is C throughout.
-_record: Callable[[tuple[int, int, bytes | None, bytes | None, Headers]], Record] = partial(tuple.__new__, Record)
+record_of: Callable[[tuple[int, int, bytes | None, bytes | None, Headers]], Record] = partial(tuple.__new__, Record)
 _span: Callable[[tuple[int, int, bytes | None, bool, int, int, int]], Span] = partial(tuple.__new__, Span)
 
 
@@ -73,7 +73,7 @@ def varint(number: int) -> bytes:
     return bytes(out)
 
 
-_VARINT = tuple(varint(number) for number in range(1024))  # almost every length, count and delta
+_VARINT = tuple(varint(number) for number in range(4096))  # almost every length, count and delta
 _VARINTS = len(_VARINT)
 # What a first byte means alone; None: more bytes follow.
 _NUMBER: tuple[int | None, ...] = tuple((byte >> 1) ^ -(byte & 1) for byte in range(128)) + (None,) * 128
@@ -149,7 +149,7 @@ def _walk(reader: Callable[[BatchHeader, bytes], list[Any]], header: BatchHeader
 # The two loops below are written out: a call for each number would double their time. A length that is too large moves
 # `at` beyond the data, where reading on raises IndexError, and where the last check fails if nothing is left to read.
 def _decode(header: BatchHeader, data: bytes) -> list[Record]:
-    number, long_varint, record = _NUMBER, _long_varint, _record
+    number, long_varint, record = _NUMBER, _long_varint, record_of
     base_offset, last_delta, previous = header.base_offset, header.last_offset_delta, -1
     base_time, append_time = (header.max_timestamp, True) if header.append_time else (header.base_timestamp, False)
     out = []
@@ -377,7 +377,8 @@ def _encode(records: Sequence[Record], base_offset: int, base_time: int) -> list
 
 def _put_headers(parts: list[bytes], headers: Headers) -> None:
     small, bound = _VARINT, _VARINTS
-    parts.append(varint(len(headers)))
+    count = len(headers)
+    parts.append(small[count] if count < bound else varint(count))
     for name, value in headers:
         raw = name.encode()
         size = len(raw)

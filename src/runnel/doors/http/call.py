@@ -66,15 +66,18 @@ class Call:
 
 
 class PeerWaits(Waits):
-    """Waits that end with a peer; used as a block, so that a connection does not collect those of its past."""
+    """Waits that end with a peer; closed after use, so that a connection does not collect those of its past."""
 
     def __init__(self, peer: Peer) -> None:
         super().__init__()
         self._peer = peer
+        peer.when_over(self.end)
+
+    def close(self) -> None:
+        self._peer.forget(self.end)
 
     def __enter__(self) -> "PeerWaits":
-        self._peer.when_over(self.end)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._peer.forget(self.end)
+        self.close()

@@ -4,7 +4,7 @@ import asyncio
 import re
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -16,7 +16,6 @@ from runnel.doors.http.idempotency import IdempotencyKey, send_once
 from runnel.doors.http.operation import Struct, View, decoded, operation
 from runnel.doors.http.problems import PROBLEM_JSON, headers_of, problem_of
 from runnel.model.errors import RunnelError
-from runnel.net.eager import start
 from runnel.net.hot import Exchange, Failed, Hot, answer_later
 
 MESSAGES_MAX: Final = 1_000
@@ -28,7 +27,11 @@ LAST_MS: Final = 253_402_300_799_999  # the end of the year 9999
 FIELDS: Final = dict.fromkeys(("user_id", "last_message_id", "wait_ms", "limit"))
 PLAIN: Final = re.compile(rb"(?:[a-z_]+=[A-Za-z0-9_.~-]{1,300}(?:&|$)){1,4}")  # nothing that would have to be decoded
 
+Query: TypeAlias = tuple[str, str | None, int, int]  # user, last id, wait and limit
 User = Annotated[str, Meta(min_length=1, max_length=USER_BYTES_MAX)]
+
+
+_encode = msgspec.json.Encoder().encode
 
 
 class Message(Struct):
@@ -133,28 +136,51 @@ class _Sending:
 
 def hot_receive(inbox: Inbox) -> Hot:
     """GET /receive."""
-    encode = msgspec.json.Encoder().encode
 
-    def begin(body: bytes, query: Any, exchange: Exchange) -> None:
-        found, task = start(_receive(inbox, query, exchange))
-        if task is None:
-            exchange.answer(content(found or []))
-        else:
-            answer_later(exchange, task, content)
-
-    def content(found: list[Mail]) -> bytes:
-        return encode(Messages(messages=[received(mail) for mail in found]))
+    def begin(body: bytes, query: Query, exchange: Exchange) -> None:
+        user, last_id, wait_ms, limit = query
+        receiving = _Receiving(inbox, query, exchange)
+        inbox.poll(user, last_id, wait_ms=wait_ms, messages_max=limit, waits=receiving.waits, receiver=receiving)
 
     return Hot(b"GET", begin, _failed, _understood)
 
 
-async def _receive(inbox: Inbox, query: tuple[str, str | None, int, int], exchange: Exchange) -> list[Mail]:
-    user, last_id, wait_ms, limit = query
-    with PeerWaits(exchange.peer) as waits:
-        return await inbox.receive(user, last_id, wait_ms=wait_ms, messages_max=limit, waits=waits)
+class _Receiving:
+    """A request whose answer is messages."""
+
+    __slots__ = ("_exchange", "_inbox", "_query", "waits")
+
+    def __init__(self, inbox: Inbox, query: Query, exchange: Exchange) -> None:
+        self._inbox = inbox
+        self._query = query
+        self._exchange = exchange
+        self.waits = PeerWaits(exchange.peer)
+
+    def received(self, mails: list[Mail]) -> None:
+        self.waits.close()
+        self._exchange.answer(_messages(mails))
+
+    def failed(self, error: RunnelError) -> None:
+        self.waits.close()
+        self._exchange.fail(error)
+
+    def ask_otherwise(self, left_s: float) -> None:
+        task = asyncio.get_running_loop().create_task(self._receive(max(0, int(left_s * 1000))))
+        answer_later(self._exchange, task, _messages)
+
+    async def _receive(self, wait_ms: int) -> list[Mail]:
+        user, last_id, _, limit = self._query
+        try:
+            return await self._inbox.receive(user, last_id, wait_ms=wait_ms, messages_max=limit, waits=self.waits)
+        finally:
+            self.waits.close()
 
 
-def _understood(query: bytes) -> tuple[str, str | None, int, int] | None:
+def _messages(mails: list[Mail]) -> bytes:
+    return _encode(Messages(messages=[received(mail) for mail in mails]))
+
+
+def _understood(query: bytes) -> Query | None:
     """User, last id, wait and limit, if they are all as most clients write them; the rest is the application's."""
     if not PLAIN.fullmatch(query):
         return None

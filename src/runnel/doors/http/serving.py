@@ -8,7 +8,7 @@ from runnel.doors.http.door import HttpDoor, Listener
 from runnel.doors.http.inbox import hot_receive, hot_send
 from runnel.doors.http.resources import operations
 from runnel.model.seams import Clock, Rng
-from runnel.net.hot import HotHttp
+from runnel.net.hot import HotHttp, Routes
 from runnel.net.http import HttpLimits, HttpListener
 
 
@@ -23,7 +23,7 @@ class HttpDoorway:
         config = broker.config
         limits = HttpLimits(connections_max=config.connections_max, idle_s=config.idle_ms / 1000)
         app = HttpApp(self.door, operations())
-        hot = {b"/send": hot_send(broker.inbox), b"/receive": hot_receive(broker.inbox)}
+        hot = Routes({b"/send": hot_send(broker.inbox), b"/receive": hot_receive(broker.inbox)})
         hosts = self.door.hosts.allows
         self._listener = HttpListener(app, limits, on_fatal, lambda listener: HotHttp(listener, hot, hosts))
         self.door.traffic = self._listener.traffic

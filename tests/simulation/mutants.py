@@ -235,6 +235,7 @@ def _clean_registration(broker: Any, identity: Any, past: Any) -> Any:
 _registration = membership._registration
 
 THREE = {"brokers": 3, "replicas": 3}
+ALONE = {"members": 0, "new_members": 0, "drafts": False}  # what is about the topic itself
 SAFE = TopicConfig(
     flush_mode=FlushMode.COMMIT, min_insync_replicas=2, segment_bytes=2_000, segment_ms=1_500, index_interval_bytes=200,
     retention_ms=-1, min_cleanable_dirty_ratio=0.0, message_timestamp_after_max_ms=10**9,
@@ -339,6 +340,8 @@ MUTANTS = [
         "no-cas",
         "a leader changes the partition that it looked at, in its own epoch",
         ((isr_changes, "_checked", _whatever_the_partition_epoch),),
+        ("elect", "slow", "cut"),
+        {**THREE, **ALONE, "replica_lag_ms": 700, "session_s": 3.0, "fault_every_s": 0.4, "load_s": 12.0},
     ),
     Mutant(
         "any-epoch",

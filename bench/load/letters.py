@@ -6,12 +6,12 @@ Rule 2: what is received is checked: each user gets its messages in the order of
 """
 
 import asyncio
-import json
 import time
 from collections import deque
 from dataclasses import dataclass
 from typing import cast
 
+import msgspec
 import uvloop
 
 from bench.load import REPLY_S_MAX, Refused
@@ -31,7 +31,7 @@ class Letters:
     size: int
     rate: float
     seconds: float
-    connections: int = 128
+    connections: int = 512  # of senders: so many wait for their answers at once, at the most
 
     @property
     def total(self) -> int:
@@ -44,6 +44,18 @@ class Letters:
     def place(self) -> tuple[str, int]:
         host, _, port = self.address.rpartition(":")
         return host, int(port)
+
+
+class _Message(msgspec.Struct):
+    message_id: str
+    message: str
+
+
+class _Messages(msgspec.Struct):
+    messages: list[_Message]
+
+
+decode = msgspec.json.Decoder(_Messages).decode
 
 
 class _Line(asyncio.Protocol):
@@ -165,13 +177,13 @@ class _Receiver(_Answered):
 
     def answered(self, line: _Line, body: bytes) -> None:
         now = time.perf_counter()
-        for message in json.loads(body)["messages"]:
-            text, number = message["message"], message["message"][STAMP_CHARS + 1 : STAMP_CHARS + 9]
-            if message["message_id"] <= line.last_id or number in line.seen:
+        for got in decode(body).messages:
+            text, number = got.message, got.message[STAMP_CHARS + 1 : STAMP_CHARS + 9]
+            if got.message_id <= line.last_id or number in line.seen:
                 self.failed(Refused(f"user {line.user} got {text[:40]!r} twice, or out of order"))
                 return
             line.seen.add(number)
-            line.last_id = message["message_id"]
+            line.last_id = got.message_id
             self.latencies.append(now - int(text[:STAMP_CHARS]) / 1e9)
         if len(self.latencies) == self._job.total and not self.done.done():
             self.done.set_result(None)

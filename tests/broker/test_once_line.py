@@ -1,6 +1,7 @@
 """Append once: of each name one message gets into the log, whoever sends it again and whatever happens meanwhile."""
 
 import asyncio
+import gc
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -278,6 +279,24 @@ def test_what_could_not_be_appended_can_be_sent_again(run: Run) -> None:
         other = BrokerId(2)
         await partition.apply(PartitionImage(ME, Epoch(2), Epoch(1), (ME, other), (ME, other)))
         assert (await line.add(message("a"))).duplicate is False
+
+    run(scenario)
+
+
+def test_what_fails_when_nobody_waits_for_it_any_more_is_no_mishap(run: Run) -> None:
+    async def scenario(open_partition: OpenPartition, disk: GatedDisk) -> None:
+        mishaps: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: mishaps.append(context))
+        partition = await open_partition(min_insync_replicas=2)
+        line = line_of(partition)
+        with pytest.raises(NotEnoughReplicas):
+            await line.add(message("a"))
+        line.add(message("b"))
+        line.add(message("b"))
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        gc.collect()
+        assert mishaps == []
 
     run(scenario)
 

@@ -78,6 +78,7 @@ class Line:
         """A message's place in the log, when it has one; it is not committed then."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Placed] = loop.create_future()
+        future.add_done_callback(_ignore)
         if not self._new:
             loop.call_soon(self._flush)
         self._new.append(_Waiting(message, future))
@@ -363,6 +364,12 @@ def _lowest(message: OnceMessage) -> int:
 def _tell(future: "asyncio.Future[Placed]", placed: Placed) -> None:
     if not future.done():
         future.set_result(placed)
+
+
+def _ignore(future: "asyncio.Future[Placed]") -> None:
+    """Whoever waited for it may have gone: what became of it is no error of anybody then."""
+    if not future.cancelled():
+        future.exception()
 
 
 def _follow(claim: "asyncio.Future[Placed]", future: "asyncio.Future[Placed]") -> None:

@@ -12,10 +12,10 @@ from runnel.broker.broker import Broker
 from runnel.broker.calls import Calls
 from runnel.client.errors import BrokerUnreachable
 from runnel.model.calls import CountPending, ListPending, Verb
-from runnel.model.errors import NotPending, RunnelError
+from runnel.model.errors import NotLeader, NotPending, RunnelError, UnknownTopicId
 from runnel.model.ids import BrokerId, PartitionKey, TopicId
 from runnel.model.once import WINDOW, OnceMessage
-from runnel.model.schedule import NEWEST, SCHEDULE_PARK, Parked
+from runnel.model.schedule import NEWEST, SCHEDULE_PARK, Park, Parked
 from runnel.queues.schedule import LEAD_MS
 from runnel.queues.schedule_records import Kept, message_record
 from runnel.record import records
@@ -184,6 +184,37 @@ def test_what_is_kept_comes_though_nobody_could_say_that_it_is(tmp_path: Path) -
             assert [one.value for one in await kept(brokers)] == [b"a", b"b"]
 
     run(main())
+
+
+def test_who_does_not_know_a_topic_yet_is_asked_again(tmp_path: Path) -> None:
+    """A broker may be told to keep a message before it knows of the topic that it is for, or of the schedule's own."""
+
+    async def main() -> None:
+        async with cluster_of(tmp_path, 1) as brokers:
+            await create(brokers, replicas=1)
+            broker = any_of(brokers)
+            request = Park(broker.image.topic_named("t").id, 0, [parked("a", CLOCK.wall_ms())])
+            with pytest.raises(NotLeader):
+                await broker.calls.ask(broker.id, SCHEDULE_PARK, request)
+            broker.schedule._calls = FailsOnce(broker.calls, UnknownTopicId("ask for metadata"))  # type: ignore[assignment]
+            await broker.schedule.park("t", 0, request.messages)
+            while len(await kept(brokers)) < 1:
+                await asyncio.sleep(0.02)
+
+    run(main())
+
+
+class FailsOnce:
+    """The way to other brokers, on which the first question fails."""
+
+    def __init__(self, calls: Calls, error: RunnelError) -> None:
+        self._calls = calls
+        self._errors = [error]
+
+    async def ask(self, broker: BrokerId, verb: Verb[Any, Any], request: Any, **options: Any) -> Any:
+        if self._errors:
+            raise self._errors.pop()
+        return await self._calls.ask(broker, verb, request, **options)
 
 
 class LosesAnAnswer:

@@ -18,7 +18,7 @@ from msgspec import structs
 
 from runnel.broker.calls import Calls, failure_of
 from runnel.broker.due_tail import Tail
-from runnel.broker.elsewhere import ELSEWHERE, PAUSE_MS
+from runnel.broker.elsewhere import ELSEWHERE, PAUSE_MS, is_elsewhere
 from runnel.broker.internal import SCHEDULE
 from runnel.broker.once import Once
 from runnel.broker.partitions import Partitions
@@ -50,6 +50,7 @@ from runnel.model.errors import (
     NotCoordinator,
     NotLeader,
     NotPending,
+    RetriableError,
     RunnelError,
     UnknownTopic,
 )
@@ -84,7 +85,7 @@ TIMEOUT_MS: Final = 30_000
 FLOOR_MS: Final = 2_000  # a target that nobody leads holds up nobody for longer: then parking is not tried again
 ID_BYTES_MAX: Final = 1_000
 LIST_MAX: Final = 10_000
-AGAIN: Final = (*ELSEWHERE, NotCoordinator, CoordinatorLoading, CoordinatorNotAvailable)
+UNDONE: Final = (NotCoordinator, CoordinatorLoading, CoordinatorNotAvailable)  # nothing was done then
 
 
 @dataclass(slots=True)
@@ -219,12 +220,13 @@ class Schedule:
             left_ms = max(1, int((end - loop.time()) * 1000))
             try:
                 return (await self._calls.ask(self._leader(target), SCHEDULE_PARK, request, timeout_ms=left_ms)).due_ms
-            except AGAIN:
+            except RetriableError as error:
                 pause_s = (PAUSE_MS + self._rng.below(PAUSE_MS)) / 1000
-                if loop.time() + pause_s >= end or floor is None:
+                if loop.time() + pause_s >= end or not self._may_ask_again(error, target, floor):
                     raise
                 await asyncio.sleep(pause_s)
-                request = Park(target.topic_id, target.number, [_again(one, floor) for one in messages])
+                if floor is not None:
+                    request = Park(target.topic_id, target.number, [_again(one, floor) for one in messages])
 
     async def _floor_of(self, target: PartitionKey, messages: Sequence[Parked]) -> int | None:
         """Where messages will lie that nobody has sent before, or further on; None if nobody can say."""
@@ -234,6 +236,13 @@ class Schedule:
             return await self._once.floor(target.topic_id, target.number, timeout_ms=FLOOR_MS)
         except RunnelError:
             return None
+
+    def _may_ask_again(self, error: RetriableError, target: PartitionKey, floor: int | None) -> bool:
+        """Whether it went to the wrong broker, or came too early; without a floor nothing may have been done there."""
+        return isinstance(error, UNDONE) or (
+            is_elsewhere(error, self._image(), target.topic_id)
+            and (floor is not None or not isinstance(error, ELSEWHERE))
+        )
 
     async def cancel(self, ids: Sequence[str]) -> list[RunnelError | None]:
         """Take out what waits under each id; for each, None when that is kept, or why not."""
@@ -350,8 +359,8 @@ class Schedule:
 
     async def _park_here(self, request: Park) -> WhenDue:
         target = PartitionKey(TopicId(request.topic_id), request.partition)
-        topic = self._image().topic_named(SCHEDULE)
-        here = self._here.get(shard_of(target, len(topic.partitions)))
+        topic = self._image().topic(SCHEDULE)  # it may be quite new, and not known here yet
+        here = None if topic is None else self._here.get(shard_of(target, len(topic.partitions)))
         if here is None or here.shard is None:
             raise NotLeader(f"the schedule of {target} is not kept by this broker: look for its leader")
         return WhenDue(await here.shard.park(target, request.messages))

@@ -1,6 +1,7 @@
 """Hot requests: answered as the application would, in order, and left to it when anything about them is unusual."""
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -295,3 +296,28 @@ def test_what_is_remembered_of_headers_is_bounded() -> None:
     heads.learn(b"x" * 3_000, 1)
     assert heads.size_of(b"x" * 3_000) is None
     assert heads.size_of(b"x-request-id: 99999") == 1
+
+
+def test_a_connection_that_is_gone_is_gone_without_the_collector_of_garbage() -> None:
+    async def scenario(door: Door, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        address = writer.get_extra_info("peername")
+        gc.collect()
+        gc.disable()
+        try:
+            for path in (b"/hot", b"/other"):
+                more, out = await asyncio.open_connection(*address)
+                out.write(post(b"a").replace(b"/hot", path))
+                await answer(more)
+                out.close()
+                await out.wait_closed()
+            while (left := _connections()) > 1:
+                await asyncio.sleep(0.01)
+            assert left == 1
+        finally:
+            gc.enable()
+
+    talk(scenario)
+
+
+def _connections() -> int:
+    return sum(isinstance(one, HotHttp) for one in gc.get_objects())

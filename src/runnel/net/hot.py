@@ -115,7 +115,7 @@ class Exchange:
     )  # fmt: skip
 
     def __init__(self, http: "HotHttp", peer: Peer) -> None:
-        self._http = http
+        self._http: HotHttp | None = http
         self.peer = peer
         self.keep_alive = True
         self.disconnected = False
@@ -131,22 +131,31 @@ class Exchange:
     def answer(self, content: bytes) -> None:
         """With 200."""
         if self.keep_alive:
-            self._http.answered(_JSON % (len(content), content))
+            self._put(_JSON % (len(content), content))
         else:
-            self._write(200, [(b"content-type", b"application/json")], content)
+            self._put_all(200, [(b"content-type", b"application/json")], content)
 
     def fail(self, error: RunnelError) -> None:
-        self._write(*self._failed(error))
+        self._put_all(*self._failed(error))
 
     def break_off(self) -> None:
         """There is no answer."""
-        self._http.transport.close()
+        if self._http is not None:
+            self._http.transport.close()
 
-    def _write(self, status: int, headers: list[tuple[bytes, bytes]], content: bytes) -> None:
+    def lose(self) -> None:
+        """The connection is gone: who answers talks to nobody."""
+        self._http = None
+
+    def _put_all(self, status: int, headers: list[tuple[bytes, bytes]], content: bytes) -> None:
         head = b"".join(b"%b: %b\r\n" % header for header in headers)
         size = b"content-length: %d\r\n\r\n" % len(content)
         close = b"" if self.keep_alive else _CLOSE
-        self._http.answered(b"".join((STATUS_LINE[status], close, head, size, content)))
+        self._put(b"".join((STATUS_LINE[status], close, head, size, content)))
+
+    def _put(self, answer: bytes) -> None:
+        if self._http is not None:
+            self._http.answered(answer)
 
 
 class HotHttp(Http):
@@ -164,6 +173,10 @@ class HotHttp(Http):
         self._hot: Hot | None = None  # of the request that it reads
         self._body = b""
         self._query: Any = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._exchange.lose()
 
     # --- without the parser
 
@@ -266,7 +279,7 @@ class HotHttp(Http):
     def answered(self, answer: bytes) -> None:
         """The exchange's answer is due."""
         exchange = self._exchange
-        if exchange.disconnected or self.transport.is_closing():
+        if self.transport.is_closing():
             return
         self._traffic.bytes_out += len(answer)
         self.transport.write(answer)
@@ -283,7 +296,7 @@ def answer_later(exchange: Exchange, task: "asyncio.Future[Any]", content: Calla
 
 
 def _answer(exchange: Exchange, task: "asyncio.Future[Any]", content: Callable[[Any], bytes]) -> None:
-    if exchange.disconnected or task.cancelled():
+    if task.cancelled():
         exchange.break_off()
         return
     error = task.exception()

@@ -34,7 +34,7 @@ def collect_seldom() -> None:
     objects that are looked at for nothing. Measured with 11,574 messages a second over HTTP: a fifth of the broker's
     time, a fiftieth so.
     """
-    gc.set_threshold(YOUNG_MAX, 20, 20)
+    gc.set_threshold(YOUNG_MAX, 10, 10)
 
 
 class LongLived:

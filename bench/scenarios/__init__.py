@@ -37,6 +37,7 @@ class Scale:
     bulk_s: float  # or what it can in so many seconds
     single_s: float
     paced_s: float
+    http_s: float
     paced_rates: dict[int, str]  # messages a second -> all flush modes or the ends of the range
     partitions: tuple[int, ...]
     growth_peers: bool  # whether growth is measured for others than Runnel: the question is whether ours is flat
@@ -78,6 +79,7 @@ SMOKE = Scale(
     bulk_s=1.0,
     single_s=0.05,
     paced_s=0.2,
+    http_s=0.5,
     paced_rates={500: "all"},
     partitions=(1, 20),
     growth_peers=False,
@@ -118,6 +120,7 @@ DEFAULT = Scale(
     bulk_s=0.5,
     single_s=0.5,
     paced_s=1.5,
+    http_s=10.0,
     paced_rates={1_000: "all", 11_574: "ends"},
     partitions=(1, 100, 5_000),
     growth_peers=False,
@@ -158,6 +161,7 @@ FULL = Scale(
     bulk_s=5.0,
     single_s=3.0,
     paced_s=10.0,
+    http_s=30.0,
     paced_rates={1_000: "all", 11_574: "all"},
     partitions=(1, 100, 5_000),
     growth_peers=True,

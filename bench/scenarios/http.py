@@ -28,7 +28,7 @@ def measure(run: Run) -> None:
         with BrokerProcess(data / "data") as broker:
             for rate in run.scale.paced_rates:
                 for users in USERS if run.scale.warm_bytes else USERS[:1]:
-                    for number in run.rounds():
+                    for number in run.rounds(run.scale.queue_rounds):
                         run.say(f"{NAME}: {rate:,}/s to {users:,} users, round {number}")
                         _one(run, broker, rate, users, number)
     finally:
@@ -37,7 +37,7 @@ def measure(run: Run) -> None:
 
 def _one(run: Run, broker: BrokerProcess, rate: int, users: int, number: int) -> None:
     sender, receiver = run.workers
-    job = letters.Letters(broker.http, f"{rate}-{users}-{number}", users, SIZE, rate, run.scale.paced_s)
+    job = letters.Letters(broker.http, f"{rate}-{users}-{number}", users, SIZE, rate, run.scale.http_s)
     before = cpu_of(broker.pid)
     receiver.begin(letters.receive, job)
     sent = sender.run(letters.send, job)

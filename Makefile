@@ -16,7 +16,7 @@ JOBS ?= 3
 BROKERS_LOSING_POWER ?= 1
 CASES ?= 50
 CARS ?= 1000
-.PHONY: help faults faults-transactions faults-storage faults-corruption setup-faults prerequisites setup setup-dev setup-pipelines setup-compat setup-zookeeper run cluster fleet pipelines-cluster test check compat fuzz simulate simulate-core mutants \
+.PHONY: help faults faults-transactions faults-schedule faults-storage faults-corruption setup-faults prerequisites setup setup-dev setup-pipelines setup-compat setup-zookeeper run cluster fleet pipelines-cluster test check compat fuzz simulate simulate-core mutants \
 	bench format lock clean
 
 help: ## list the targets
@@ -78,6 +78,9 @@ faults: setup-dev setup-zookeeper setup-faults ## real brokers and clients under
 faults-transactions: setup-compat setup-zookeeper setup-faults ## exactly once, with six clients: killed at every step, then under faults (RUNS=N SECONDS=N SEED=S)
 	@RUNNEL_EVERY_STEP=1 $(BIN)/pytest tests/test_exactly_once.py
 	@$(BIN)/python -m tests.faults --transactions --runs $(RUNS) --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+faults-schedule: setup-dev setup-zookeeper ## delayed messages while the leader of their schedule is killed again and again (CYCLES=N)
+	RUNNEL_SCHEDULE_KILLS=$(CYCLES) RUNNEL_SCHEDULE_MESSAGES=20000 $(BIN)/pytest tests/test_schedule_failover.py
 
 faults-storage: setup-dev setup-faults ## power losses under load, as root (CYCLES=N BROKERS_LOSING_POWER=N SEED=S)
 	@$(BIN)/python -m tests.faults.storage_power --cycles $(CYCLES) --brokers $(BROKERS_LOSING_POWER) $(if $(SEED),--seed $(SEED))

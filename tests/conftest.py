@@ -42,7 +42,7 @@ def trio(zookeeper: ZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield [stack.enter_context(cluster_broker(zookeeper, folder, number)) for number in (1, 2, 3)]
 
 
-def cluster_broker(zookeeper: ZooKeeper, folder: Path, number: int) -> BrokerProcess:
-    """A broker of the cluster whose metadata lie below the path of a folder."""
+def cluster_broker(zookeeper: ZooKeeper, folder: Path, number: int, **more: str) -> BrokerProcess:
+    """A broker of the cluster whose metadata lie below the path of a folder; `more` goes into its environment."""
     environment = {"RUNNEL_SESSION_MS": "2000", "RUNNEL_STORE": f"zookeeper://{zookeeper.address}{folder}"}
-    return BrokerProcess(folder / str(number), "--broker-id", str(number), environment=environment)
+    return BrokerProcess(folder / str(number), "--broker-id", str(number), environment=environment | more)

@@ -92,7 +92,7 @@ def test_what_expired_is_dropped_or_dies(tmp_path: Path) -> None:
 def test_a_delayed_message_is_not_received_before_its_time(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         await make(broker, "q")
-        due_ms = SystemClock().wall_ms() + 300
+        due_ms = SystemClock().wall_ms() + 3_000
         sent = await send(broker, "q", Outgoing(b"later", deliver_at_ms=due_ms), Outgoing(b"now"))
         assert not any(sent.failures)
         assert await take(broker, "q", 10) == [(b"now", 1)]

@@ -55,7 +55,7 @@ class Naive:
         if room <= 0 or self.left_out:
             return granted
         for offset in offers:
-            message = messages[offset]
+            message, length = messages[offset], len(self.rows)
             if not self._learned(offset):
                 break
             if self.row(offset).state not in ("new", "ready"):
@@ -64,6 +64,9 @@ class Naive:
             if not leaves and not self._blocked(offset, messages) and len(granted) == room:
                 break
             if not self._reach(offset, leaves):
+                break
+            if not leaves and not self.config.keyed and not self.rows[offset].attempts and not self._has_place():
+                self.rows = self.rows[:length]  # nothing was done
                 break
             if not message.passes:
                 self._finish(offset)
@@ -97,11 +100,19 @@ class Naive:
         if offset < len(self.rows):
             return True
         gap = offset - len(self.rows)
-        if self.config.window_max - len(self.open("ready", "waiting", "leased")) < gap + (not leaves):
+        opened = len(self.open("ready", "waiting", "leased"))
+        if self.config.keyed and self.config.window_max - opened < gap + (not leaves):
             return False
         self.rows += [Row("ready") for _ in range(gap)]
         self.rows.append(Row())
         return True
+
+    def _has_place(self) -> bool:
+        """Whether the window has room for a message that nobody had."""
+        tried = [
+            row for row in self.rows if row.state in ("waiting", "leased") or (row.state == "ready" and row.attempts)
+        ]
+        return len(tried) < self.config.window_max
 
     def _blocked(self, offset: int, messages: list[Message]) -> bool:
         key = messages[offset].key

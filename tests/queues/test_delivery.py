@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from tests.queues.rig import DEAD, RETRY, WALL_MS, Rig, flat, one
 
 from runnel.model.errors import LeaseLost
+from runnel.model.ids import Millis
 from runnel.queues.past import NOTES_MAX
 from runnel.queues.values import Aimed, Offered, OwnerGone, Settle, Span, Verdict, Why
 
@@ -79,12 +80,53 @@ def test_the_window_is_bounded_by_what_is_not_done() -> None:
     assert len(rig.kept) == 1 + 2 + 1  # the mark, the chunks at both ends, and how 1 to 3 ended
 
 
-def test_nothing_is_passed_over_beyond_the_window() -> None:
-    rig = Rig(end=1_000, window_max=10)
-    assert flat(rig.offer([one(10)])) == []
-    assert flat(rig.offer([one(9)])) == [(9, 1)]
-    assert flat(rig.offer([Offered(500, 599, passes=False)])) == []
+def test_what_is_passed_over_has_room_of_its_own_and_no_more() -> None:
+    rig = Rig(end=2_000, window_max=10)
+    assert flat(rig.offer([one(501)])) == []
+    assert flat(rig.offer([one(500)])) == [(500, 1)]
+    assert flat(rig.offer([Offered(600, 699, passes=False)])) == []
+    assert rig.describe().next_new == 501
+    assert rig.wants("b", 3) == [Span(0, 499)], "others get what was passed over"
+    assert offsets(rig.lease("b", 20)) == list(range(9)), "as far as the window has room"
+    assert rig.wants() == []
+    rig.release(3)
+    assert offsets(rig.lease("b", 20)) == [3], "what somebody had takes no more room"
+    rig.accept(4, 5, 500)
+    assert offsets(rig.lease("b", 20)) == [9, 10, 11]
+
+
+def test_with_key_order_what_is_passed_over_takes_room_like_all_else() -> None:
+    rig = Rig(end=1_000, window_max=10, order="key")
+    assert flat(rig.offer([one(offset, key=b"k") for offset in range(20)])) == [(0, 1)]
     assert rig.describe().next_new == 10
+    assert rig.wants() == []
+
+
+def test_what_is_chosen_bit_by_bit_needs_memory_and_has_bounds() -> None:
+    rig = Rig(end=10_000, window_max=100)
+    chosen = 0
+    while flat(rig.offer([one(2 * chosen)])):
+        rig.accept(2 * chosen)
+        chosen += 1
+    assert 450 < 2 * chosen < 4 * 100 + 64, "each leaves a run that is done, and one that is not"
+    assert rig.describe().ready == chosen - 1
+    assert rig.wants(messages_max=3) == [Span(1, 1), Span(3, 3), Span(5, 5)], "others are not held up"
+    while got := offsets(rig.lease("b", 50)):
+        rig.accept(*got)
+    assert rig.describe().first_open == 10_000
+
+
+def test_who_chooses_is_offered_all_there_is_from_where_it_looked() -> None:
+    rig = Rig(end=100, leases_max=5)
+    rig.offer([one(10), one(20)])
+    rig.release(10)
+    now = Millis(rig.now_ms)
+    whole = [Span(0, 9), Span(10, 10), Span(11, 19), Span(21, 99)]
+    assert rig.machine.wants("b", rig.view, now, 1, (0, 0)) == whole
+    assert rig.machine.wants("b", rig.view, now, 1, (5, 15)) == [Span(10, 10), Span(15, 19), Span(21, 99)]
+    assert rig.machine.wants("b", rig.view, now, 1, (0, 50)) == [Span(10, 10), Span(50, 99)]
+    assert rig.machine.wants("b", rig.view, now, 1, (60, 50)) == [Span(60, 99)]
+    assert rig.machine.wants("b", rig.view, now, 1, (100, 0)) == []
 
 
 def test_offers_of_what_is_out_or_done_give_nothing() -> None:

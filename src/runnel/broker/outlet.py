@@ -3,7 +3,8 @@
 Rule 1: the state machine says what it wants to be offered; it is read, offered and leased in one step, so that nobody
         else comes in between. Where the disk has to be asked, the question is asked anew afterwards.
 Rule 2: a message leaves the broker when its lease is kept, never before.
-Rule 3: whoever waits is woken by the partition's growth and by what the machine makes available; never by a timer
+Rule 3: who has a filter of its own chooses: see `choosing`. If what passes lies too far behind, it is told so.
+Rule 4: whoever waits is woken by the partition's growth and by what the machine makes available; never by a timer
         of its own.
 """
 
@@ -14,12 +15,13 @@ from typing import Any, Final, NamedTuple
 
 from runnel.broker.batches import Batches
 from runnel.broker.bells import Bells
+from runnel.broker.choosing import Looked, Search
 from runnel.broker.journal import Journal
 from runnel.broker.leaving import Leaver
 from runnel.broker.messages import Messages, Stretch
 from runnel.broker.offers import Passes, Rules, offers_of
 from runnel.broker.shard import Shard
-from runnel.model.errors import LeaderNotAvailable, OffsetOutOfRange
+from runnel.model.errors import LeaderNotAvailable, OffsetOutOfRange, WindowFull
 from runnel.model.queue_config import Isolation, QueueConfig, Start
 from runnel.model.seams import Clock, Rng
 from runnel.queues.delivery import Delivery
@@ -48,7 +50,9 @@ OPENING_S: Final = 10.0  # a queue that is used for the first time here is read 
 HELD_MAX: Final = 8  # stretches that are read for one lease
 LOOKS_MAX: Final = 64
 LOOK_S: Final = 1.0  # at what does not pass, before others have their turn
-LOOKED_AT_MAX: Final = 2_000  # messages, to find those that pass the receiver's own filter
+
+
+NONE: Final = Leased((), 0, 0)
 
 
 class Want(NamedTuple):
@@ -61,10 +65,7 @@ class Want(NamedTuple):
     passes: Passes | None = None  # the receiver's own filter: what does not pass stays for others
     whole_batches: bool = False  # rather more messages than part of a batch
     bound: bool = False  # to a connection, and to this leader, even if the lease ends at a moment
-
-    @property
-    def looked_at(self) -> int:
-        return self.messages_max if self.passes is None else max(self.messages_max, LOOKED_AT_MAX)
+    filter: str = ""  # the text of `passes`
 
 
 class Taken(NamedTuple):
@@ -118,6 +119,8 @@ class Outlet:
         self._chance = parts.rng.below(JITTER)
         self._targets_seen: tuple[int, int] | None = None
         self._targets: tuple[Target | None, Target | None] = (None, None)
+        self._looked = Looked()
+        self._untouched = 0  # how often something came back as if nobody had had it
         self.defined = False  # as a queue; else it is a share group's
         self.used_ms = parts.clock.monotonic_ms()
         self.shard: Shard[View] = Shard(journal, Delivery, self.view, parts.clock, self._carry_out)
@@ -204,6 +207,7 @@ class Outlet:
     def gone(self, owner: str, *, untouched: bool = False) -> None:
         """A connection ended: its leases end. `untouched`: in order, and nothing was begun of what it still has."""
         self.tell("release_owner", OwnerGone(owner, untouched))
+        self._untouched += untouched
 
     def standing(self, offset: int) -> Standing:
         return self.machine.standing(offset)
@@ -219,8 +223,8 @@ class Outlet:
             return False
         return self.machine.next_deadline_ms() is None and not self.machine.is_leased
 
-    def _wants(self, owner: str, messages_max: int) -> list[Span]:
-        return self.machine.wants(owner, self.view(), self._parts.clock.monotonic_ms(), messages_max)
+    def _wants(self, owner: str, messages_max: int, chosen_from: tuple[int, int] | None = None) -> list[Span]:
+        return self.machine.wants(owner, self.view(), self._parts.clock.monotonic_ms(), messages_max, chosen_from)
 
     def _carry_out(self, order: object) -> None:
         match order:
@@ -235,12 +239,14 @@ class Outlet:
 
     async def lease(self, want: Want) -> Haul:
         """Lease what there is now, message by message. Who waits is woken to go on, where not all was looked at."""
+        if want.passes is not None:
+            return await self._choose(want, want.passes)
         held: list[Stretch] = []
         loop = asyncio.get_running_loop()
         begun = 0.0
         while True:
             await self._ready()
-            spans = self._wants(want.owner, want.looked_at)
+            spans = self._wants(want.owner, want.messages_max)
             found, missing = self._gather(spans, want, held)
             if missing is not None and len(held) < HELD_MAX:
                 stretch = await self._read(missing)
@@ -257,6 +263,51 @@ class Outlet:
             if loop.time() - begun > LOOK_S:
                 self._ring()
                 return Haul(())
+
+    async def _choose(self, want: Want, passes: Passes) -> Haul:
+        """Lease what passes a receiver's filter."""
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + LOOK_S
+        search = Search(self.rules, passes, want.messages_max, want.bytes_max)
+        while True:
+            await self._ready()
+            held = self.machine, self.machine.generation, self.rules, self._untouched
+            looked = 0 if self.rules.keyed else self._looked.end(want.filter, held)
+            spans = self._wants(want.owner, want.messages_max, (search.at, looked))
+            if not spans:
+                self._check_crowd()
+                return Haul(())
+            if not search.holds(spans[0].first):
+                search.stretch = self._at(spans[0].first, ()) or await self._read(spans[0].first)
+                if not search.holds(spans[0].first):
+                    return Haul(())
+                continue
+            found = search.look(spans, self.machine.next_new)
+            leased = await self._lease(want, [offer for offer, _ in found]) if found else NONE
+            self._looked.note(want.filter, max(looked, search.first_left(leased.grants)))
+            if leased.grants:
+                return _haul(leased, [record for _, record in found if record is not None])
+            self._check_reach([record.offset for _, record in found if record is not None])
+            if loop.time() > end_s:
+                self._ring()
+                return Haul(())
+            await asyncio.sleep(0)
+
+    def _check_reach(self, passed: Sequence[int]) -> None:
+        """Nothing could be had of what passes: say so if that is because of what lies before it."""
+        if far := [offset for offset in passed if self.machine.standing(offset).state == "new"]:
+            raise WindowFull(
+                f"what passes the filter lies at offset {far[0]} of {self.partition.name}, behind more messages than "
+                f"queue {self.queue!r} can leave out: receive those too, or raise window.max"
+            )
+
+    def _check_crowd(self) -> None:
+        """The same where all that the window has room for was looked at."""
+        if self.machine.is_crowded(self.view()):
+            raise WindowFull(
+                f"queue {self.queue!r} keeps the order of keys, and has looked at as many messages of "
+                f"{self.partition.name} as its window holds: receive those that do not pass, or raise window.max"
+            )
 
     async def _lease(self, want: Want, offers: Sequence[Offered]) -> Leased:
         request = Lease(want.owner, offers, want.messages_max, want.bytes_max, want.lease_ms, want.bound)
@@ -276,8 +327,6 @@ class Outlet:
                 if stretch is None:
                     return found, at
                 for offer, record in offers_of(stretch, Span(at, span.last), self.rules):
-                    if want.passes is not None and record is not None and not want.passes(record):
-                        continue
                     found.append((offer, record))
                     if offer.passes:
                         messages += 1

@@ -23,7 +23,7 @@ from runnel.broker.owners import Life, Owners
 from runnel.broker.queue_calls import At, Heard, LeaseThere, Watch
 from runnel.broker.sources import Queue, Source, Sources
 from runnel.model.calls import Delivered, NamedQueue, Receive, Received
-from runnel.model.errors import InvalidRequest, RetriableError, RunnelError
+from runnel.model.errors import InvalidRequest, RetriableError, RunnelError, WindowFull
 from runnel.model.ids import BrokerId, PartitionKey, TopicId
 from runnel.model.limits import MIB
 from runnel.queues.receipts import written
@@ -141,17 +141,24 @@ class Receiving:
     async def _lease_here(self, ask: LeaseThere) -> list[Delivered]:
         found: list[Delivered] = []
         size = 0
+        full: WindowFull | None = None
         for place in ask.places:
             outlet = self._deliveries.find(ask.queue, PartitionKey(TopicId(place.topic_id), place.partition))
             if not await outlet.opened(OPENING_S):
                 continue
             passes = passes_of(ask.filter, outlet.partition) if ask.filter else None
             left, room = ask.messages_max - len(found), ask.bytes_max - size
-            haul = await outlet.lease(Want(ask.owner, left, room, ask.lease_ms, passes))
+            try:
+                haul = await outlet.lease(Want(ask.owner, left, room, ask.lease_ms, passes, filter=ask.filter))
+            except WindowFull as error:
+                full = error  # the others may have something
+                continue
             found += _bare(outlet, haul) if ask.bare else _delivered(outlet, haul)
             size += sum(len(taken.record.value or b"") for taken in haul.messages)
             if len(found) >= ask.messages_max or size >= ask.bytes_max:
                 break
+        if full is not None and not found:
+            raise full
         return found
 
     def _pass_on(self, queue: str, *, far: bool) -> None:

@@ -343,6 +343,10 @@ class QueueBeingDeleted(RetriableError):
     """The queue is not there any more, and what it kept is being taken away: its name is free in a moment."""
 
 
+class WindowFull(RetriableError):
+    """What passes the filter of a receiver lies behind more messages than a queue can remember to be left out."""
+
+
 class GroupIsQueue(ClientError):
     """What a group's own verbs can't take away, because it belongs to a queue that was created under that name."""
 

@@ -157,17 +157,23 @@ class Delivery:
         self._course.trim(turn)
 
     # --- what to read
-    def wants(self, owner: str, view: View, now_ms: Millis, messages_max: int) -> list[Span]:
+    def wants(
+        self, owner: str, view: View, now_ms: Millis, messages_max: int, chosen_from: tuple[int, int] | None = None
+    ) -> list[Span]:
         """What to read and offer for `owner`, in the order of offsets; nothing if it can't have anything now.
 
         About as many messages as it may have; fresh ones to the end, of which to read as many as are needed. On a
         key-ordered queue it may be messages that can't be leased, for their keys alone: ask again after offering them.
+        Who chooses gets all there are, from an offset on; what nobody ever had from another one on, if that is higher.
+        It is told when that may have changed, from now on: it may find nothing that it wants.
         """
         turn = self._begin(view, now_ms, 0)
         self._course.ripen(turn.now)
         room = min(messages_max, self._room(owner, turn))
-        spans = self._wanted(room, view) if room > 0 else []
-        if not spans:
+        if room > 0 and chosen_from is not None:
+            room = NEVER
+        spans = self._wanted(room, view, *(chosen_from or (0, 0))) if room > 0 else []
+        if not spans or chosen_from is not None:
             self._wait(owner, turn)
         if view.config.consumers is Consumers.SINGLE:
             self._holder.seen(owner, view.config.lease_ms, turn.now)
@@ -183,17 +189,20 @@ class Delivery:
     def _leased(self) -> int:
         return self._window.counts[LEASED]
 
-    def _wanted(self, room: int, view: View) -> list[Span]:
-        window = self._window
-        if self._course.keys is None:
-            spans = [Span(piece.first, piece.last) for piece in window.ready(room)]
-        elif (unknown := self._course.keys.next_unknown) < window.next:
+    def _wanted(self, room: int, view: View, since: int = 0, new_since: int = 0) -> list[Span]:
+        window, keys = self._window, self._course.keys
+        full = (window.tried if keys is None else window.open) >= view.config.window_max
+        if keys is None:
+            ready = window.ready(room, since=since, passed_since=NEVER if full else new_since)
+            spans = [Span(piece.first, piece.last) for piece in ready]
+        elif (unknown := keys.next_unknown) < window.next:
             return [Span(unknown, window.next - 1)]
         else:
-            spans = [Span(offset, offset) for offset in self._course.keys.free(room)]
+            spans = [Span(offset, offset) for offset in keys.free(room) if offset >= since]
         found = sum(last - first + 1 for first, last in spans)
-        if found < room and window.next < view.end and window.open < view.config.window_max:
-            spans.append(Span(window.next, view.end - 1))
+        fresh = max(window.next, since, new_since)
+        if found < room and fresh < view.end and not full:
+            spans.append(Span(fresh, view.end - 1))
         return spans
 
     def _room(self, owner: str, turn: Turn) -> int:
@@ -204,6 +213,22 @@ class Delivery:
         if self._outbox.messages >= config.window_max:
             return 0
         return min(config.leases_max - self._leased, self._breaker.allowed(config, turn.now))
+
+    @property
+    def generation(self) -> int:
+        """Another one after a rewind."""
+        return self._course.generation
+
+    def is_crowded(self, view: View) -> bool:
+        """Whether what was passed over leaves no room for what is fresh: only with key order."""
+        window = self._window
+        crowded = self._course.keys is not None and window.open >= view.config.window_max and window.passed > 0
+        return crowded and window.next < view.end
+
+    @property
+    def next_new(self) -> int:
+        """Nothing at or above was ever leased or passed over."""
+        return self._window.next
 
     @property
     def is_leased(self) -> bool:

@@ -2,8 +2,11 @@
 
 Rule 1: messages are taken in the order of offsets, as long as there is room for them; what is left is offered again.
 Rule 2: neighbours that end up alike are put at once: a thousand messages of a plain queue cost what one costs.
-Rule 3: a message that a line of its key holds up is passed over, and takes room in the window; so is one that was not
-        offered though one behind it was.
+Rule 3: a message that a line of its key holds up is passed over; so is one that was not offered though one behind it
+        was: its receiver chose.
+Rule 4: the window has room for so many messages that somebody has, or had; what is passed over has its own, much larger
+        room, because it needs little memory as long as it lies together. With key order all of it needs memory for
+        its keys, and takes room alike.
 """
 
 from collections.abc import Iterable
@@ -11,9 +14,12 @@ from collections.abc import Iterable
 from runnel.queues.keys import Keys
 from runnel.queues.status import DONE, DONE_STATUS, FRESH, FRESH_STATUS, LEASED, READY, Status
 from runnel.queues.values import Granted, Offered
-from runnel.queues.window import Piece, Window
+from runnel.queues.window import SHIFT, Piece, Window
 
 PASSED_OVER = Status(READY)
+PASSED_PER_PLACE = 50  # messages that may be passed over, for each that the window has room for
+RUNS_PER_PLACE = 4  # runs: so many are needed at the most if nothing is passed over
+RUNS_SPARE = 64  # for the smallest windows
 
 
 class Taking:
@@ -29,7 +35,9 @@ class Taking:
         self._wall_ms = wall_ms
         self._messages_left = messages_max
         self._bytes_left = bytes_max
-        self._fresh_left = window_max - window.open
+        self._new_left = window_max - (window.tried if keys is None else window.open)
+        self._passing_left = PASSED_PER_PLACE * window_max - window.passed
+        self._runs_left = RUNS_PER_PLACE * window_max + RUNS_SPARE - window.runs
         self._group: Piece | None = None  # neighbours that are put next
         self.grants: list[Granted] = []
         self.expired: list[Granted] = []
@@ -46,9 +54,9 @@ class Taking:
         """Take what can be taken of one offer; False if that is the end."""
         if self._keys is not None and not self._keys.learn(offer.first, offer.last, offer.key):
             return False
+        if not self._reach(offer.first):
+            return False
         for piece in self._pieces(offer):
-            if self._fresh_left < 0:
-                return False
             if piece.status.kind not in (FRESH, READY):
                 continue
             if not offer.passes:
@@ -61,37 +69,49 @@ class Taking:
                 return False
         return True
 
+    def _reach(self, offset: int) -> bool:
+        """Whether there is room to pass over what is fresh below this offset."""
+        edge = self._window.next if self._group is None else max(self._window.next, self._group.last + 1)
+        if offset <= edge:
+            return True
+        if self._keys is not None:
+            self._new_left -= offset - edge
+            return self._new_left >= 0
+        self._passing_left -= offset - edge
+        self._runs_left -= 3 + (offset - edge >> SHIFT)  # in its first chunk, its last, and those between
+        return self._passing_left >= 0 and self._runs_left >= 0
+
     def _pieces(self, offer: Offered) -> list[Piece]:
         """What is known of an offer; what is about to be put lies below it."""
-        group = self._group
-        if group is not None and offer.first <= group.last:
+        if self._group is not None and offer.first <= self._group.last:
             self._put_group()
-            group = None
         if offer.first >= self._window.next:
-            edge = self._window.next if group is None else max(self._window.next, group.last + 1)
-            self._fresh_left -= offer.first - edge  # those between are passed over
             return [Piece(offer.first, offer.last, FRESH_STATUS)]
         return list(self._window.pieces(offer.first, offer.last))
 
+    def _is_new(self, status: Status) -> bool:
+        """Whether it takes room in the window from now on that it did not take before."""
+        return status.kind == FRESH if self._keys is not None else not status.attempts
+
     def _finish(self, piece: Piece) -> None:
-        if piece.status.kind == READY:
-            self._fresh_left += piece.last - piece.first + 1
+        if not self._is_new(piece.status):
+            self._new_left += piece.last - piece.first + 1
         self._stroke(piece.first, piece.last, DONE_STATUS)
 
     def _lease(self, piece: Piece, offer: Offered) -> bool:
-        fresh = piece.status.kind == FRESH
-        if fresh and self._fresh_left <= 0:
+        new = self._is_new(piece.status)
+        if new and self._new_left <= 0:
             return False
-        if self._keys is not None and not self._is_first(piece.first, self._keys):
-            if fresh:
-                self._fresh_left -= piece.last - piece.first + 1
+        if self._keys is not None and not (offer.wanted and self._is_first(piece.first, self._keys)):
+            if new:
+                self._new_left -= piece.last - piece.first + 1
                 self._stroke(piece.first, piece.last, PASSED_OVER)
             return True
         size = piece.last - piece.first + 1
-        count = self._fitting(size, offer, self._fresh_left if fresh else size)
+        count = self._fitting(size, offer, self._new_left if new else size)
         if count <= 0:
             return False
-        self._fresh_left -= count if fresh else 0
+        self._new_left -= count if new else 0
         self._messages_left -= count
         self.delivered += count
         attempt = (piece.status.attempts or offer.attempts) + 1
@@ -132,3 +152,5 @@ class Taking:
             self.grants.append(Granted(first, last, status.attempts))
         elif status.kind == DONE and self._keys is not None:
             self._keys.finish(first, last)
+        elif self._keys is not None:
+            self._keys.check(first, last)  # who was not wanted may be the first of its key, for others

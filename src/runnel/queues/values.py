@@ -79,6 +79,7 @@ class Offered(NamedTuple):
     key: bytes | None = None
     expires_ms: int = 0  # by the wall clock; 0: never
     attempts: int = 0  # deliveries before it was copied here
+    wanted: bool = True  # else it is passed over, for its key alone: who is offered it has chosen others
 
 
 class Lease(Struct, frozen=True):

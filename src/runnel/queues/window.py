@@ -6,7 +6,9 @@ Rule 1: below `done` everything is done; at and above `next` everything is fresh
 Rule 2: a chunk is a list of runs, each with one status. Runs that touch and are the same are one run.
 Rule 3: `flush` gives the records of what changed since the last one. A change that lies below `done` by then needs no
         record of its chunk: the mark says it all.
-Rule 4: a chunk is kept from when something in it is not done any more until all of it is; so a chunk that is not kept
+Rule 4: what was passed over, and never had, is ready with no attempts. It costs what its runs cost, not what it counts:
+        so it is counted apart from what somebody had, and so are the runs.
+Rule 5: a chunk is kept from when something in it is not done any more until all of it is; so a chunk that is not kept
         and lies below `next` is done, also for who reads the records.
 """
 
@@ -22,6 +24,7 @@ from runnel.queues.status import DONE, DONE_STATUS, FRESH, FRESH_STATUS, LEASED,
 SHIFT: Final = 10
 CHUNK: Final = 1 << SHIFT
 NEVER: Final = 1 << 62
+PASSED, RUNS = 5, 6  # of the counts: messages that were passed over and never had, and runs; those below are by kind
 
 
 class Piece(NamedTuple):
@@ -58,6 +61,7 @@ class Chunk:
         end = last + 1
         low = bisect_right(starts, first) - 1  # the first run that is touched, and behind the last one
         high = bisect_left(starts, end, low + 1)
+        counts[RUNS] -= len(starts)
         limit = starts[high] if high < len(starts) else self.base + CHUNK
         self._recount(low, high, first, end, status, counts)
         new_starts, new_statuses = [first], [status]
@@ -78,6 +82,7 @@ class Chunk:
             high += 1
         starts[low:high] = new_starts
         statuses[low:high] = new_statuses
+        counts[RUNS] += len(starts)
         if status.until and status.until < self.due:
             self.due = status.until
         if last > self.dirty_to:
@@ -89,6 +94,7 @@ class Chunk:
         counts[status.kind] += size
         self.live -= size if status.kind == DONE else 0
         self.ready += size if status.kind == READY else 0
+        counts[PASSED] += size if status.kind == READY and not status.attempts else 0
         left = first
         for at in range(low, high):
             right = min(starts[at + 1], end) if at + 1 < high else end
@@ -96,6 +102,7 @@ class Chunk:
             counts[kind] -= right - left
             if kind == READY:
                 self.ready -= right - left
+                counts[PASSED] -= 0 if statuses[at].attempts else right - left
             elif kind == DONE:
                 self.live += right - left
             left = right
@@ -123,7 +130,7 @@ class Window:
     def __init__(self) -> None:
         self.done = 0
         self.next = 0
-        self.counts = [0] * 5  # messages by kind; those of fresh and done mean nothing
+        self.counts = [0] * 7  # messages by kind (those of fresh and done mean nothing), PASSED and RUNS
         self.due = NEVER  # no lease or wait ends before
         self._chunks: dict[int, Chunk] = {}  # by number, in their order
         self._ready: set[int] = set()  # chunks that have something ready
@@ -137,6 +144,21 @@ class Window:
         """Messages between `done` and `next` that are not done."""
         counts = self.counts
         return counts[READY] + counts[WAIT] + counts[LEASED]
+
+    @property
+    def passed(self) -> int:
+        """Of those: what was passed over, and nobody ever had."""
+        return self.counts[PASSED]
+
+    @property
+    def tried(self) -> int:
+        """Of those: what somebody has, or had."""
+        return self.open - self.counts[PASSED]
+
+    @property
+    def runs(self) -> int:
+        """What memory follows."""
+        return self.counts[RUNS]
 
     @property
     def chunks(self) -> Iterable[Chunk]:
@@ -170,13 +192,19 @@ class Window:
                 if piece.status.kind in kinds:
                     yield piece
 
-    def ready(self, messages_max: int) -> list[Piece]:
-        """The first messages that are ready, about so many."""
+    def ready(self, messages_max: int, *, since: int = 0, passed_since: int = 0) -> list[Piece]:
+        """The first messages that are ready, about so many, from an offset on; of those passed over, from another."""
         found: list[Piece] = []
         for number in sorted(self._ready):
             chunk = self._chunks[number]
-            for piece in chunk.pieces(chunk.base, chunk.end - 1):
-                if piece.status.kind == READY:
+            if chunk.end <= since:
+                continue
+            for piece in chunk.pieces(max(chunk.base, since), chunk.end - 1):
+                if piece.status.kind != READY:
+                    continue
+                if not piece.status.attempts:
+                    piece = piece._replace(first=max(piece.first, passed_since))
+                if piece.first <= piece.last:
                     found.append(piece)
                     messages_max -= piece.last - piece.first + 1
                     if messages_max <= 0:
@@ -220,6 +248,7 @@ class Window:
         chunk = self._chunks.get(number)
         if chunk is None:
             chunk = self._chunks[number] = Chunk(number << SHIFT, first)
+            self.counts[RUNS] += len(chunk.starts)
         chunk.put(first, last, status, self.counts)
         self.next = max(self.next, last + 1)
         if chunk.ready:
@@ -281,7 +310,7 @@ class Window:
         """Begin again here: nothing is known."""
         for number in list(self._chunks):
             self._drop(number)
-        self.counts = [0] * 5
+        self.counts = [0] * 7
         self.due = NEVER
         self.done = self.next = offset
         self._moved = True
@@ -298,6 +327,7 @@ class Window:
 
     def _drop(self, number: int) -> None:
         chunk = self._chunks.pop(number)
+        self.counts[RUNS] -= len(chunk.starts)
         self._ready.discard(number)
         self._dirty.discard(number)
         self._moved = True  # it may have been what told how far `next` is
@@ -347,6 +377,7 @@ class Window:
     def _restore(self, number: int, runs: list[Run]) -> None:
         base = number << SHIFT
         chunk = self._chunks[number] = Chunk(base, base)
+        self.counts[RUNS] += len(chunk.starts)
         first = base
         for run in runs:
             status = DONE_STATUS if run.kind == DONE else Status(run.kind, run.attempts, run.until)

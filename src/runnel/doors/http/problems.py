@@ -183,6 +183,9 @@ TABLE: dict[type[e.RunnelError], Row] = {
     e.UnknownQueue: Row(S.NOT_FOUND, "check the name, or create the queue"),
     e.QueueAlreadyExists: Row(S.CONFLICT, "use the queue that there is, or another name"),
     e.QueueBeingDeleted: Row(S.SERVICE_UNAVAILABLE, _AGAIN),
+    e.WindowFull: Row(
+        S.SERVICE_UNAVAILABLE, "receive without a filter too, or give each kind of message a queue with a filter"
+    ),
     e.GroupIsQueue: Row(S.CONFLICT, "delete the queue of that name, with DELETE /v1/queues/..."),
     e.KeyReused: Row(S.UNPROCESSABLE_ENTITY, "send it under a key of its own"),
     e.LeaseLost: Row(S.CONFLICT, "receive again: the message may be with another consumer"),

@@ -91,6 +91,7 @@ CODES: dict[type[e.RunnelError], ErrorCode] = {
     e.UnknownQueue: ErrorCode.GROUP_ID_NOT_FOUND,
     e.QueueAlreadyExists: ErrorCode.DUPLICATE_RESOURCE,
     e.QueueBeingDeleted: ErrorCode.LEADER_NOT_AVAILABLE,
+    e.WindowFull: ErrorCode.THROTTLING_QUOTA_EXCEEDED,
     e.GroupIsQueue: ErrorCode.POLICY_VIOLATION,
     e.LeaseLost: ErrorCode.INVALID_RECORD_STATE,
     e.KeyReused: ErrorCode.INVALID_REQUEST,

@@ -11,7 +11,7 @@ from datetime import datetime
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import pytest
 from confluent_kafka import KafkaException, Producer
@@ -117,6 +117,41 @@ def test_a_wait_ends_when_its_time_is_up(someone: User) -> None:
     began = time.monotonic()
     assert someone.receive("bob-4", wait_ms=200) == []
     assert time.monotonic() - began >= 0.2
+
+
+def later(user: User, to: str, body: dict[str, Any], **headers: str) -> str:
+    """Send a message for later; the id under which it waits."""
+    message = {"from_user": "alice", "to_user": to, "message": "x"} | body
+    status, told = user.ask("POST", "/send", message, headers)
+    assert (status, told["status"], [*told]) == (200, "scheduled", ["status", "scheduled_id"])
+    return str(told["scheduled_id"])
+
+
+@pytest.mark.parametrize("headers", [{}, {"Connection": "keep-alive, x"}], ids=["hot", "cold"])
+def test_a_message_for_later_gets_its_place_when_it_is_due(someone: User, headers: dict[str, str]) -> None:
+    name = f"late-{len(headers)}"
+    someone.send(name, "at once")
+    begun = time.time_ns() // 1_000_000
+    later(someone, name, {"message": "third", "deliver_at": begun + 3_000}, **headers)
+    later(someone, name, {"message": "second", "deliver_at": begun + 2_500}, **headers)
+    later(someone, name, {"message": "first", "delay_ms": 100}, **headers)
+    got: list[dict[str, str]] = []
+    while len(got) < 4:
+        got += someone.receive(name, got[-1]["message_id"] if got else None, wait_ms=5_000)
+        assert "third" not in texts(got) or time.time_ns() // 1_000_000 >= begun + 3_000
+    assert texts(got) == ["at once", "first", "second", "third"]
+    assert texts(someone.receive(name, got[1]["message_id"])) == ["second", "third"]
+
+
+def test_a_message_for_later_can_be_cancelled_and_sent_again_under_a_key(someone: User) -> None:
+    once = {"Idempotency-Key": "remind-carol"}
+    first = later(someone, "carol-later", {"delay_ms": 3_600_000}, **once)
+    assert later(someone, "carol-later", {"delay_ms": 3_600_000}, **once) == first
+    assert someone.ask("DELETE", f"/v1/schedule/{quote(first, safe='')}")[0] == 204
+    assert someone.ask("DELETE", f"/v1/schedule/{quote(first, safe='')}")[0] == 404
+    both = {"from_user": "a", "to_user": "b", "message": "m", "delay_ms": 5, "deliver_at": 7}
+    for _ in range(3):
+        assert someone.ask("POST", "/send", both)[0] == 422
 
 
 def test_a_message_of_a_kafka_client_arrives_too(broker: BrokerProcess, someone: User) -> None:

@@ -4,22 +4,29 @@ import asyncio
 import re
 from datetime import UTC, datetime
 from functools import lru_cache
+from http import HTTPStatus
 from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, structs
 
+from runnel.broker.broker import Broker
 from runnel.broker.inbox import WAIT_MS_MAX, Inbox
 from runnel.broker.mail import INBOX, USER_BYTES_MAX, Mail, MessageId
 from runnel.doors.http.call import Call, PeerWaits
 from runnel.doors.http.idempotency import IdempotencyKey, send_once
 from runnel.doors.http.operation import Struct, View, decoded, operation
+from runnel.doors.http.payload import Instant, Whole, due_ms
 from runnel.doors.http.problems import PROBLEM_JSON, headers_of, problem_of
+from runnel.doors.http.replies import json
+from runnel.model.calls import Outgoing
 from runnel.model.errors import RunnelError
+from runnel.model.seams import Clock
 from runnel.net.hot import Exchange, Failed, Hot, answer_later
 
 MESSAGES_MAX: Final = 1_000
 SENT: Final = "sent"
+SCHEDULED: Final = "scheduled"
 _CONTENT: Final = b'{"status":"sent","message_id":"%08x%04x%016x"}'  # of a message's place
 IDEMPOTENCY_KEY: Final = b"idempotency-key"
 LIMIT: Final = 100
@@ -40,6 +47,8 @@ class Message(Struct):
     from_user: User
     to_user: User
     message: str
+    delay_ms: Annotated[Whole | None, Meta(description="it can be received so much later")] = None
+    deliver_at: Annotated[Instant | None, Meta(description="it can be received from then on")] = None
 
 
 class Sent(View, omit_defaults=False):
@@ -47,6 +56,13 @@ class Sent(View, omit_defaults=False):
 
     status: str
     message_id: str
+
+
+class Scheduled(View, omit_defaults=False):
+    """The message waits for its time; until then it can be cancelled and moved by this id, at /v1/schedule."""
+
+    status: str
+    scheduled_id: str
 
 
 class Received(View, omit_defaults=False):
@@ -68,17 +84,22 @@ async def send(call: Call, body: Message, idempotency_key: IdempotencyKey = None
     """Send a message to a user.
 
     It is answered once the message is kept durably. Messages to one user are received in the order in which they were
-    kept.
+    kept. One with `delay_ms` or `deliver_at` is kept in the inbox when it is due: then it gets its place and its id.
+    Until it is, it waits under the `scheduled_id` of the answer, whose status is `scheduled`; see /v1/schedule.
 
         POST /send {"from_user": "alice", "to_user": "bob", "message": "hello"}
     """
-    inbox = call.broker.inbox
-    if idempotency_key is None:
-        place = await inbox.send(body.from_user, body.to_user, body.message)
-    else:
-        message = await inbox.addressed(body.from_user, body.to_user, body.message)
+    inbox, due = call.broker.inbox, due_ms(call.door.clock, body.delay_ms, body.deliver_at)
+    if idempotency_key is not None:
+        message = await _addressed(inbox, body, due)
         [placed] = await send_once(call, idempotency_key, body, INBOX, [message])
+        if due is not None:
+            return _as_answer(Scheduled(status=SCHEDULED, scheduled_id=placed.scheduled_id))
         place = inbox.id_of(placed.partition, placed.offset)
+    elif due is not None:
+        return _as_answer(await _send_later(call.broker, body, due))
+    else:
+        place = await inbox.send(body.from_user, body.to_user, body.message)
     return Sent(status=SENT, message_id=str(place))
 
 
@@ -105,13 +126,36 @@ async def receive(
     return Messages(messages=[received(mail) for mail in found])
 
 
+async def _addressed(inbox: Inbox, body: Message, due: int | None) -> Outgoing:
+    message = await inbox.addressed(body.from_user, body.to_user, body.message)
+    return structs.replace(message, deliver_at_ms=due)
+
+
+async def _send_later(broker: Broker, body: Message, due: int) -> Scheduled:
+    [placed] = await broker.sending.send(INBOX, [await _addressed(broker.inbox, body, due)])
+    if isinstance(placed, RunnelError):
+        raise placed
+    return Scheduled(status=SCHEDULED, scheduled_id=placed.scheduled_id)
+
+
+def _as_answer(scheduled: Scheduled) -> Sent:
+    """The other answer that this operation has."""
+    answer: Sent = json(scheduled, HTTPStatus.OK)
+    return answer
+
+
 # --- the same without task and application: see net/hot.py
-def hot_send(inbox: Inbox) -> Hot:
+def hot_send(broker: Broker, clock: Clock) -> Hot:
     """POST /send."""
-    decode = msgspec.json.Decoder(Message).decode
+    decode, inbox = msgspec.json.Decoder(Message).decode, broker.inbox
 
     def begin(body: bytes, query: Any, exchange: Exchange) -> None:
         message = decoded(decode, body)
+        if message.delay_ms is not None or message.deliver_at is not None:
+            due = due_ms(clock, message.delay_ms, message.deliver_at)
+            assert due is not None
+            answer_later(exchange, asyncio.get_running_loop().create_task(_send_later(broker, message, due)), _encode)
+            return
         parts = message.from_user, message.to_user, message.message
         if not inbox.post(*parts, _Sending(exchange)):
             answer_later(exchange, asyncio.get_running_loop().create_task(inbox.send(*parts)), _content)

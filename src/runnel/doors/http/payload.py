@@ -64,7 +64,7 @@ class NewMessage(Struct):
             headers.append((TTL_MS, b"%d" % self.ttl_ms))
         return Outgoing(
             self._value(), self._key(), headers, self.partition, self.priority,
-            self.timestamp_ms, self._due_ms(clock), self.message_id,
+            self.timestamp_ms, due_ms(clock, self.delay_ms, self.deliver_at), self.message_id,
         )  # fmt: skip
 
     def _value(self) -> bytes | None:
@@ -83,12 +83,14 @@ class NewMessage(Struct):
             return _unbase64(self.key_base64)
         return None if self.key is None else self.key.encode()
 
-    def _due_ms(self, clock: Clock) -> int | None:
-        if self.delay_ms is not None and self.deliver_at is not None:
-            raise InvalidInput("a message has either delay_ms or deliver_at")
-        if self.delay_ms is not None:
-            return min(clock.wall_ms() + self.delay_ms, DUE_MS_MAX)
-        return None if self.deliver_at is None else time_ms(self.deliver_at)
+
+def due_ms(clock: Clock, delay_ms: int | None, deliver_at: Instant | None) -> int | None:
+    """When a message is due; None: at once."""
+    if delay_ms is not None and deliver_at is not None:
+        raise InvalidInput("a message has either delay_ms or deliver_at")
+    if delay_ms is not None:
+        return min(clock.wall_ms() + delay_ms, DUE_MS_MAX)
+    return None if deliver_at is None else time_ms(deliver_at)
 
 
 class MessageView(View, kw_only=True):

@@ -23,7 +23,7 @@ class HttpDoorway:
         config = broker.config
         limits = HttpLimits(connections_max=config.connections_max, idle_s=config.idle_ms / 1000)
         app = HttpApp(self.door, operations())
-        hot = Routes({b"/send": hot_send(broker.inbox), b"/receive": hot_receive(broker.inbox)})
+        hot = Routes({b"/send": hot_send(broker, clock), b"/receive": hot_receive(broker.inbox)})
         hosts = self.door.hosts.allows
         self._listener = HttpListener(app, limits, on_fatal, lambda listener: HotHttp(listener, hot, hosts))
         self.door.traffic = self._listener.traffic

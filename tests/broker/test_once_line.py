@@ -178,6 +178,24 @@ def test_who_is_behind_one_that_needs_a_look_does_not_overtake_it(run: Run) -> N
     run(scenario)
 
 
+def test_where_one_cannot_be_appended_nobody_behind_it_is(run: Run) -> None:
+    async def scenario(open_partition: OpenPartition, disk: GatedDisk) -> None:
+        partition = await open_partition(min_insync_replicas=2)
+        plain(partition, row(0, "x"))
+        line = line_of(partition)
+        disk.gate.clear()
+        waiting = [line.add(message(name, floor)) for name, floor in (("a", 1), ("b", WINDOW), ("c", 1))]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not waiting[0].done(), "it waits for the one that needs a look"
+        other = BrokerId(2)
+        await partition.apply(PartitionImage(ME, Epoch(2), Epoch(1), (ME, other), (ME, other)))
+        disk.gate.set()
+        assert [one.offset for one in await asyncio.gather(*waiting)] == [1, 2, 3]
+
+    run(scenario)
+
+
 def test_names_of_transactions_do_not_count(run: Run) -> None:
     async def scenario(open_partition: OpenPartition, disk: GatedDisk) -> None:
         partition = await open_partition()

@@ -1,7 +1,7 @@
 """The line of messages that are to be appended once to one partition, in one leader epoch.
 
-Rule 1: what arrives in one turn of the loop is appended as one batch, in its order: who is behind one that needs a look
-        into the log waits for it.
+Rule 1: what arrives in one turn of the loop is appended as one batch, in its order: all wait if one needs a look into
+        the log, and where one can't be appended, nobody behind it is.
 Rule 2: a name is claimed from when its message came until its place in the log is known. Whoever comes with the same
         name meanwhile gets that place, or that error: so of two at the same time one is appended.
 Rule 3: a message is appended only when it is known that none of its name lies at or above its floor: by the names in
@@ -126,8 +126,7 @@ class Line:
     def _flush(self) -> None:
         new, self._new = self._new, []
         self.trim()
-        fresh: list[_Waiting] = []
-        unknown: list[_Waiting] = []
+        claimed: list[_Waiting] = []
         for waiting in new:
             message, future = waiting
             if (claim := self._claims.get(message.id)) is not None:
@@ -137,12 +136,13 @@ class Line:
                 _tell(future, Placed(place.offset, place.timestamp_ms, True))
                 continue
             self._claims[message.id] = future
-            (fresh if not unknown and self._knows(message) else unknown).append(waiting)
-        self._append(fresh)
-        if unknown:
-            task = asyncio.get_running_loop().create_task(self._look_up(unknown))
-            self._scans.add(task)
-            task.add_done_callback(self._scans.discard)
+            claimed.append(waiting)
+        if all(self._knows(waiting.message) for waiting in claimed):
+            self._append(claimed)
+            return
+        task = asyncio.get_running_loop().create_task(self._look_up(claimed))
+        self._scans.add(task)
+        task.add_done_callback(self._scans.discard)
 
     def _knows(self, message: OnceMessage) -> bool:
         """Whether memory says for certain that there is none of this name, if it did not find one."""
@@ -236,11 +236,15 @@ class Line:
 
     def _append(self, fresh: list[_Waiting]) -> None:
         """Append messages of which none is in the log, as few batches."""
+        failure: RunnelError | None = None
         for part in _parts(fresh):
             try:
-                self._begin(part)
+                if failure is None:
+                    self._begin(part)
             except RunnelError as error:
-                self._fail(part, error)
+                failure = error
+            if failure is not None:
+                self._fail(part, failure)
 
     def _begin(self, part: list[_Waiting]) -> None:
         if not self.stands:

@@ -41,6 +41,7 @@ from runnel.model.errors import (
     InvalidFilter,
     InvalidTopicName,
     QueueAlreadyExists,
+    QueueBeingDeleted,
     RunnelError,
     UnknownQueue,
 )
@@ -280,9 +281,12 @@ def test_who_comes_next_finishes_a_deletion_that_was_begun(tmp_path: Path, again
             await ask(brokers, 1, QUEUE_CREATE, CreateQueue("q"))
             await send(brokers, 1, "q", 2)
             assert await lease_all(brokers, 1, "q") == [0, 1]
-            await brokers.up[1].broker.queue_definitions.deletion.begin("q", [])
+            broker = brokers.up[1].broker
+            await broker.queue_definitions.deletion.begin("q", [])
             with pytest.raises(UnknownQueue):
                 await lease_all(brokers, 1, "q")
+            with pytest.raises(QueueBeingDeleted):  # nor does a share group begin under the name
+                broker.deliveries.find("q", PartitionKey(broker.image.topic_named("q").id, 0))
             if again == "delete":
                 assert await ask(brokers, 1, QUEUE_DELETE, DeleteQueue("q")) == QueueDeleted("q", [])
             await ask(brokers, 1, QUEUE_CREATE, CreateQueue("q"))

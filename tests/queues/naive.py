@@ -1,5 +1,6 @@
 """The same queue, told naively: one row for each message, every rule looked up anew, nothing kept apart."""
 
+from collections.abc import Collection
 from copy import deepcopy
 from dataclasses import dataclass, field
 
@@ -48,8 +49,9 @@ class Naive:
 
     # --- leasing
     def lease(
-        self, offers: list[int], messages: list[Message], owner: str, until: int, messages_max: int, wall_ms: int
-    ) -> list[tuple[int, int]]:
+        self, offers: list[int], messages: list[Message], owner: str, until: int, messages_max: int, wall_ms: int,
+        unwanted: Collection[int] = (),
+    ) -> list[tuple[int, int]]:  # fmt: skip
         granted: list[tuple[int, int]] = []
         room = min(messages_max, self.config.leases_max - len(self.open("leased")))
         if room <= 0 or self.left_out:
@@ -61,7 +63,8 @@ class Naive:
             if self.row(offset).state not in ("new", "ready"):
                 continue
             leaves = not message.passes or 0 < message.expires_ms <= wall_ms
-            if not leaves and not self._blocked(offset, messages) and len(granted) == room:
+            blocked = offset in unwanted or self._blocked(offset, messages)
+            if not leaves and not blocked and len(granted) == room:
                 break
             if not self._reach(offset, leaves):
                 break
@@ -74,7 +77,7 @@ class Naive:
                 self._drop(offset)
                 if self.config.expired is Expired.DEAD:
                     self._leave(offset, Why.EXPIRED)
-            elif self._blocked(offset, messages):
+            elif blocked:
                 self.rows[offset].state = "ready"
             else:
                 row = self.rows[offset] = Row("leased", self.rows[offset].attempts + 1, until, owner)

@@ -9,6 +9,7 @@ After every step both say the same of every message. And whoever only hears kept
 In the end all that is not done is delivered.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 from hypothesis import settings
@@ -177,19 +178,23 @@ class Lives(RuleBasedStateMachine):
         spans = self.machine.wants(owner, self.view, Millis(self.now_ms), count)
         offsets = [at for first, last in spans for at in range(first, last + 1)][:12]
         assert offsets == sorted(set(offsets))
-        if not self.view.config.keyed:
-            offsets = [at for at in offsets if at not in skips]
+        if self.view.config.keyed:  # who chooses is offered the rest for its keys
+            offers = [self._offer(at, at)._replace(wanted=at not in skips) for at in offsets]
+            self._lease(owner, count, lease_ms, offsets, offers, skips)
+            return
+        offsets = [at for at in offsets if at not in skips]
         offers = self._merged(offsets) if whole else [self._offer(at, at) for at in offsets]
         self._lease(owner, count, lease_ms, offsets, offers)
 
     def _lease(
-        self, owner: str, count: int, lease_ms: int | None, offsets: list[int], offers: list[Offered]
-    ) -> list[tuple[int, int]]:
+        self, owner: str, count: int, lease_ms: int | None, offsets: list[int], offers: list[Offered],
+        unwanted: Collection[int] = (),
+    ) -> list[tuple[int, int]]:  # fmt: skip
         length = self.view.config.lease_ms if lease_ms is None else lease_ms
         until = rounded_up(self.wall_ms + length, length) if length else 0
         self.naive.pass_time(self.view.jitter, self.wall_ms)
         self.naive.trim(self.view.end)
-        expected = self.naive.lease(offsets, self.messages, owner, until, count, self.wall_ms)
+        expected = self.naive.lease(offsets, self.messages, owner, until, count, self.wall_ms, unwanted)
         step, leased = self._ask("lease", Lease(owner, offers, count, lease_ms=lease_ms))
         got = [(at, attempt) for first, last, attempt in leased.grants for at in range(first, last + 1)]
         assert got == expected, (got, expected, offsets)

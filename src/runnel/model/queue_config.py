@@ -124,7 +124,7 @@ class QueueConfig:
     )
     leases_max: int = _int("leases.max", 2_000, 1, 1_000_000, "messages leased at a time in each partition")
     window_max: int = _int(
-        "window.max", 20_000, 1, 10_000_000, "messages that somebody has or had, and that are not done, in each partition"
+        "window.max", 20_000, 1, 10_000_000, "messages in each partition that somebody has or had, and are not done"
     )
     window_wait_max_ms: int = _long(
         "window.wait.max.ms", 60_000, 0, "a message that is to wait for longer is copied to the queue's retry topic"

@@ -9,13 +9,16 @@ from tests.broker.serving import eventually, serve
 from runnel.broker.broker import Broker
 from runnel.broker.fetch import Waits
 from runnel.model.calls import (
+    QUEUE_ALTER,
     QUEUE_CREATE,
+    AlterQueue,
     CreateQueue,
     Delivered,
     NamedQueue,
     Outcome,
     Outgoing,
     Receive,
+    Rewind,
     Settle,
     Settlement,
 )
@@ -137,5 +140,34 @@ def test_with_key_order_the_window_is_what_can_be_looked_at(tmp_path: Path) -> N
             await settle(broker, "accept", some)
             got += offsets(some)
         assert got[-1] == 42
+
+    serve(tmp_path, scenario)
+
+
+def test_what_was_looked_at_is_looked_at_again_after_a_rewind_and_with_other_settings(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await make(broker)
+        await send(broker, *["blue"] * 10, "red", *["blue"] * 10)
+        await settle(broker, "accept", await receive(broker, filter=RED))
+        assert await receive(broker, filter=RED) == []
+        await broker.queues.rewind(Rewind("q", "start"))
+        await settle(broker, "accept", await receive(broker, 1, filter=RED))
+        assert await receive(broker, filter=RED) == []
+        await broker.queues.rewind(Rewind("q", "start"))
+        await broker.calls.ask(broker.id, QUEUE_ALTER, AlterQueue("q", {"filter": "key <> 'red'"}))
+        assert await receive(broker, filter=RED) == []
+        await broker.calls.ask(broker.id, QUEUE_ALTER, AlterQueue("q", {"filter": None}))
+        assert offsets(await receive(broker, filter=RED)) == [10]
+
+    serve(tmp_path, scenario)
+
+
+def test_what_the_queue_itself_does_not_want_is_left_alone_behind_what_others_may_want(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await make(broker, filter="key <> 'black'")
+        await send(broker, "black", "blue", "black", "black")
+        assert await receive(broker, filter=RED) == []
+        assert await next_new(broker) == 1, "the first is done with"
+        assert offsets(await receive(broker)) == [1]
 
     serve(tmp_path, scenario)

@@ -129,6 +129,15 @@ def test_who_chooses_is_offered_all_there_is_from_where_it_looked() -> None:
     assert rig.machine.wants("b", rig.view, now, 1, (100, 0)) == []
 
 
+def test_who_chooses_is_told_what_comes_while_it_looks() -> None:
+    rig = Rig(end=100)
+    rig.offer([one(10)])
+    assert rig.machine.wants("b", rig.view, Millis(rig.now_ms), 1, (0, 0)), "it may want none of that"
+    before = rig.available
+    rig.release(10)
+    assert rig.available == before + 1
+
+
 def test_offers_of_what_is_out_or_done_give_nothing() -> None:
     rig = Rig(end=10)
     rig.lease("a", 2)

@@ -230,3 +230,23 @@ def test_who_comes_after_the_end_hears_why() -> None:
             put(to, b"a")
 
     run(scenario)
+
+
+def test_nobody_waits_for_company_when_a_batch_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mailing, "BATCH_BYTES", 10_000)
+    monkeypatch.setattr(mailing, "PACE_S", 60.0)  # beyond the patience of this test
+    monkeypatch.setattr(mailing, "PACE_S_MAX", 60.0)
+
+    async def scenario(log: Log) -> None:
+        to = log.mailing()
+        first = [put(to, b"x" * 400) for _ in range(50)]  # as many as fit into some batches, and a rest
+        while len(log.batches) < 2:
+            await asyncio.sleep(0)
+        rest = next(place for place in first if not place.done())
+        await asyncio.sleep(0.01)
+        assert not rest.done(), "what does not fill a batch lets more come"
+        for _ in range(20):
+            put(to, b"y" * 400)
+        await rest
+
+    run(scenario)

@@ -20,7 +20,7 @@ from runnel.broker.forwarding import GROUP, TRANSACTION, Forwarding
 from runnel.broker.gate import Gate
 from runnel.broker.groups import Groups
 from runnel.broker.housekeeping import Housekeeping, LeaderBalance
-from runnel.broker.inbox import Inbox
+from runnel.broker.inbox import PARTITIONS, PARTITIONS_ALONE, Inbox
 from runnel.broker.internal import GROUPS, QUEUES, REQUESTS, SCHEDULE, SINKS, TRANSACTIONS
 from runnel.broker.internal_topics import InternalTopics
 from runnel.broker.isr import InSync
@@ -169,7 +169,7 @@ class Broker:
         self.inbox = Inbox(
             self.partitions, self.calls, self._newest,
             append=self.forward_produce, new_producer=self.new_producer_id, make_topic=self.topics.create_missing,
-            disk=self.disk, clock=clock,
+            disk=self.disk, clock=clock, partitions_made=PARTITIONS if config.store.hosts else PARTITIONS_ALONE,
         )  # fmt: skip
         self.requests = Requests(
             self.partitions, self.calls, self.once, self._newest,

@@ -54,6 +54,7 @@ from runnel.model.seams import Clock, Disk
 from runnel.replica.partition import Partition
 
 PARTITIONS: Final = 4  # of the topic, unless somebody has made it already: so many brokers can share the work
+PARTITIONS_ALONE: Final = 1  # of a broker that stays alone: one batch for all that comes at a time, and one sync
 KEPT_BYTES_MAX: Final = 16 * MIB  # messages that were decoded, for those who come next
 LOOK_MS: Final = 30_000  # a new leader may have to read a long log first
 WAIT_MS_MAX: Final = 300_000
@@ -72,8 +73,9 @@ class Inbox:
     def __init__(
         self, partitions: Partitions, calls: Calls, image: Callable[[], Image], *,
         append: Append, new_producer: NewProducer, make_topic: Callable[[Sequence[NewTopic]], Awaitable[None]],
-        disk: Disk, clock: Clock,
+        disk: Disk, clock: Clock, partitions_made: int = PARTITIONS,
     ) -> None:  # fmt: skip
+        self._partitions_made = partitions_made
         self._calls = calls
         self._image = image
         self._append = append
@@ -163,7 +165,7 @@ class Inbox:
     async def _made(self) -> Topic:
         """The topic, made if it is not there."""
         if self._indexes.topic is None:
-            await self._make_topic([NewTopic(INBOX, PARTITIONS)])
+            await self._make_topic([NewTopic(INBOX, self._partitions_made)])
         if self._indexes.topic is None:
             raise RequestTimedOut("the topic 'inbox' is being made: try again")
         return self._indexes.topic

@@ -2,7 +2,7 @@
 
 Rule 1: what arrives in one turn of the loop, or while the batch before is on its way, goes as one batch. So a message
         alone does not wait, and many cost one append and one sync. Behind a batch of many the next one waits a few
-        milliseconds more: the more come at once, the fewer batches they are to cost.
+        milliseconds more, unless as much has come as fits into one: the more come, the fewer batches they are to cost.
 Rule 2: messages of one partition keep the order in which they arrived here.
 Rule 3: a batch is that of an idempotent producer: however often it has to be sent, it is in the log once. When nobody
         knows what became of one, the next batches are those of another producer.
@@ -34,7 +34,7 @@ from runnel.record.records import Headers, encode, record_of
 BATCH_BYTES: Final = 256 * KIB  # as many messages as fit: who reads one of them reads the batch
 WAITING_BYTES_MAX: Final = 64 * MIB  # of one partition
 TIMEOUT_MS: Final = 30_000
-PACE_S, PACE_S_MAX = 0.001, 0.010  # from one batch to the next, for each message of the former; and at most
+PACE_S, PACE_S_MAX = 0.001, 0.020  # from one batch to the next, for each message of the former; and at most
 SEQUENCES: Final = 1 << 31  # they begin again at 0 then, as in Kafka's clients
 OVERHEAD_BYTES: Final = 100  # of a record in a batch, about
 
@@ -97,6 +97,7 @@ class Mailing:
         self._waiting: list[_Waiting] = []
         self._bytes = 0
         self._sending: asyncio.Task[None] | None = None
+        self._enough: asyncio.Future[None] | None = None  # for a batch, while more is let come
         self._closed: RunnelError | None = None  # why
         self._producer: ProducerId | None = None
         self._sequence = 0
@@ -129,6 +130,8 @@ class Mailing:
         self._bytes += size
         if self._sending is None:
             self._sending = self._loop.create_task(self._send_all())
+        elif self._enough is not None and self._bytes >= BATCH_BYTES and not self._enough.done():
+            self._enough.set_result(None)
 
     def close(self, error: RunnelError) -> None:
         """The partition is gone: whoever waits hears why, and whoever comes."""
@@ -176,9 +179,12 @@ class Mailing:
         return []
 
     async def _pace(self, began: float, count: int) -> None:
+        """Let more come, but no more than fits into a batch."""
         left_s = min(PACE_S_MAX, PACE_S * (count - 1)) - (self._loop.time() - began)
-        if left_s > 0:
-            await asyncio.sleep(left_s)
+        if left_s > 0 and self._bytes < BATCH_BYTES:
+            self._enough = self._loop.create_future()
+            await asyncio.wait([self._enough], timeout=left_s)
+            self._enough = None
 
     def _take(self) -> list[_Waiting]:
         taken, size = 0, 0

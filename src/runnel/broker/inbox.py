@@ -17,20 +17,7 @@ from runnel.broker.fetch import Waits
 from runnel.broker.inbox_news import NEWS_MS, PAUSE_S, RemoteNews
 from runnel.broker.key_index import KeyIndex, hash_of
 from runnel.broker.key_indexes import KeyIndexes
-from runnel.broker.mail import (
-    FROM,
-    INBOX,
-    Mail,
-    MessageId,
-    Placing,
-    Told,
-    after,
-    letter_of,
-    mail_of,
-    partition_of_user,
-    tag_of,
-    user_of,
-)
+from runnel.broker.mail import FROM, INBOX, Mail, MessageId, Sending, address_of, after, letter_of, mail_of, tag_of
 from runnel.broker.mailing import Append, Mailing, NewProducer
 from runnel.broker.messages import Messages
 from runnel.broker.partitions import Partitions
@@ -125,18 +112,19 @@ class Inbox:
 
     async def send(self, from_user: str, to_user: str, message: str) -> MessageId:
         """Keep a message; its id, once it is committed."""
-        told = _Hearing(asyncio.get_running_loop().create_future())
-        if not self.post(from_user, to_user, message, told):
+        sending = _Hearing(asyncio.get_running_loop().create_future())
+        if not self.post(from_user, to_user, message, sending):
             await self._made()
-            if not self.post(from_user, to_user, message, told):
+            if not self.post(from_user, to_user, message, sending):
                 raise RequestTimedOut("the topic 'inbox' was deleted meanwhile: nothing of the message was kept")
-        return await told.id
+        return await sending.id
 
     async def addressed(self, from_user: str, to_user: str, message: str) -> Outgoing:
         """A message as one of the topic's, for who sends it another way."""
-        topic, user = await self._made(), user_of(to_user)
+        topic = await self._made()
+        user, number = address_of(to_user, len(topic.partitions))
         headers: list[Header] = [(FROM, from_user.encode())]
-        return Outgoing(message.encode(), user, headers, partition_of_user(user, len(topic.partitions)))
+        return Outgoing(message.encode(), user, headers, number)
 
     def id_of(self, partition: int, offset: int) -> MessageId:
         topic = self._indexes.topic
@@ -144,17 +132,15 @@ class Inbox:
             raise RequestTimedOut("the topic 'inbox' was deleted meanwhile")
         return MessageId(tag_of(topic), partition, offset)
 
-    def post(self, from_user: str, to_user: str, message: str, told: Told) -> bool:
+    def post(self, from_user: str, to_user: str, message: str, sending: Sending) -> bool:
         """Begin to keep a message; False if the topic is not there yet. Its sender is told what becomes of it."""
-        user = user_of(to_user)
         topic = self._indexes.topic
         if topic is None:
             return False
-        number = partition_of_user(user, len(topic.partitions))
-        headers = ((FROM, from_user.encode()),)
+        user, number = address_of(to_user, len(topic.partitions))
         mailing = self._mailings.get(number) or self._mailing(topic, number)
-        placing = Placing(tag_of(topic), number, told)
-        mailing.post(user, message.encode(), headers, self._clock.wall_ms(), placing)
+        sending.topic, sending.partition = tag_of(topic), number
+        mailing.post(user, message.encode(), ((FROM, from_user.encode()),), self._clock.wall_ms(), sending)
         return True
 
     def _mailing(self, topic: Topic, number: int) -> Mailing:
@@ -177,9 +163,8 @@ class Inbox:
         waits: Waits,
     ) -> list[Mail]:  # fmt: skip
         """The next messages of a user, in order; if there is none, waits for one, but not longer than `waits`."""
-        user = user_of(user_id)
         topic = await self._made()
-        number = partition_of_user(user, len(topic.partitions))
+        user, number = address_of(user_id, len(topic.partitions))
         key = PartitionKey(topic.id, number)
         position = 0 if last_message_id is None else after(last_message_id, topic, number)
         loop = asyncio.get_running_loop()
@@ -327,7 +312,7 @@ class Inbox:
         return Arrived(index.end, index.hashes_since(news.since))
 
 
-class _Hearing:
+class _Hearing(Sending):
     """A sender that waits."""
 
     __slots__ = ("id",)
@@ -335,9 +320,9 @@ class _Hearing:
     def __init__(self, future: "asyncio.Future[MessageId]") -> None:
         self.id = future
 
-    def kept(self, place: MessageId) -> None:
+    def kept(self, offset: int) -> None:
         if not self.id.done():
-            self.id.set_result(place)
+            self.id.set_result(MessageId(self.topic, self.partition, offset))
 
     def failed(self, error: RunnelError) -> None:
         if not self.id.done():

@@ -6,7 +6,7 @@ Rule 2: an id is a place. As text it has a fixed width, and sorts by offset with
 """
 
 from functools import lru_cache
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from runnel.client.partitioner import partition_of_key
 from runnel.cluster.image import Topic
@@ -42,29 +42,20 @@ def parse_id(text: str) -> MessageId:
         raise InvalidRequest(f"{text[:40]!r} is not the id of a message: use one as it came from /receive") from None
 
 
-class Told(Protocol):
-    """Who is told what became of a message, once."""
+class Sending:
+    """A message on its way to its place: who sends it is told, once, what becomes of it."""
 
-    def kept(self, place: MessageId) -> None: ...
+    __slots__ = ("partition", "topic")
 
-    def failed(self, error: RunnelError) -> None: ...
-
-
-class Placing:
-    """A message on its way to its place."""
-
-    __slots__ = ("_partition", "_told", "_topic")
-
-    def __init__(self, topic: int, partition: int, told: Told) -> None:
-        self._topic = topic
-        self._partition = partition
-        self._told = told
+    topic: int  # 32 bits of the topic's id
+    partition: int
 
     def kept(self, offset: int) -> None:
-        self._told.kept(MessageId(self._topic, self._partition, offset))
+        """It has its place."""
+        raise NotImplementedError
 
     def failed(self, error: RunnelError) -> None:
-        self._told.failed(error)
+        raise NotImplementedError
 
 
 class Mail(NamedTuple):
@@ -77,10 +68,11 @@ class Mail(NamedTuple):
     timestamp_ms: int
 
 
-@lru_cache(maxsize=65_536)
-def partition_of_user(user: bytes, count: int) -> int:
-    """As Kafka's clients choose it for a key: what they send to a user arrives too."""
-    return partition_of_key(user, count)
+@lru_cache(maxsize=16_384)
+def address_of(name: str, partitions: int) -> tuple[bytes, int]:
+    """A user as a key, and the partition, as Kafka's clients choose it: what they send to a user arrives too."""
+    user = user_of(name)
+    return user, partition_of_key(user, partitions)
 
 
 def user_of(name: str) -> bytes:

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from runnel.broker.fetch import Waits
 from runnel.broker.key_index import KeyIndex, hash_of
 from runnel.broker.key_indexes import KeyIndexes
-from runnel.broker.mail import Mail, letter_of, mail_of, partition_of_user, user_of
+from runnel.broker.mail import Mail, address_of, letter_of, mail_of
 from runnel.broker.messages import Messages
 from runnel.cluster.image import Topic
 from runnel.model.errors import InvalidRequest, RunnelError
@@ -38,10 +38,10 @@ class AtOnce:
 
     def asked(self, user_id: str, messages_max: int, bytes_max: int) -> "Asked | None":
         """A question about a user; None if nothing is known here."""
-        user, topic = user_of(user_id), self._indexes.topic
+        topic = self._indexes.topic
         if topic is None:
             return None
-        number = partition_of_user(user, len(topic.partitions))
+        user, number = address_of(user_id, len(topic.partitions))
         index = self._indexes.at(number)
         return None if index is None else Asked(self, topic, number, index, user_id, user, messages_max, bytes_max)
 

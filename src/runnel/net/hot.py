@@ -130,8 +130,8 @@ class Exchange:
 
     def answer(self, content: bytes) -> None:
         """With 200."""
-        if self.keep_alive:
-            self._put(_JSON % (len(content), content))
+        if self._http is not None and self.keep_alive:
+            self._http.answered(_JSON % (len(content), content))
         else:
             self._put_all(200, [(b"content-type", b"application/json")], content)
 
@@ -151,11 +151,8 @@ class Exchange:
         head = b"".join(b"%b: %b\r\n" % header for header in headers)
         size = b"content-length: %d\r\n\r\n" % len(content)
         close = b"" if self.keep_alive else _CLOSE
-        self._put(b"".join((STATUS_LINE[status], close, head, size, content)))
-
-    def _put(self, answer: bytes) -> None:
         if self._http is not None:
-            self._http.answered(answer)
+            self._http.answered(b"".join((STATUS_LINE[status], close, head, size, content)))
 
 
 class HotHttp(Http):
@@ -181,10 +178,11 @@ class HotHttp(Http):
     # --- without the parser
 
     def data_received(self, data: bytes) -> None:
-        rests = self._between and not self._is_busy()
-        if rests and self._recognised(data):
-            return
-        self._read = data if rests else b""
+        self._read = b""
+        if self._between and not self._is_busy():
+            if self._recognised(data):
+                return
+            self._read = data
         super().data_received(data)
 
     def _is_busy(self) -> bool:

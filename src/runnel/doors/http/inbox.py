@@ -12,7 +12,7 @@ from msgspec import Meta, structs
 
 from runnel.broker.broker import Broker
 from runnel.broker.inbox import WAIT_MS_MAX, Inbox
-from runnel.broker.mail import INBOX, USER_BYTES_MAX, Mail, MessageId
+from runnel.broker.mail import INBOX, USER_BYTES_MAX, Mail, MessageId, Sending
 from runnel.doors.http.call import Call, PeerWaits
 from runnel.doors.http.idempotency import IdempotencyKey, send_once
 from runnel.doors.http.operation import Struct, View, decoded, operation
@@ -163,7 +163,7 @@ def hot_send(broker: Broker, clock: Clock) -> Hot:
     return Hot(b"POST", begin, _failed, leaves=(IDEMPOTENCY_KEY,))
 
 
-class _Sending:
+class _Sending(Sending):
     """A request whose answer is the place of its message."""
 
     __slots__ = ("_exchange",)
@@ -171,8 +171,8 @@ class _Sending:
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
 
-    def kept(self, place: MessageId) -> None:
-        self._exchange.answer(_content(place))
+    def kept(self, offset: int) -> None:
+        self._exchange.answer(_CONTENT % (self.topic, self.partition, offset))
 
     def failed(self, error: RunnelError) -> None:
         self._exchange.fail(error)

@@ -153,4 +153,6 @@ def _seek_nats(log: NatsWire, messages: int) -> Found:
                 asked += PULL
             received += len(_message(stream))
             seen += 1
-    return Found(watch.outcome(messages), received)
+    found = Found(watch.outcome(messages), received)
+    log._ask(f"$JS.API.CONSUMER.DELETE.{log.topic}.chosen", {})  # the next round begins at the first message again
+    return found

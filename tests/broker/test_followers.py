@@ -331,3 +331,34 @@ def test_what_was_answered_is_not_answered_again_in_the_same_answer() -> None:
     assert session.next_news({asked.key}) is None
     assert list(session.overdue({asked.key})) == []
     assert session.next_news(()) is place
+
+
+def test_what_comes_late_over_a_connection_that_was_given_up_counts_for_nothing(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        partition = stage.partition()
+        append(partition, b"1", b"2")
+        given_up, present = stage.session(), stage.session()
+        await stage.fetch(given_up, ask(1))
+        await stage.fetch(present, ask(3))
+        with pytest.raises(FetchSessionNotFound):
+            await stage.fetch(given_up, ask(1))
+        assert partition.progress.held_by(TWO) == 3
+        stage.followers.forget(given_up)
+        await stage.fetch(present)
+        assert partition.progress.held_by(TWO) == 3
+        stage.followers.forget(present)
+        assert not stage.followers._speakers
+
+    run(tmp_path, scenario)
+
+
+def test_a_partition_that_goes_from_one_session_to_another_and_back_is_followed(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        one, other = stage.session(), stage.session()
+        await stage.fetch(one, ask(0))
+        await stage.fetch(one, forget=(0,))
+        await stage.fetch(other, ask(0))
+        await stage.fetch(other, forget=(0,))
+        assert list(await stage.fetch(one, ask(0))) == [0]
+
+    run(tmp_path, scenario)

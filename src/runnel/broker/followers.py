@@ -4,6 +4,8 @@ Rule 1: a follower says once what it follows, then only what changed; its sessio
         Partitions in which nothing happens cost nothing.
 Rule 2: what a follower asks for counts as held only after it was checked: led here, in this epoch, by one of the
         replicas, in a life that is not over, and with a log that did not leave ours.
+        Of two sessions of one broker the younger one speaks for a partition: what comes late over a connection that
+        was given up is older than what is known.
 Rule 3: an answer holds what is news: records, trouble, a high watermark or a start that moved. New records are sent at
         once; that the high watermark moved is told with the next answer.
 Rule 4: an answer is bounded; who comes too short this time comes first the next time.
@@ -11,6 +13,7 @@ Rule 4: an answer is bounded; who comes too short this time comes first the next
 
 import asyncio
 from collections.abc import Callable, Container, Iterable, Sequence
+from itertools import count
 from typing import NamedTuple, TypeAlias
 
 from runnel.broker.fetch import NOTHING, Divergence, ReadResult, Waits, check_epoch, divergence_of
@@ -80,9 +83,10 @@ class _Place:
 class FollowerSession:
     """What one life of a broker follows here, over one connection."""
 
-    def __init__(self, follower: Follower, session_id: int) -> None:
+    def __init__(self, follower: Follower, session_id: int, number: int = 0) -> None:
         self.follower = follower
         self.id = session_id
+        self.number = number  # the younger, the higher
         self.epoch = 1  # of the next incremental fetch
         self.heard_ms = Millis(0)
         self.places: dict[PartitionKey, _Place] = {}
@@ -107,10 +111,6 @@ class FollowerSession:
             place.leave()
             self._news.pop(place, None)
             self._unsettled.pop(place, None)
-
-    def close(self) -> None:
-        for key in list(self.places):
-            self.forget(key)
 
     # --- news
 
@@ -190,16 +190,25 @@ class Followers:
         self._rng = rng
         self._on_fetched = on_fetched
         self._sessions: dict[FollowerSession, None] = {}
+        self._numbers = count(1)
+        self._speakers: dict[tuple[PartitionKey, BrokerId], FollowerSession] = {}  # whom a partition believes
         self._all = Waits()
 
     def open(self, follower: Follower) -> FollowerSession:
-        session = FollowerSession(follower, self._rng.below(EPOCH_MAX - 1) + 1)
+        session = FollowerSession(follower, self._rng.below(EPOCH_MAX - 1) + 1, next(self._numbers))
         self._sessions[session] = None
         return session
 
     def forget(self, session: FollowerSession) -> None:
         self._sessions.pop(session, None)
-        session.close()
+        for key in list(session.places):
+            self._forget_place(session, key)
+
+    def _forget_place(self, session: FollowerSession, key: PartitionKey) -> None:
+        session.forget(key)
+        whose = key, session.follower.broker
+        if self._speakers.get(whose) is session:
+            del self._speakers[whose]
 
     def close(self) -> None:
         """Answer all who wait, at once."""
@@ -222,7 +231,7 @@ class Followers:
         self._check_life(session.follower)
         session.heard_ms = self._clock.monotonic_ms()
         for key in forgotten:
-            session.forget(key)
+            self._forget_place(session, key)
         async for each in by_turns(asked):
             self._check_open(session)
             self._take(session, each)
@@ -241,7 +250,14 @@ class Followers:
         if session not in self._sessions:
             raise FetchSessionNotFound(f"fetch session {session.id} ended with its connection: start a new one")
 
+    def _check_youngest(self, session: FollowerSession, key: PartitionKey) -> None:
+        whose = key, session.follower.broker
+        if self._speakers.setdefault(whose, session).number > session.number:
+            raise FetchSessionNotFound(f"fetch session {session.id} is over, a younger one follows: start a new one")
+        self._speakers[whose] = session
+
     def _take(self, session: FollowerSession, asked: Asked) -> None:
+        self._check_youngest(session, asked.key)
         place = session.put(asked)
         try:
             partition = self._partitions.find_by_id(*asked.key)

@@ -352,12 +352,29 @@ def test_what_comes_late_over_a_connection_that_was_given_up_counts_for_nothing(
     run(tmp_path, scenario)
 
 
+def test_a_session_that_was_taken_for_the_older_one_begins_anew(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        partition = stage.partition()
+        append(partition, b"1", b"2")
+        present = stage.session()
+        await stage.fetch(present, ask(3))
+        came_late = stage.session()
+        await stage.fetch(came_late, ask(1))
+        with pytest.raises(FetchSessionNotFound):
+            await stage.fetch(present)  # it has nothing new to say, and has to say it again
+        stage.followers.forget(present)
+        await stage.fetch(stage.session(), ask(3))
+        assert partition.progress.held_by(TWO) == 3
+
+    run(tmp_path, scenario)
+
+
 def test_a_partition_that_goes_from_one_session_to_another_and_back_is_followed(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
         one, other = stage.session(), stage.session()
         await stage.fetch(one, ask(0))
-        await stage.fetch(one, forget=(0,))
         await stage.fetch(other, ask(0))
+        await stage.fetch(one, forget=(0,))
         await stage.fetch(other, forget=(0,))
         assert list(await stage.fetch(one, ask(0))) == [0]
 

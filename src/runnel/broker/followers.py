@@ -91,6 +91,7 @@ class FollowerSession:
         self.heard_ms = Millis(0)
         self.places: dict[PartitionKey, _Place] = {}
         self._news: dict[_Place, None] = {}
+        self.overtaken: set[PartitionKey] = set()  # where a younger session speaks instead
         self._unsettled: dict[_Place, None] = {}  # those that were told a high watermark below the end
         self._awake: asyncio.Future[None] | None = None
 
@@ -106,6 +107,7 @@ class FollowerSession:
         return place
 
     def forget(self, key: PartitionKey) -> None:
+        self.overtaken.discard(key)
         place = self.places.pop(key, None)
         if place is not None:
             place.leave()
@@ -232,6 +234,8 @@ class Followers:
         session.heard_ms = self._clock.monotonic_ms()
         for key in forgotten:
             self._forget_place(session, key)
+        if session.overtaken:
+            raise _overtaken(session)
         async for each in by_turns(asked):
             self._check_open(session)
             self._take(session, each)
@@ -252,8 +256,11 @@ class Followers:
 
     def _check_youngest(self, session: FollowerSession, key: PartitionKey) -> None:
         whose = key, session.follower.broker
-        if self._speakers.setdefault(whose, session).number > session.number:
-            raise FetchSessionNotFound(f"fetch session {session.id} is over, a younger one follows: start a new one")
+        other = self._speakers.get(whose, session)
+        if other.number > session.number:
+            raise _overtaken(session)
+        if other is not session:
+            other.overtaken.add(key)  # if it is the present one after all, it says so in the next
         self._speakers[whose] = session
 
     def _take(self, session: FollowerSession, asked: Asked) -> None:
@@ -322,6 +329,10 @@ class Followers:
             except RunnelError as gone:
                 return NOTHING._replace(error=gone)
         return NOTHING._replace(error=error)
+
+
+def _overtaken(session: FollowerSession) -> FetchSessionNotFound:
+    return FetchSessionNotFound(f"fetch session {session.id} is over, a younger one follows: start a new one")
 
 
 def _known(partition: Partition) -> ReadResult:

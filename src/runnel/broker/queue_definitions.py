@@ -19,7 +19,7 @@ from runnel.broker.calls import Calls
 from runnel.broker.forwarding import Forwarding
 from runnel.broker.internal import INTERNAL
 from runnel.broker.keepers import Keepers
-from runnel.broker.queue_deletion import QueueDeletion
+from runnel.broker.queue_deletion import Deleting, QueueDeletion
 from runnel.broker.seen import Seen
 from runnel.cluster.config_rules import ConfigChange, ConfigOp
 from runnel.cluster.controller import Resource
@@ -55,7 +55,7 @@ from runnel.model.errors import (
     TopicAlreadyExists,
     UnknownQueue,
 )
-from runnel.model.ids import BrokerId, TopicId
+from runnel.model.ids import BrokerId
 from runnel.model.internal_calls import IMAGE_FOLLOWED, ImageFollowed
 from runnel.model.limits import topic_name_problem
 from runnel.model.queue_config import DEFINED, QueueConfig, Start, canonical, config_of
@@ -68,22 +68,12 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 
-class Admin(Protocol):
-    """The verbs that change topics and settings; they work on the controller alone."""
+class Admin(Deleting, Protocol):
+    """Those that make topics and partitions, too."""
 
     async def create(self, specs: Sequence[NewTopic]) -> list[Topic | RunnelError]: ...
 
     async def create_partitions(self, specs: Sequence[NewPartitions]) -> list[Topic | RunnelError]: ...
-
-    async def delete(self, topics: Sequence[str | TopicId]) -> list[Topic | RunnelError]: ...
-
-    async def alter_configs(
-        self,
-        resources: Sequence[tuple[Resource, Sequence[ConfigChange]]],
-        *,
-        incremental: bool,
-        validate_only: bool = False,
-    ) -> list[RunnelError | None]: ...
 
 
 class QueueDefinitions:

@@ -28,8 +28,8 @@ PAUSE_S, PAUSE_S_MAX = 0.5, 10.0  # before it is gone on with (again): who began
 logger = logging.getLogger("runnel.queues")
 
 
-class Admin(Protocol):
-    """The verbs that change topics and settings; they work on the controller alone."""
+class Deleting(Protocol):
+    """The verbs that delete topics and change settings; they work on the controller alone."""
 
     async def delete(self, topics: Sequence[str | TopicId]) -> list[Topic | RunnelError]: ...
 
@@ -46,7 +46,7 @@ class QueueDeletion:
     """Deletes queues. `followed` waits until brokers have done what the image says, `coordinator` keeps a group."""
 
     def __init__(
-        self, admin: Admin, keepers: Keepers, calls: Calls, newest: Callable[[], Image], is_ours: Callable[[], bool],
+        self, admin: Deleting, keepers: Keepers, calls: Calls, newest: Callable[[], Image], is_ours: Callable[[], bool],
         followed: Callable[[], Awaitable[None]], coordinator: Callable[[str], BrokerId],
     ) -> None:  # fmt: skip
         self._admin = admin

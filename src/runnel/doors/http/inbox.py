@@ -184,7 +184,10 @@ def hot_receive(inbox: Inbox) -> Hot:
     def begin(body: bytes, query: Query, exchange: Exchange) -> None:
         user, last_id, wait_ms, limit = query
         receiving = _Receiving(inbox, query, exchange)
-        inbox.poll(user, last_id, wait_ms=wait_ms, messages_max=limit, waits=receiving.waits, receiver=receiving)
+        try:
+            inbox.poll(user, last_id, wait_ms=wait_ms, messages_max=limit, waits=receiving.waits, receiver=receiving)
+        except RunnelError as error:
+            receiving.failed(error)
 
     return Hot(b"GET", begin, _failed, _understood)
 

@@ -84,6 +84,7 @@ class Lengths:
             raise LeaderNotAvailable(f"how long queue {queue!r} is in {partition.name} is being read: try again")
         length = outlet.machine.length(replace(outlet.view(), end=partition.log.end_offset))
         if length + messages > outlet.config.max_length:
+            outlet.refusals.messages += messages
             raise PolicyViolation(
                 f"queue {queue!r} has {length} messages in {partition.name}, max.length is {outlet.config.max_length}:"
                 " wait until some are settled, or raise the setting"

@@ -129,6 +129,8 @@ async def _ends(broker: Broker, keys: set[PartitionKey]) -> dict[PartitionKey, i
 async def _queues(broker: Broker) -> list[Measure]:
     counts: dict[str, Counter[str]] = {name: Counter() for name in QUEUE_MEASURES}
     async for outlet in by_turns(list(broker.deliveries)):
+        counts["refused"][outlet.queue] += outlet.refusals.messages
+        counts["window_full"][outlet.queue] += outlet.refusals.looks
         try:
             told = await outlet.describe()
         except RunnelError:
@@ -149,6 +151,8 @@ QUEUE_MEASURES: Final[dict[str, tuple[Literal["gauge", "counter"], str]]] = {
     "dead": ("counter", "messages that were given up"),
     "accepted": ("counter", "messages that were accepted"),
     "released": ("counter", "messages that were released, or whose lease ended"),
+    "refused": ("counter", "messages that were refused because the queue was full (max.length)"),
+    "window_full": ("counter", "looks with a filter that ended where the queue can leave out no more (window.max)"),
 }
 
 

@@ -10,7 +10,7 @@ Rule 4: whoever waits is woken by the partition's growth and by what the machine
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from runnel.broker.batches import Batches
@@ -100,6 +100,14 @@ class Parts(NamedTuple):
     rng: Rng
 
 
+@dataclass(slots=True)
+class Refusals:
+    """What one outlet had no room for since it was opened: for those who watch, so that nobody has to guess."""
+
+    messages: int = 0  # that were sent while the queue was as long as it may be (max.length); each try counts
+    looks: int = 0  # of receivers with a filter, which end where the queue can leave out no more (window.max)
+
+
 class Outlet:
     """Performs what the delivery of one queue over one partition decides."""
 
@@ -121,6 +129,7 @@ class Outlet:
         self._targets: tuple[Target | None, Target | None] = (None, None)
         self._looked = Looked()
         self._untouched = 0  # how often something came back as if nobody had had it
+        self.refusals = Refusals()
         self.defined = False  # as a queue; else it is a share group's
         self.used_ms = parts.clock.monotonic_ms()
         self.shard: Shard[View] = Shard(journal, Delivery, self.view, parts.clock, self._carry_out)
@@ -296,6 +305,7 @@ class Outlet:
     def _check_reach(self, passed: Sequence[int]) -> None:
         """Nothing could be had of what passes: say so if that is because of what lies before it."""
         if far := [offset for offset in passed if self.machine.standing(offset).state == "new"]:
+            self.refusals.looks += 1
             raise WindowFull(
                 f"what passes the filter lies at offset {far[0]} of {self.partition.name}, behind more messages than "
                 f"queue {self.queue!r} can leave out: receive those too, or raise window.max"
@@ -304,6 +314,7 @@ class Outlet:
     def _check_crowd(self) -> None:
         """The same where all that the window has room for was looked at."""
         if self.machine.is_crowded(self.view()):
+            self.refusals.looks += 1
             raise WindowFull(
                 f"queue {self.queue!r} keeps the order of keys, and has looked at as many messages of "
                 f"{self.partition.name} as its window holds: receive those that do not pass, or raise window.max"

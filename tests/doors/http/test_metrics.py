@@ -41,6 +41,29 @@ def test_metrics_tell_what_happened(api: Api) -> None:
     assert now["process_resident_memory_bytes", ()] > 0
 
 
+def test_metrics_tell_what_queues_had_no_room_for(api: Api) -> None:
+    api.ok(
+        "POST", "/v1/queues", {"name": "m-full", "partitions": 1, "settings": {"max.length": "2", "overflow": "refuse"}}
+    )
+    api.ok("POST", "/v1/queues/m-full/messages", [{"value": n} for n in range(2)])
+    label = (("queue", "m-full"),)
+    assert scraped(api)["runnel_queue_refused_total", label] == 0
+    for _ in range(3):
+        assert api.post("/v1/queues/m-full/messages", {"value": "more"}).code == "policy-violation"
+    now = scraped(api)
+    assert (now["runnel_queue_refused_total", label], now["runnel_queue_window_full_total", label]) == (3, 0)
+
+
+def test_metrics_tell_how_often_a_filter_could_not_reach(api: Api) -> None:
+    api.ok("POST", "/v1/queues", {"name": "m-far", "partitions": 1, "settings": {"window.max": "2"}})
+    label = (("queue", "m-far"),)
+    api.ok("POST", "/v1/queues/m-far/messages", [{"value": 0}] * 150 + [{"value": 1, "key": "red"}])
+    for _ in range(2):
+        assert api.post("/v1/queues/m-far/receive?filter=key%20%3D%20'red'").code == "window-full"
+    now = scraped(api)
+    assert (now["runnel_queue_window_full_total", label], now["runnel_queue_refused_total", label]) == (2, 0)
+
+
 def test_a_broker_says_that_it_lives_and_serves(api: Api) -> None:
     assert api.ok("GET", "/health") == {"status": "alive", "broker": 1}
     assert api.ok("GET", "/ready") == {"status": "ready", "broker": 1}

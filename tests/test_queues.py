@@ -14,7 +14,7 @@ from tests.conftest import cluster_broker
 
 from runnel.client.calls import call
 from runnel.client.cluster import Cluster
-from runnel.client.queue import Queue, QueueMessage
+from runnel.client.queue import Queue, QueueMessage, queues
 from runnel.model import headers as h
 from runnel.model.calls import QUEUE_PURGE, REDRIVE_START, REDRIVE_STATUS, REDRIVE_STOP, Purge, Redrive, RedriveTask
 from runnel.model.errors import InvalidRequest, LeaseLost, PolicyViolation, RetriableError
@@ -243,6 +243,17 @@ def test_a_full_queue_refuses_messages_at_every_door(broker: BrokerProcess) -> N
         await queue.alter(overflow=None)
         await queue.send(b"4")  # the oldest goes
         assert [message.value for message in await receive(queue, 10)] == [b"2", b"3", b"4"]
+
+    talk(broker.kafka, scenario)
+
+
+def test_queues_are_listed_however_many_pages_that_takes(broker: BrokerProcess) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        names = [f"many-{n}" for n in range(5)]
+        for name in names:
+            await Queue(cluster, name).create(topic="many")
+        for page_max in (1, 2, 5, 6):
+            assert [each.queue for each in await queues(cluster, "many-", page_max=page_max)] == names
 
     talk(broker.kafka, scenario)
 

@@ -218,6 +218,16 @@ def test_private_addresses_are_left_alone_unless_they_are_allowed(tmp_path: Path
         assert not subscriber.posts
 
 
+def test_webhooks_are_listed_page_by_page_and_other_queues_are_none(hooking: BrokerProcess) -> None:
+    with Subscriber(ok) as subscriber, hooked(hooking, "list-1", subscriber) as user:
+        assert user.ask("POST", "/v1/queues", {"name": "list-2"})[0] == 201
+        with hooked(hooking, "list-3", subscriber):
+            views = [{"name": name, "topic": f"{name}-t", "url": subscriber.url} for name in ("list-1", "list-3")]
+            assert user.ask("GET", "/v1/webhooks?after=list-0")[1] == {"webhooks": views, "more": False}
+            assert user.ask("GET", "/v1/webhooks?after=list-0&limit=1")[1] == {"webhooks": views[:1], "more": True}
+            assert user.ask("GET", "/v1/webhooks?after=list-1&limit=1")[1] == {"webhooks": views[1:], "more": False}
+
+
 def test_messages_are_posted_after_a_crash(tmp_path: Path) -> None:
     with Subscriber(ok) as subscriber, BrokerProcess(tmp_path / "data", environment=ALLOWED) as broker:
         with User(broker) as user:

@@ -39,6 +39,7 @@ from runnel.model.errors import (
     GroupNotFound,
     InvalidConfig,
     InvalidFilter,
+    InvalidRequest,
     InvalidTopicName,
     QueueAlreadyExists,
     QueueBeingDeleted,
@@ -77,6 +78,29 @@ def test_a_queue_that_is_created_through_any_broker_is_everywhere_at_once(tmp_pa
                 assert [each.queue for each in found] == ["q1", "q2", "q3"]
                 [one] = (await ask(brokers, number, QUEUE_LIST, ListQueues("q2"))).queues
                 assert one == ListedQueue("q2", "q2", {"topic": "q2", "lease.ms": "5000"})
+
+    run(main())
+
+
+def test_queues_are_listed_page_by_page(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path, count=1) as brokers:
+            for name in ("b", "a", "aa", "ab", "c"):
+                await ask(brokers, 1, QUEUE_CREATE, CreateQueue(name, {"topic": "t"}))
+
+            async def page(*asked: object) -> tuple[list[str], bool]:
+                found = await ask(brokers, 1, QUEUE_LIST, ListQueues(*asked))  # type: ignore[arg-type]
+                return [each.queue for each in found.queues], found.more
+
+            assert await page("", "", 2) == (["a", "aa"], True)
+            assert await page("", "aa", 2) == (["ab", "b"], True)
+            assert await page("", "b", 2) == (["c"], False)
+            assert await page("", "c", 2) == ([], False)
+            assert await page("a", "a", 2) == (["aa", "ab"], False)
+            assert await page("a", "0", 3) == (["a", "aa", "ab"], False)
+            for number in (0, 10_001):
+                with pytest.raises(InvalidRequest, match="1 to 10000"):
+                    await page("", "", number)
 
     run(main())
 

@@ -35,6 +35,18 @@ def test_letters_are_listed_with_reason_and_origin(call: Call, dead: str) -> Non
     assert len(call("dlq", "ls", dead, "-p", "0", "-o", "2").rows) == 2
 
 
+def test_queues_with_dead_letters_are_listed_page_by_page(call: Call, dead: str) -> None:
+    first, second = sorted((dead, f"{dead}.more"))
+    call("queue", "create", second, "-c", f"dead.letter.topic={dead}.dead")
+    call("queue", "create", f"{first}.alive")  # has none
+    page = call("dlq", "ls", "--from", first, "-c", "1")
+    assert page.rows[1:] == [[first, f"{dead}.dead", "3"]]
+    assert f"go on with --from {second}" in page.err
+    rest = [json.loads(line) for line in call("dlq", "ls", "--from", second, "-c", "1", "--json").out.splitlines()]
+    assert rest == [{"queue": second, "topic": f"{dead}.dead", "messages": 3}]
+    assert "name it" in call("dlq", "ls", "--filter", "body.n > 0", code=2).err
+
+
 def test_one_letter_is_shown_whole(call: Call, dead: str) -> None:
     out = call("dlq", "show", dead, "0/1").out
     assert f"Dead letter 0/1  of {dead}.dead" in out

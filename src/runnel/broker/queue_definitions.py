@@ -12,7 +12,8 @@ Rule 4: a queue that is created under the name of one that is being deleted wait
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final, Protocol, TypeVar
 
 from runnel.broker.calls import Calls
@@ -46,6 +47,7 @@ from runnel.model.calls import (
 )
 from runnel.model.errors import (
     InvalidConfig,
+    InvalidRequest,
     InvalidTopicName,
     NotController,
     QueueAlreadyExists,
@@ -63,6 +65,7 @@ from runnel.route import filter as filters
 
 FOLLOW_MS: Final = 5_000  # how long other brokers may take to follow before they are left to themselves
 LOOK_MS: Final = 50
+LIST_MAX: Final = 10_000  # queues at once
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -261,14 +264,22 @@ class QueueDefinitions:
         return Nothing()
 
     async def queues(self, request: ListQueues) -> Queues:
-        return Queues([each for each in queues_of(self._newest()) if each.queue.startswith(request.prefix)])
+        """A page of them, by name."""
+        if not 1 <= request.queues_max <= LIST_MAX:
+            raise InvalidRequest(f"{request.queues_max} queues can't be listed: ask for 1 to {LIST_MAX}")
+        from_there = queues_of(self._newest(), request.prefix, request.after)
+        behind = (each for each in from_there if each.queue > request.after)
+        found = list(islice(behind, request.queues_max + 1))
+        return Queues(found[: request.queues_max], len(found) > request.queues_max)
 
 
-def queues_of(image: Image) -> list[ListedQueue]:
-    """All that are defined, by name."""
-    groups = {key.removeprefix(GROUP): each.values for key, each in image.configs.items() if key.startswith(GROUP)}
-    defined = sorted((name, settings) for name, settings in groups.items() if DEFINED in settings)
-    return [ListedQueue(name, _config(settings).topic_of(name), dict(settings)) for name, settings in defined]
+def queues_of(image: Image, prefix: str = "", since: str = "") -> Iterator[ListedQueue]:
+    """Those that are defined and whose names begin so, by name, from `since` on."""
+    first = GROUP + prefix
+    keys = (key for key, each in image.configs.items() if key.startswith(first) and DEFINED in each.values)
+    for key in sorted(key for key in keys if key >= GROUP + since):
+        name, settings = key.removeprefix(GROUP), image.configs[key].values
+        yield ListedQueue(name, _config(settings).topic_of(name), dict(settings))
 
 
 def check_filters(resources: Sequence[tuple[Resource, Sequence[ConfigChange]]]) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from runnel.broker.calls import Calls
 from runnel.broker.deliveries import Deliveries
 from runnel.broker.drive import Parts as DriveParts
+from runnel.broker.graves import Graves
 from runnel.broker.keepers import Keepers
 from runnel.broker.leaving import Exits, Targets
 from runnel.broker.lengths import Lengths
@@ -61,6 +62,7 @@ class Queueing:
         )
         drives = DriveParts(keepers, messages, once, image, clock, rng)
         self.redrives = Redrives(partitions, self.sources, calls, drives)
+        self.graves = Graves(partitions, calls, image)
         self._lengths = Lengths(partitions, self.deliveries, self.sources)
         self._resuming = Resuming(calls.me, keepers, self.deliveries, self.redrives)
 

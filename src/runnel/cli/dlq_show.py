@@ -9,9 +9,9 @@ from runnel.cli.options import broker_option, complete_queues, json_option
 
 if TYPE_CHECKING:
     from runnel.client.cluster import Cluster
-    from runnel.model.calls import DeadLetter, DeadLetters, ListDead, Place
+    from runnel.model.calls import DeadLetter, DeadLetters, DeadQueue, DeadQueues, ListDead, Place
 
-PAGE = 500  # letters that are asked for at once
+PAGE = 500  # letters, or queues, that are asked for at once
 
 
 def place(text: str) -> "Place":
@@ -28,7 +28,8 @@ def place(text: str) -> "Place":
 @click.command(
     cls=Command,
     examples="""
-runnel dlq ls                                 queues, and how many dead letters each has
+runnel dlq ls                                 queues, and how many dead letters each has: the first hundred
+runnel dlq ls --from jobs                     the next hundred queues, as the page before says
 runnel dlq ls jobs                            the first hundred of one
 runnel dlq ls jobs --from 2/17                the next hundred, as the page before says
 runnel dlq ls jobs -c 5000 --filter "body.customer = 'acme'"
@@ -39,13 +40,12 @@ runnel dlq ls jobs --json | jq -r .reason | sort | uniq -c
 @click.option("-c", "--count", metavar="N", type=click.IntRange(min=1), default=100, show_default=True, help="At most.")
 @click.option("-p", "--partition", metavar="N", type=click.IntRange(min=0), help="Only this partition.")
 @click.option("-o", "--offset", metavar="N", type=click.IntRange(min=0), help="From this offset on, of a partition.")
-@click.option("--from", "since", metavar="PARTITION/OFFSET", type=place, help="Go on there: see the page before.")
+@click.option("--from", "since", metavar="PLACE", default="", help="Go on there: see the page before.")
 @click.option("--filter", "text", metavar="TEXT", default="", help="Only what passes this filter.")
 @json_option
 @broker_option
 def ls(
-    name: str, count: int, partition: int | None, offset: int | None, since: "Place | None", text: str, as_json: bool,
-    broker: str,
+    name: str, count: int, partition: int | None, offset: int | None, since: str, text: str, as_json: bool, broker: str
 ) -> None:  # fmt: skip
     """List dead letters of a queue; without a queue, which queues have some."""
     from runnel.cli.output import note, print_json
@@ -53,11 +53,13 @@ def ls(
     from runnel.model.calls import ListDead
 
     if not name:
-        _list_queues(as_json, broker)
+        if partition is not None or offset is not None or text:
+            raise click.UsageError("partitions, offsets and filters are of one queue: name it")
+        _list_queues(count, since, as_json, broker)
         return
     if offset is not None and partition is None:
         raise click.UsageError("an offset is that of a partition: name it with -p")
-    asked = ListDead(name, count, partition, offset, text, since)
+    asked = ListDead(name, count, partition, offset, text, place(since) if since else None)
     found = run(broker, lambda cluster: letters_of(cluster, asked))
     if as_json:
         for letter in found.letters:
@@ -128,41 +130,38 @@ def letter_row(letter: "DeadLetter") -> dict[str, Any]:
 
 
 # --- which queues have some
-def _list_queues(as_json: bool, broker: str) -> None:
-    from runnel.cli.output import left, print_json, print_table, right
+def _list_queues(count: int, since: str, as_json: bool, broker: str) -> None:
+    from msgspec.structs import asdict
+
+    from runnel.cli.output import left, note, print_json, print_table, right
     from runnel.cli.session import run
 
-    rows = run(broker, _counts)
+    found = run(broker, lambda cluster: _dead_queues(cluster, count, since))
     if as_json:
-        for row in rows:
-            print_json(row)
-        return
-    print_table(
-        [*left("QUEUE", "DEAD LETTERS IN"), *right("MESSAGES")],
-        [(row["queue"], row["topic"], f"{row['messages']:,}") for row in rows],
-        none="No queue has dead letters.",
-    )
+        for each in found.queues:
+            print_json(asdict(each))
+    else:
+        print_table(
+            [*left("QUEUE", "DEAD LETTERS IN"), *right("MESSAGES")],
+            [(each.queue, each.topic, f"{each.messages:,}") for each in found.queues],
+            none="No queue has dead letters.",
+        )
+    if found.next is not None:
+        note(f"There may be more: go on with --from {found.next}, or show more with -c N.")
 
 
-async def _counts(cluster: "Cluster") -> list[dict[str, Any]]:
-    """What the topics of dead letters hold; those of queues that share one, or dropped some, are not told apart."""
-    from runnel.cli.topic_show import limits_of
-    from runnel.client.admin import Admin
+async def _dead_queues(cluster: "Cluster", count: int, since: str) -> "DeadQueues":
+    """As many as are asked for, page by page; `next` says where those begin that were not."""
     from runnel.client.calls import call_until_done
-    from runnel.model.calls import QUEUE_LIST, ListQueues
-    from runnel.model.queue_config import config_of
+    from runnel.model.calls import DEAD_QUEUES, DeadQueues, ListDeadQueues
 
-    queues = (await call_until_done(cluster, QUEUE_LIST, ListQueues())).queues
-    topics = (await Admin(cluster).view()).topics
-    dead = {each.queue: config_of(frozenset(each.settings.items())).dead_topic_of(each.queue) for each in queues}
-    there = {name: topic for name, topic in dead.items() if topic in topics}
-    limits = await limits_of(cluster, [topics[topic] for topic in sorted(set(there.values()))])
-    rows = []
-    for name, topic in there.items():
-        count = sum(held.end - held.start for where, held in limits.items() if where.topic == topic)
-        if count:
-            rows.append({"queue": name, "topic": topic, "messages": count})
-    return rows
+    found: list[DeadQueue] = []
+    while True:
+        page = await call_until_done(cluster, DEAD_QUEUES, ListDeadQueues(min(count - len(found), PAGE), since))
+        found += page.queues
+        if page.next is None or len(found) >= count:
+            return DeadQueues(found, page.next)
+        since = page.next
 
 
 # --- show

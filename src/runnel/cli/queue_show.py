@@ -55,10 +55,9 @@ def ls(prefix: str, quiet: bool, as_json: bool, broker: str) -> None:
 
 
 async def _names(cluster: "Cluster", prefix: str) -> list[str]:
-    from runnel.client.calls import call_until_done
-    from runnel.model.calls import QUEUE_LIST, ListQueues
+    from runnel.client.queue import queues
 
-    return [each.queue for each in (await call_until_done(cluster, QUEUE_LIST, ListQueues(prefix))).queues]
+    return [each.queue for each in await queues(cluster, prefix)]
 
 
 async def _all(cluster: "Cluster", prefix: str) -> "list[QueueDescription]":

@@ -36,6 +36,18 @@ LOOK_S = 0.1  # at how far a re-drive is
 DEAD_PAGE = 500  # dead letters that are asked for at once
 
 
+async def queues(cluster: Cluster, prefix: str = "", *, page_max: int = 1_000) -> list[calls.ListedQueue]:
+    """All queues whose names begin so, by name; asked for page by page."""
+    found: list[calls.ListedQueue] = []
+    more = True
+    while more:
+        asked = calls.ListQueues(prefix, found[-1].queue if found else "", page_max)
+        page = await call_until_done(cluster, calls.QUEUE_LIST, asked)
+        found += page.queues
+        more = page.more
+    return found
+
+
 class Queue:
     """One queue of the cluster."""
 

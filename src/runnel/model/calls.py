@@ -133,6 +133,8 @@ class QueueDeleted(Value, frozen=True):
 
 class ListQueues(Value, frozen=True):
     prefix: str = ""
+    after: str = ""  # names behind this one
+    queues_max: int = 1_000
 
 
 class ListedQueue(Value, frozen=True):
@@ -143,6 +145,7 @@ class ListedQueue(Value, frozen=True):
 
 class Queues(Value, frozen=True):
     queues: list[ListedQueue]
+    more: bool = False  # ask again with `after`, the name of the last one
 
 
 class NamedQueue(Value, frozen=True):
@@ -327,6 +330,26 @@ class DeadLetters(Value, frozen=True):
     next: Place | None = None  # where the next page begins; None: there is nothing left
 
 
+class ListDeadQueues(Value, frozen=True):
+    queues_max: int = 100
+    since: str = ""  # go on from here: what `next` of the page before says
+
+
+class DeadQueue(Value, frozen=True):
+    """A queue that gave messages up, and what its topic of dead letters holds."""
+
+    queue: str
+    topic: str
+    messages: int
+
+
+class DeadQueues(Value, frozen=True):
+    """A page. It may be short, or empty, and not be the last: looking has its bounds, too."""
+
+    queues: list[DeadQueue]
+    next: str | None = None  # where the next page begins; None: there is nothing left
+
+
 class Redrive(Value, frozen=True):
     """Send dead letters back to where they came from."""
 
@@ -466,6 +489,7 @@ QUEUE_PEEK: Final = Verb("queue.peek", Peek, Peeked)
 QUEUE_PURGE: Final = Verb("queue.purge", Purge, Shifted)
 QUEUE_REWIND: Final = Verb("queue.rewind", Rewind, Shifted)
 DEAD_LIST: Final = Verb("dead.list", ListDead, DeadLetters)
+DEAD_QUEUES: Final = Verb("dead.queues", ListDeadQueues, DeadQueues)
 DEAD_DROP: Final = Verb("dead.drop", DropDead, Dropped)
 DEAD_AWAY: Final = Verb("dead.away", AskAway, Away)
 DEAD_MARK: Final = Verb("dead.mark", MarkAway, Away)

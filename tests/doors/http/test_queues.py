@@ -31,6 +31,9 @@ def test_the_life_of_a_queue(api: Api) -> None:
     assert (settings["attempts.max"], settings["lease.ms"]) == (("7", False), ("5000", False))
     assert [each["partition"] for each in told["partitions"] if each["topic"] == "q-life"] == [0, 1]
     assert "q-life" in [each["queue"] for each in api.ok("GET", "/v1/queues?prefix=q-l")["queues"]]
+    page = api.ok("GET", "/v1/queues?after=q-lifd&limit=1")
+    assert [each["queue"] for each in page["queues"]] == ["q-life"]
+    assert api.ok("GET", "/v1/queues?prefix=q-life&after=q-life") == {"queues": [], "more": False}
     assert api.ok("DELETE", "/v1/queues/q-life?topics=true")["topics"][0] == "q-life"
     assert api.get("/v1/queues/q-life").code == "unknown-queue"
     assert api.get("/v1/topics/q-life").code == "unknown-topic"
@@ -178,6 +181,10 @@ def test_dead_letters_are_listed_dropped_and_sent_back(api: Api) -> None:
     assert [(each["message"]["value"]["n"], each["offset"], each["reason"]) for each in letters] == [
         (n, n, "bad") for n in range(4)
     ]
+    assert api.ok("GET", "/v1/dead-letters?since=q-dead&limit=1")["queues"] == [
+        {"queue": "q-dead", "topic": "q-dead.dead", "messages": 4}
+    ]
+    assert api.get("/v1/dead-letters?limit=0").code == "invalid-input"
     one = letters[2]["message"]
     page = api.ok("GET", f"{path}/dead-letters?limit=1")
     assert page["more"]

@@ -15,12 +15,14 @@ from runnel.doors.http.queues import DryRun
 from runnel.model.calls import (
     DEAD_DROP,
     DEAD_LIST,
+    DEAD_QUEUES,
     REDRIVE_START,
     REDRIVE_STATUS,
     REDRIVE_STOP,
     DeadLetter,
     DropDead,
     ListDead,
+    ListDeadQueues,
     Place,
     Redrive,
     RedriveState,
@@ -44,6 +46,32 @@ class LettersView(View, omit_defaults=False):
     letters: list[LetterView]
     more: bool
     next: str | None  # ask again with since=next; a page may be short, or empty, and not be the last
+
+
+class DeadQueueView(View, omit_defaults=False):
+    queue: str
+    topic: str  # its dead letters are in there
+    messages: int  # that the topic holds
+
+
+class DeadQueuesView(View, omit_defaults=False):
+    queues: list[DeadQueueView]
+    next: str | None  # ask again with since=next; a page may be short, or empty, and not be the last
+
+
+@operation("GET /v1/dead-letters")
+async def list_dead_queues(
+    call: Call,
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 100,
+    since: Annotated[str, Meta(description="go on there: next of the last page")] = "",
+) -> DeadQueuesView:
+    """List the queues that have dead letters, by name: a page of them.
+
+    GET /v1/dead-letters?limit=10
+    """
+    found = await call.look(DEAD_QUEUES, ListDeadQueues(limit, since))
+    views = [DeadQueueView(queue=each.queue, topic=each.topic, messages=each.messages) for each in found.queues]
+    return DeadQueuesView(queues=views, next=found.next)
 
 
 @operation("GET /v1/queues/{queue}/dead-letters")

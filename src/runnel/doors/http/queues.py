@@ -10,7 +10,7 @@ from runnel.doors.http.call import Call
 from runnel.doors.http.operation import Struct, View, operation
 from runnel.doors.http.payload import Instant, Whole, time_ms
 from runnel.doors.http.problems import InvalidInput, Problem, problem_of
-from runnel.doors.http.topics import Count, SettingValue, setting_text
+from runnel.doors.http.topics import After, Count, NamesMax, Prefix, SettingValue, setting_text
 from runnel.model.calls import (
     QUEUE_ALTER,
     QUEUE_CREATE,
@@ -51,16 +51,17 @@ class QueueView(View, omit_defaults=False):
 
 class QueuesView(View, omit_defaults=False):
     queues: list[QueueView]
+    more: bool  # ask again with after=NAME of the last one
 
 
 @operation("GET /v1/queues")
-async def list_queues(call: Call, prefix: Annotated[str, Meta(description="names that begin so")] = "") -> QueuesView:
-    """List the queues.
+async def list_queues(call: Call, prefix: Prefix = "", after: After = "", limit: NamesMax = 1_000) -> QueuesView:
+    """List the queues by name.
 
-    GET /v1/queues
+    GET /v1/queues?limit=100
     """
-    found = await call.look(QUEUE_LIST, ListQueues(prefix))
-    return QueuesView(queues=[_queue_view(each) for each in found.queues])
+    found = await call.look(QUEUE_LIST, ListQueues(prefix, after, limit))
+    return QueuesView(queues=[_queue_view(each) for each in found.queues], more=found.more)
 
 
 def _queue_view(queue: ListedQueue) -> QueueView:

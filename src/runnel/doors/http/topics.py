@@ -19,6 +19,9 @@ from runnel.model.topic_config import SETTINGS, field_name, shown
 SettingValue = str | int | float | bool
 Count = Annotated[int, Meta(ge=1, le=CREATE_PARTITIONS_MAX)]
 DryRun = Annotated[bool, Meta(description="only say whether it could be done")]
+Prefix = Annotated[str, Meta(description="names that begin so")]
+After = Annotated[str, Meta(description="names behind this one")]
+NamesMax = Annotated[int, Meta(ge=1, le=10_000)]
 
 
 class TopicView(View, omit_defaults=False):
@@ -37,10 +40,10 @@ class TopicsView(View, omit_defaults=False):
 @operation("GET /v1/topics")
 async def list_topics(
     call: Call,
-    prefix: Annotated[str, Meta(description="names that begin so")] = "",
+    prefix: Prefix = "",
     internal: Annotated[bool, Meta(description="also those that brokers keep their own state in")] = False,
-    after: Annotated[str, Meta(description="names behind this one")] = "",
-    limit: Annotated[int, Meta(ge=1, le=10_000)] = 1_000,
+    after: After = "",
+    limit: NamesMax = 1_000,
 ) -> TopicsView:
     """List the topics by name.
 

@@ -8,8 +8,8 @@ from msgspec import Meta
 from runnel.doors.http.call import Call
 from runnel.doors.http.messages import Filter
 from runnel.doors.http.operation import Struct, View, operation
-from runnel.doors.http.topics import SettingValue, setting_text
-from runnel.model.calls import QUEUE_CREATE, QUEUE_DELETE, QUEUE_LIST, CreateQueue, DeleteQueue, ListQueues
+from runnel.doors.http.topics import After, NamesMax, SettingValue, setting_text
+from runnel.model.calls import QUEUE_CREATE, QUEUE_DELETE, QUEUE_LIST, CreateQueue, DeleteQueue, ListedQueue, ListQueues
 from runnel.model.errors import UnknownQueue
 from runnel.model.queue_config import SECRET_CHARS_MAX, URL_CHARS_MAX
 from runnel.net.posting import must_be_public, parse_url
@@ -49,6 +49,7 @@ class WebhookView(View, omit_defaults=False):
 
 class WebhooksView(View, omit_defaults=False):
     webhooks: list[WebhookView]
+    more: bool  # ask again with after=NAME of the last one
 
 
 @operation("POST /v1/webhooks", status=201)
@@ -75,19 +76,20 @@ async def create_webhook(call: Call, body: NewWebhook) -> MadeWebhook:
 
 
 @operation("GET /v1/webhooks")
-async def list_webhooks(call: Call) -> WebhooksView:
-    """List the webhooks.
+async def list_webhooks(call: Call, after: After = "", limit: NamesMax = 1_000) -> WebhooksView:
+    """List the webhooks by name.
 
-    GET /v1/webhooks
+    GET /v1/webhooks?limit=100
     """
-    found = await call.broker.calls.ask(call.broker.id, QUEUE_LIST, ListQueues())
-    return WebhooksView(
-        webhooks=[
-            WebhookView(name=each.queue, topic=each.topic, url=each.settings[URL])
-            for each in found.queues
-            if each.settings.get(URL)
-        ]
-    )
+    found: list[ListedQueue] = []
+    more = True
+    while more and len(found) <= limit:
+        page = await call.look(QUEUE_LIST, ListQueues(after=after))
+        found += [each for each in page.queues if each.settings.get(URL)]
+        more = page.more
+        after = page.queues[-1].queue if page.queues else after
+    views = [WebhookView(name=each.queue, topic=each.topic, url=each.settings[URL]) for each in found[:limit]]
+    return WebhooksView(webhooks=views, more=len(found) > limit)
 
 
 @operation("DELETE /v1/webhooks/{name}")
@@ -96,7 +98,7 @@ async def delete_webhook(call: Call, name: str) -> None:
 
     DELETE /v1/webhooks/billing-hook
     """
-    found = await call.broker.calls.ask(call.broker.id, QUEUE_LIST, ListQueues(name))
+    found = await call.broker.calls.ask(call.broker.id, QUEUE_LIST, ListQueues(name, queues_max=1))
     if not any(each.queue == name and each.settings.get(URL) for each in found.queues):
         raise UnknownQueue(f"webhook {name!r} does not exist: see GET /v1/webhooks")
     await call.broker.calls.ask(call.broker.id, QUEUE_DELETE, DeleteQueue(name))

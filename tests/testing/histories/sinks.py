@@ -1,11 +1,8 @@
-"""Each anomaly of batches is planted in a good history, and found; the good history has none."""
+"""Batches that sinks publish."""
 
-from collections.abc import Callable
-
-import pytest
-
-from runnel.testing.checker import check
 from runnel.testing.history import History, Poll, Row, Send, Status, Transaction
+
+from .subject import Subject
 
 K = "ledger/0"
 
@@ -29,8 +26,7 @@ def good() -> History:
     return history
 
 
-def test_nothing_is_found_where_nothing_is() -> None:
-    assert check(good()) == []
+SUBJECT = Subject(good)
 
 
 def final(history: History) -> list[tuple[int, str]]:
@@ -39,20 +35,16 @@ def final(history: History) -> list[tuple[int, str]]:
     return poll.records[K]
 
 
+@SUBJECT.plants("published-twice", "aborted-read")
 def published_twice(history: History) -> None:
     final(history).insert(2, (2, "b0"))
 
 
+@SUBJECT.plants("torn-batch", "fractured", "unseen")
 def torn_batch(history: History) -> None:
     final(history).pop()
 
 
+@SUBJECT.plants()
 def unpublished(history: History) -> None:
     history.noted["s"] = 3
-
-
-@pytest.mark.parametrize("plant", [published_twice, torn_batch, unpublished])
-def test_what_is_planted_is_found(plant: Callable[[History], None]) -> None:
-    history = good()
-    plant(history)
-    assert plant.__name__.replace("_", "-") in {anomaly.name for anomaly in check(history)}

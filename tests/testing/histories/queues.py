@@ -1,12 +1,9 @@
-"""Each anomaly of a queue is planted in a good history, and found; the good history has none."""
-
-from collections.abc import Callable
-
-import pytest
+"""A queue and its workers."""
 
 from runnel.model.calls import Outcome
-from runnel.testing.checker import check
 from runnel.testing.history import Handed, History, Poll, Said, Send, Status
+
+from .subject import Subject
 
 JOBS = "jobs/0"
 
@@ -47,80 +44,79 @@ def good() -> History:
     return history
 
 
-def found(history: History) -> set[str]:
-    return {anomaly.name for anomaly in check(history)}
+SUBJECT = Subject(good)
 
 
+@SUBJECT.plants()
 def handed_twice(history: History) -> None:
     hand(history, "j1", 1, 2.1)
 
 
+@SUBJECT.plants()
 def after_accept(history: History) -> None:
     hand(history, "j0", 2, 3)
 
 
+@SUBJECT.plants("attempts-back", "leased-twice")
 def attempts_back(history: History) -> None:
     history.queue.handed[4].begun = history.queue.handed[4].ended = 9
 
 
+@SUBJECT.plants()
 def too_many_attempts(history: History) -> None:
     hand(history, "j3", 3, 6)
 
 
+@SUBJECT.plants()
 def early(history: History) -> None:
     history.queue.handed[2].begun, history.queue.handed[2].ended = 4.1, 4.2
 
 
+@SUBJECT.plants()
 def leased_twice(history: History) -> None:
     history.queue.handed[5].begun = history.queue.handed[5].ended = 2.9
 
 
+@SUBJECT.plants()
 def overtaken(history: History) -> None:
     history.queue.said[0].begun = 2.2
 
 
+@SUBJECT.plants()
 def unfinished(history: History) -> None:
     history.queue.said.pop()
 
 
+@SUBJECT.plants()
 def dead_twice(history: History) -> None:
     assert history.queue.dead is not None
     history.queue.dead.append(("j3", 2))
 
 
+@SUBJECT.plants()
 def dead_and_done(history: History) -> None:
     history.queue.dead = [("j2", 1), ("j3", 2), ("j1", 2)]
 
 
+@SUBJECT.plants()
 def not_dead(history: History) -> None:
     history.queue.dead = [("j3", 2)]
     say(history, "j2", 1, "accept", 9, status=Status.INFO)
 
 
+@SUBJECT.plants()
 def dead_unasked(history: History) -> None:
     history.queue.dead = [("j2", 1), ("j3", 1)]
 
 
-PLANTED: list[Callable[[History], None]] = [
-    handed_twice, after_accept, attempts_back, too_many_attempts, early, leased_twice, overtaken, unfinished,
-    dead_twice, dead_and_done, not_dead, dead_unasked,
-]  # fmt: skip
-
-
-def test_a_good_history_has_no_anomaly() -> None:
-    assert found(good()) == set()
-
-
-@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
-def test_what_is_planted_is_found(plant: Callable[[History], None]) -> None:
-    history = good()
-    plant(history)
-    assert plant.__name__.replace("_", "-") in found(history)
-
-
-@pytest.mark.parametrize("plant", [early, leased_twice], ids=lambda plant: plant.__name__)
-def test_where_clocks_were_set_nothing_is_said_of_time(plant: Callable[[History], None]) -> None:
-    history = good()
+@SUBJECT.permits
+def early_where_clocks_were_set(history: History) -> None:
+    """Nothing can be said of time then."""
     history.queue.clocks_set = True
-    plant(history)
-    assert found(history) == set()
+    early(history)
+
+
+@SUBJECT.permits
+def leased_twice_where_clocks_were_set(history: History) -> None:
+    history.queue.clocks_set = True
+    leased_twice(history)

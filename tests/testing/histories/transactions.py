@@ -1,11 +1,8 @@
-"""Each anomaly of transactions is planted in a good history, and found; the good history has none."""
+"""Transactions, and a group that transforms what it reads."""
 
-from collections.abc import Callable
-
-import pytest
-
-from runnel.testing.checker import check
 from runnel.testing.history import Assigned, History, Looked, Poll, Send, Status, Transaction
+
+from .subject import Subject
 
 IN, OUT, BESIDE = "orders/0", "ledger/0", "ledger/1"
 
@@ -45,6 +42,9 @@ def good() -> History:
     return history
 
 
+SUBJECT = Subject(good)
+
+
 def read_at_the_end(history: History, key: str, *records: tuple[int, str]) -> None:
     history.polls.append(Poll("audit", {key: list(records)}, 22, 23, final=True))
 
@@ -59,24 +59,29 @@ def forget(history: History, value: str) -> None:
             send.offset, send.status = None, Status.INFO
 
 
-def plant_aborted_read(history: History) -> None:
+@SUBJECT.plants()
+def aborted_read(history: History) -> None:
     read_at_the_end(history, OUT, (5, "y0"))
 
 
-def plant_fractured(history: History) -> None:
+@SUBJECT.plants()
+def fractured(history: History) -> None:
     history.transactions[1].status = Status.INFO
     forget(history, "x1")
 
 
-def plant_precommitted_read(history: History) -> None:
+@SUBJECT.plants()
+def precommitted_read(history: History) -> None:
     history.transactions[1].reads[BESIDE] = [(0, "x1")]
 
 
-def plant_write_cycle(history: History) -> None:
+@SUBJECT.plants()
+def write_cycle(history: History) -> None:
     history.transactions[0].reads[BESIDE] = [(0, "x1")]
 
 
-def plant_transformed_twice(history: History) -> None:
+@SUBJECT.plants()
+def transformed_twice(history: History) -> None:
     again = Transaction("t2")
     history.sends.append(written(again, OUT, "e0again", 9, source=0))
     history.transactions.append(again)
@@ -84,38 +89,21 @@ def plant_transformed_twice(history: History) -> None:
     read_at_the_end(history, OUT, (9, "e0again"))
 
 
-def plant_not_transformed(history: History) -> None:
+@SUBJECT.plants()
+def not_transformed(history: History) -> None:
     history.sends.append(Send("p", IN, "o2", 2, 2.5, Status.OK, 2))
     read_at_the_end(history, IN, (2, "o2"))
     history.polls.append(Poll("t", {IN: [(2, "o2")]}, 5, 6, "accounting", "t", 1))
     history.looks.append(Looked("accounting", {IN: 3}, 10, 11))
 
 
-def plant_transformed_disorder(history: History) -> None:
+@SUBJECT.plants()
+def transformed_disorder(history: History) -> None:
     for send in history.transactions[0].sends:
         assert send.source is not None
         send.source = IN, 1 - send.source[1]
 
 
-PLANTS: dict[str, Callable[[History], None]] = {
-    name.removeprefix("plant_").replace("_", "-"): plant
-    for name, plant in list(globals().items())
-    if name.startswith("plant_")
-}
-
-
-def test_nothing_is_found_where_nothing_is() -> None:
-    assert check(good()) == []
-
-
-@pytest.mark.parametrize("name", PLANTS)
-def test_what_was_planted_is_found(name: str) -> None:
-    history = good()
-    PLANTS[name](history)
-    assert {anomaly.name for anomaly in check(history)} == {name}
-
-
-def test_what_nobody_knows_of_may_be_there_as_a_whole() -> None:
-    history = good()
+@SUBJECT.permits
+def what_nobody_knows_of_is_there_as_a_whole(history: History) -> None:
     read_at_the_end(history, OUT, (7, "z0"))
-    assert check(history) == []

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
+from runnel.broker.loads import loads
 from runnel.log.log import Appended
 from runnel.model.errors import BatchTooLarge, InvalidRecord, InvalidRequest, NotLeader, RunnelError
 from runnel.model.headers import MESSAGE_ID
@@ -237,7 +238,7 @@ class Line:
     def _append(self, fresh: list[_Waiting]) -> None:
         """Append messages of which none is in the log, as few batches."""
         failure: RunnelError | None = None
-        for part in _parts(fresh):
+        for part in loads(fresh, lambda waiting: _size(waiting.message), BATCH_BYTES):
             try:
                 if failure is None:
                     self._begin(part)
@@ -404,16 +405,3 @@ def _record(number: int, message: OnceMessage) -> Record:
 def _size(message: OnceMessage) -> int:
     size = RECORD_BYTES + len(message.key or b"") + len(message.value or b"") + len(message.id) + len(MESSAGE_ID)
     return size + sum(len(name) + len(value or b"") + 8 for name, value in message.headers)
-
-
-def _parts(fresh: list[_Waiting]) -> list[list[_Waiting]]:
-    parts: list[list[_Waiting]] = []
-    room = 0
-    for waiting in fresh:
-        size = _size(waiting.message)
-        if not parts or size > room:
-            parts.append([])
-            room = BATCH_BYTES
-        parts[-1].append(waiting)
-        room -= size
-    return parts

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from runnel.broker.loads import loads
 from runnel.log.log import Appended
 from runnel.model.errors import NotLeader, RunnelError
 from runnel.model.ids import Epoch, Offset
@@ -58,7 +59,7 @@ class Book:
 
     def _flush(self) -> None:
         new, self._new = self._new, []
-        for load in _loads(new):
+        for load in loads(new, _size, BATCH_BYTES):
             task = asyncio.get_running_loop().create_task(self._write(load))
             self._writes.add(task)
             task.add_done_callback(self._writes.discard)
@@ -98,14 +99,5 @@ class Book:
             await waiting
 
 
-def _loads(entries: list[_Entry]) -> list[list[_Entry]]:
-    loads: list[list[_Entry]] = []
-    room = 0
-    for entry in entries:
-        size = sum(len(key) + len(value or b"") for key, value in entry.rows)
-        if not loads or size > room:
-            loads.append([])
-            room = BATCH_BYTES
-        loads[-1].append(entry)
-        room -= size
-    return loads
+def _size(entry: _Entry) -> int:
+    return sum(len(key) + len(value or b"") for key, value in entry.rows)

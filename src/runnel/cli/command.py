@@ -28,18 +28,10 @@ class Command(click.Command):
         super().format_help(ctx, formatter)
 
 
-class Group(click.Group):
-    """A group with examples, shown first, that guesses what a wrong command was meant to be."""
+class Group(Command, click.Group):
+    """A group of such commands, which guesses what a wrong one was meant to be."""
 
     command_class = Command
-
-    def __init__(self, *args: Any, examples: str | None = None, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.examples = examples
-
-    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        _write_examples(self.examples, formatter)
-        super().format_help(ctx, formatter)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

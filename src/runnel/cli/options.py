@@ -14,35 +14,25 @@ DEFAULT_BROKER = "127.0.0.1:9092"
 COMPLETION_TIMEOUT_MS = 500  # a key press must not hang on a broker that is away
 
 
-def complete_topics(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
-    """Names of topics for the shell; none if the broker can't be asked quickly."""
-    from runnel.cli.session import completions
-
-    return completions(context.params.get("broker") or DEFAULT_BROKER, "topics", begun, COMPLETION_TIMEOUT_MS)
+Completer = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
-def complete_groups(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
-    from runnel.cli.session import completions
+def _completer(what: str) -> Completer:
+    """Names of a kind for the shell; none if the broker can't be asked quickly."""
 
-    return completions(context.params.get("broker") or DEFAULT_BROKER, "groups", begun, COMPLETION_TIMEOUT_MS)
+    def complete(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
+        from runnel.cli.session import completions
 
+        return completions(context.params.get("broker") or DEFAULT_BROKER, what, begun, COMPLETION_TIMEOUT_MS)
 
-def complete_queues(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
-    from runnel.cli.session import completions
-
-    return completions(context.params.get("broker") or DEFAULT_BROKER, "queues", begun, COMPLETION_TIMEOUT_MS)
-
-
-def complete_transactions(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
-    from runnel.cli.session import completions
-
-    return completions(context.params.get("broker") or DEFAULT_BROKER, "transactions", begun, COMPLETION_TIMEOUT_MS)
+    return complete
 
 
-def complete_brokers(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
-    from runnel.cli.session import completions
-
-    return completions(context.params.get("broker") or DEFAULT_BROKER, "brokers", begun, COMPLETION_TIMEOUT_MS)
+complete_topics = _completer("topics")
+complete_groups = _completer("groups")
+complete_queues = _completer("queues")
+complete_transactions = _completer("transactions")
+complete_brokers = _completer("brokers")
 
 
 def compress_option(function: F) -> F:
@@ -88,6 +78,39 @@ def setting(text: str) -> tuple[str, str]:
     if not equals or not key:
         raise click.BadParameter(f"{text!r} is not of the form KEY=VALUE")
     return key, value
+
+
+def alter_options(function: F) -> F:
+    """What to change of settings."""
+    function = click.option(
+        "--reset", metavar="KEY", multiple=True, help="Take this back to its default; may be repeated."
+    )(function)
+    return click.option(
+        "-c", "--config", metavar="KEY=VALUE", type=setting, multiple=True, help="Set this; may be repeated."
+    )(function)
+
+
+def input_options(function: F) -> F:
+    """Where messages to send come from, with their keys and headers."""
+    for option in (
+        click.option(
+            "-H",
+            "--header",
+            "headers",
+            metavar="NAME=VALUE",
+            type=setting,
+            multiple=True,
+            help="A header of all messages.",
+        ),
+        click.option("-k", "--key", help="The key of all messages."),
+        click.option("-K", "--key-separator", metavar="SEP", help="Each line is KEY SEP VALUE."),
+        click.option(
+            "-m", "--message", "messages", multiple=True, help="This message; may be repeated. Stdin is not read."
+        ),
+        click.argument("files", type=click.Path(exists=True, dir_okay=False, allow_dash=True), nargs=-1),
+    ):
+        function = option(function)
+    return function
 
 
 def size(text: str | int) -> int:

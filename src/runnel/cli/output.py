@@ -48,6 +48,19 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[object]], *, 
         click.echo("  ".join(cells).rstrip())
 
 
+def print_changes(
+    what: dict[str, str], changes: Sequence[tuple[str, str | None, str | None]], *, dry_run: bool, as_json: bool
+) -> None:
+    """Settings of something as they were and as they are."""
+    if as_json:
+        rows = [{"setting": name, "before": before, "after": after} for name, before, after in changes]
+        print_json(what | {"changed": not dry_run, "settings": rows})
+        return
+    print_table(left("SETTING", "BEFORE", "AFTER"), changes)
+    if dry_run:
+        click.echo("Nothing was changed (--dry-run).")
+
+
 def _text(cell: object) -> str:
     return "-" if cell is None or cell == "" else str(cell)
 

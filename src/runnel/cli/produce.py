@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from runnel.cli.command import Command
-from runnel.cli.options import broker_option, complete_topics, compress_option, moment, setting, size, span
+from runnel.cli.options import broker_option, complete_topics, compress_option, input_options, moment, size, span
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -52,13 +52,7 @@ runnel consume old --json -e | runnel produce new --json
 """,
 )
 @click.argument("topic", shell_complete=complete_topics)
-@click.argument("files", type=click.Path(exists=True, dir_okay=False, allow_dash=True), nargs=-1)
-@click.option("-m", "--message", "messages", multiple=True, help="This message; may be repeated. Stdin is not read.")
-@click.option("-K", "--key-separator", metavar="SEP", help="Each line is KEY SEP VALUE.")
-@click.option("-k", "--key", help="The key of all messages.")
-@click.option(
-    "-H", "--header", "headers", metavar="NAME=VALUE", type=setting, multiple=True, help="A header of all messages."
-)
+@input_options
 @click.option("-p", "--partition", metavar="N", type=click.IntRange(min=0), help="The partition.  [default: by key]")
 @click.option("-D", "--delimiter", metavar="TEXT", default="\\n", show_default=True, help="What ends a message.")
 @click.option("-Z", "--null", "null_if_empty", is_flag=True, help="Empty values are null (tombstones).")

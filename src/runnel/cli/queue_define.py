@@ -6,6 +6,7 @@ import click
 
 from runnel.cli.command import Command
 from runnel.cli.options import (
+    alter_options,
     broker_option,
     complete_queues,
     complete_topics,
@@ -124,8 +125,7 @@ runnel queue alter jobs -c "filter=body.amount > 1000" --dry-run
 """,
 )
 @click.argument("name", metavar="QUEUE", shell_complete=complete_queues)
-@click.option("-c", "--config", metavar="KEY=VALUE", type=setting, multiple=True, help="Set this; may be repeated.")
-@click.option("--reset", metavar="KEY", multiple=True, help="Take this back to its default; may be repeated.")
+@alter_options
 @dry_run_option
 @json_option
 @broker_option
@@ -133,7 +133,7 @@ def alter(
     name: str, config: tuple[tuple[str, str], ...], reset: tuple[str, ...], dry_run: bool, as_json: bool, broker: str
 ) -> None:
     """Change settings of a queue. 'runnel queue describe QUEUE --all' lists them."""
-    from runnel.cli.output import left, print_json, print_table
+    from runnel.cli.output import print_changes
     from runnel.cli.session import run
     from runnel.client.calls import call
     from runnel.model.calls import QUEUE_ALTER, QUEUE_DESCRIBE, AlterQueue, NamedQueue
@@ -151,14 +151,7 @@ def alter(
         after = await settings(cluster) | (dict(config) | dict.fromkeys(reset, "(default)") if dry_run else {})
         return [(key, before.get(key), after.get(key)) for key in map(_canonical, wanted)]
 
-    changes = run(broker, work)
-    if as_json:
-        rows = [{"setting": k, "before": b, "after": a} for k, b, a in changes]
-        print_json({"queue": name, "changed": not dry_run, "settings": rows})
-        return
-    print_table(left("SETTING", "BEFORE", "AFTER"), changes)
-    if dry_run:
-        click.echo("Nothing was changed (--dry-run).")
+    print_changes({"queue": name}, run(broker, work), dry_run=dry_run, as_json=as_json)
 
 
 def settings_of(described: "QueueDescription") -> dict[str, str]:

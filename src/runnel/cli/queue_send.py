@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from runnel.cli.command import Command
-from runnel.cli.options import broker_option, complete_queues, moment, setting, span
+from runnel.cli.options import broker_option, complete_queues, input_options, moment, span
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -30,13 +30,7 @@ runnel queue send jobs -m pay --id order-4711    at most once, however often it 
 """,
 )
 @click.argument("name", metavar="QUEUE", shell_complete=complete_queues)
-@click.argument("files", type=click.Path(exists=True, dir_okay=False, allow_dash=True), nargs=-1)
-@click.option("-m", "--message", "messages", multiple=True, help="This message; may be repeated. Stdin is not read.")
-@click.option("-K", "--key-separator", metavar="SEP", help="Each line is KEY SEP VALUE.")
-@click.option("-k", "--key", help="The key of all messages.")
-@click.option(
-    "-H", "--header", "headers", metavar="NAME=VALUE", type=setting, multiple=True, help="A header of all messages."
-)
+@input_options
 @click.option("--priority", metavar="N", type=click.IntRange(min=0), help="The lane.  [default: the lowest]")
 @click.option("--delay", metavar="SPAN", type=span, help="Deliver after so long: 30s, 5m, 2h, 7d.")
 @click.option("--deliver-at", metavar="TIME", type=moment, help="Deliver then: ISO 8601 or epoch ms.")

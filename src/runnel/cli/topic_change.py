@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from runnel.cli.command import Command
-from runnel.cli.options import broker_option, complete_topics, dry_run_option, json_option, setting
+from runnel.cli.options import alter_options, broker_option, complete_topics, dry_run_option, json_option, setting
 
 if TYPE_CHECKING:
     from runnel.client.cluster import Cluster
@@ -88,8 +88,7 @@ runnel topic alter orders -c flush.mode=os --dry-run
 """,
 )
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
-@click.option("-c", "--config", metavar="KEY=VALUE", type=setting, multiple=True, help="Set this; may be repeated.")
-@click.option("--reset", metavar="KEY", multiple=True, help="Take this back to its default; may be repeated.")
+@alter_options
 @dry_run_option
 @json_option
 @broker_option
@@ -97,7 +96,7 @@ def alter(
     name: str, config: tuple[tuple[str, str], ...], reset: tuple[str, ...], dry_run: bool, as_json: bool, broker: str
 ) -> None:
     """Change settings of a topic."""
-    from runnel.cli.output import left, print_json, print_table
+    from runnel.cli.output import print_changes
     from runnel.cli.session import run
     from runnel.client.admin import Admin
 
@@ -114,14 +113,7 @@ def alter(
             after |= dict(config) | dict.fromkeys(reset, "(default)")
         return [(key, before.get(key), after.get(key)) for key in (*dict(config), *reset)]
 
-    changes = run(broker, work)
-    if as_json:
-        rows = [{"setting": k, "before": b, "after": a} for k, b, a in changes]
-        print_json({"topic": name, "changed": not dry_run, "settings": rows})
-        return
-    print_table(left("SETTING", "BEFORE", "AFTER"), changes)
-    if dry_run:
-        click.echo("Nothing was changed (--dry-run).")
+    print_changes({"topic": name}, run(broker, work), dry_run=dry_run, as_json=as_json)
 
 
 # --- partitions

@@ -4,14 +4,17 @@ from inspect import Parameter, isfunction, signature
 from typing import Any
 
 import pytest
-from tests.simulation import core_mutants, mutants, queue_mutants, transaction_mutants
+from tests.simulation import core_mutants, mutants, queue_mutants, schedule_mutants, transaction_mutants
 from tests.simulation.hunting import Mutant, Pack, hunt
 from tests.transactions import sink_mutants
 
 from runnel.testing.core.simulation import run
 from runnel.testing.simulation import Simulation
 
-PACKS = (mutants.PACK, transaction_mutants.PACK, sink_mutants.PACK, queue_mutants.PACK, core_mutants.PACK)
+PACKS = (
+    mutants.PACK, transaction_mutants.PACK, sink_mutants.PACK, queue_mutants.PACK, schedule_mutants.PACK,
+    core_mutants.PACK,
+)  # fmt: skip
 POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 

@@ -124,7 +124,7 @@ def test_a_message_that_is_refused_costs_nobody_else() -> None:
 def test_a_batch_is_no_larger_than_it_should_be() -> None:
     async def scenario(log: Log) -> None:
         to = log.mailing()
-        await asyncio.gather(*[put(to, b"x" * 100_000) for _ in range(6)])
+        await asyncio.gather(*[put(to, b"x" * 200_000) for _ in range(6)])
         assert [len(batch) for batch in log.batches] == [2, 2, 2]
 
     run(scenario)
@@ -234,7 +234,7 @@ def test_who_comes_after_the_end_hears_why() -> None:
 
 def test_nobody_waits_for_company_when_a_batch_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mailing, "BATCH_BYTES", 10_000)
-    monkeypatch.setattr(mailing, "PACE_S", 60.0)  # beyond the patience of this test
+    monkeypatch.setattr(mailing, "PACE", 60.0)  # beyond the patience of this test
     monkeypatch.setattr(mailing, "PACE_S_MAX", 60.0)
 
     async def scenario(log: Log) -> None:

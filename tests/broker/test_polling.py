@@ -12,8 +12,8 @@ from tests.broker.test_key_index import append, covered, indexed
 from runnel.broker.fetch import Waits
 from runnel.broker.key_index import KeyIndex
 from runnel.broker.key_indexes import KeyIndexes
-from runnel.broker.mail import Mail
-from runnel.broker.polling import Asked, AtOnce, Poll
+from runnel.broker.mail import Mails
+from runnel.broker.polling import AtOnce, Poll, Polls, asked_of
 from runnel.cluster.image import Topic
 from runnel.model.errors import InvalidRequest, RunnelError
 from runnel.replica.partition import Partition, Role
@@ -27,8 +27,8 @@ class Receiver:
         self.told: list[object] = []
         self.done = asyncio.Event()
 
-    def received(self, mails: list[Mail]) -> None:
-        self._tell([int(mail.message_id[-16:], 16) for mail in mails])
+    def received(self, mails: Mails) -> None:
+        self._tell([letter.offset for letter in mails.letters])
 
     def failed(self, error: RunnelError) -> None:
         self._tell(type(error))
@@ -65,18 +65,20 @@ class Door:
         self.index = index
         self.indexes = Indexes(index)
         self.waits = Waits()
-        self._at_once = AtOnce(cast(KeyIndexes, self.indexes), index._messages)
+        self.polls = Polls(AtOnce(cast(KeyIndexes, self.indexes), index._messages))
 
-    def poll(self, user: str, position: int, wait_s: float = 30.0) -> Receiver:
-        receiver = Receiver()
-        asked = self._at_once.asked(user, 10, 10_000)
-        assert isinstance(asked, Asked)
-        Poll(asked, position, wait_s, (self.waits, Waits()), receiver).begin()
+    def poll(self, user: str, position: int, wait_s: float = 30.0, receiver: Receiver | None = None) -> Receiver:
+        receiver = receiver or Receiver()
+        assert self.indexes.topic is not None
+        asked = asked_of(self.indexes.topic, user, 10, 10_000)
+        deadline = asyncio.get_running_loop().time() + wait_s
+        Poll(self.polls, asked, self.index, position, deadline, self.waits, receiver).begin()
         return receiver
 
     def check_nobody_is_left(self) -> None:
         assert not self.index._waiters
         assert not self.waits._waiting
+        assert not any(self.polls.deadlines._at.values())
 
 
 @asynccontextmanager
@@ -142,6 +144,41 @@ def test_it_ends_with_its_time_and_with_its_client(run: Run) -> None:
             await long.done.wait()
             assert long.told == [[]]
             here.check_nobody_is_left()
+
+    run(scenario)
+
+
+def test_all_end_when_the_broker_stops(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        async with door(open_partition, disk) as (here, _):
+            waiting = [here.poll("a", 3), here.poll("b", 3, wait_s=60)]
+            here.polls.close()
+            for one in waiting:
+                await one.done.wait()
+                assert one.told == [[]]
+            assert here.poll("a", 3).told == [[]], "nobody waits any more"
+            here.check_nobody_is_left()
+
+    run(scenario)
+
+
+class Broken(Receiver):
+    def received(self, mails: Mails) -> None:
+        raise ZeroDivisionError
+
+
+def test_one_that_fails_keeps_no_other_from_its_answer(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        async with door(open_partition, disk) as (here, partition):
+            seen: list[object] = []
+            asyncio.get_running_loop().set_exception_handler(lambda loop, context: seen.append(context["exception"]))
+            here.poll("a", 3, receiver=Broken())
+            after = [here.poll("a", 3), here.poll("a", 3)]
+            append(partition, [b"a"])
+            for one in after:
+                await one.done.wait()
+                assert one.told == [[3]]
+            assert [type(error) for error in seen] == [ZeroDivisionError]
 
     run(scenario)
 

@@ -17,11 +17,11 @@ from runnel.broker.fetch import Waits
 from runnel.broker.inbox_news import NEWS_MS, PAUSE_S, RemoteNews
 from runnel.broker.key_index import KeyIndex, hash_of
 from runnel.broker.key_indexes import KeyIndexes
-from runnel.broker.mail import FROM, INBOX, Mail, MessageId, Sending, address_of, after, letter_of, mail_of, tag_of
+from runnel.broker.mail import FROM, INBOX, Mails, MessageId, Sending, address_of, after, letter_of, mails_of, tag_of
 from runnel.broker.mailing import Append, Mailing, NewProducer
 from runnel.broker.messages import Messages
 from runnel.broker.partitions import Partitions
-from runnel.broker.polling import AtOnce, Poll, Receiver
+from runnel.broker.polling import AtOnce, Poll, Polls, Receiver, asked_of
 from runnel.broker.routing import ELSEWHERE
 from runnel.cluster.image import Change, Image, Topic
 from runnel.cluster.topic_rules import NewTopic
@@ -72,6 +72,7 @@ class Inbox:
         self._messages = Messages(KEPT_BYTES_MAX)
         self._indexes = KeyIndexes(INBOX, partitions, disk, self._messages)
         self._at_once = AtOnce(self._indexes, self._messages)
+        self._polls = Polls(self._at_once)
         self._mailings: dict[int, Mailing] = {}  # by partition
         self._mailed: TopicId | None = None  # the topic that they are of
         self._news: dict[PartitionKey, RemoteNews] = {}
@@ -91,6 +92,7 @@ class Inbox:
     def close(self) -> None:
         """Answer at once who waits."""
         self._all.end()
+        self._polls.close()
         self._indexes.wake_all()
         for news in self._news.values():
             news.close()
@@ -161,20 +163,20 @@ class Inbox:
     async def receive(
         self, user_id: str, last_message_id: str | None, *, wait_ms: int, messages_max: int, bytes_max: int = MIB,
         waits: Waits,
-    ) -> list[Mail]:  # fmt: skip
+    ) -> Mails:  # fmt: skip
         """The next messages of a user, in order; if there is none, waits for one, but not longer than `waits`."""
         topic = await self._made()
-        user, number = address_of(user_id, len(topic.partitions))
-        key = PartitionKey(topic.id, number)
-        position = 0 if last_message_id is None else after(last_message_id, topic, number)
+        asked = asked_of(topic, user_id, messages_max, bytes_max)
+        key = PartitionKey(topic.id, asked.number)
+        position = 0 if last_message_id is None else after(last_message_id, topic, asked.number)
         loop = asyncio.get_running_loop()
         end = loop.time() + min(max(wait_ms, 0), WAIT_MS_MAX) / 1000
         patience = max(end, loop.time() + LOOK_MS / 1000)
         while True:
             self._at_once.check_same(topic)
             try:
-                found = self._at_once.find(number, user, position, messages_max, bytes_max)
-                found = found or await self._ask(Look(*key, user, position, messages_max, bytes_max, LOOK_MS))
+                found = self._at_once.find(asked, position)
+                found = found or await self._ask(Look(*key, asked.user, position, messages_max, bytes_max, LOOK_MS))
             except (*ELSEWHERE, UnknownTopicId):  # the topic may be quite new to its leader
                 if loop.time() + PAUSE_S >= patience:
                     raise
@@ -182,9 +184,9 @@ class Inbox:
                 continue
             left_s = end - loop.time()
             if found.letters or left_s <= 0 or waits.over or self._all.over:
-                return [mail_of(one, topic, number, user_id) for one in found.letters]
+                return mails_of(found.letters, topic, asked.number, user_id)
             position = max(position, found.upto)
-            await self._wait(key, hash_of(user), position, left_s, waits)
+            await self._wait(key, asked.key_hash, position, left_s, waits)
 
     def poll(
         self, user_id: str, last_message_id: str | None, *, wait_ms: int, messages_max: int, bytes_max: int = MIB,
@@ -192,12 +194,15 @@ class Inbox:
     ) -> None:  # fmt: skip
         """The same without a task; a receiver that is told to ask otherwise is to `receive`."""
         wait_s = min(max(wait_ms, 0), WAIT_MS_MAX) / 1000
-        asked = self._at_once.asked(user_id, messages_max, bytes_max)
-        if asked is None:
+        topic = self._indexes.topic
+        asked = None if topic is None else asked_of(topic, user_id, messages_max, bytes_max)
+        index = None if asked is None else self._indexes.at(asked.number)
+        if asked is None or index is None:
             receiver.ask_otherwise(wait_s)
-        else:
-            position = 0 if last_message_id is None else after(last_message_id, asked.topic, asked.number)
-            Poll(asked, position, wait_s, (waits, self._all), receiver).begin()
+            return
+        position = 0 if last_message_id is None else after(last_message_id, asked.topic, asked.number)
+        deadline = asyncio.get_running_loop().time() + wait_s
+        Poll(self._polls, asked, index, position, deadline, waits, receiver).begin()
 
     async def _ask(self, look: Look) -> Found:
         key = PartitionKey(TopicId(look.topic_id), look.partition)

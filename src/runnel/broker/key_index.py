@@ -87,7 +87,7 @@ class KeyIndex:
         self._waiters = KeyWaiters()
         self.begin, self.done = self._waiters.begin, self._waiters.done  # to wait for a message of a key; see rule 5
         self._more = asyncio.Event()
-        self._recent: deque[tuple[int, int]] = deque()  # offset and hash of the newest
+        self._recent: deque[tuple[int, int]] = deque(maxlen=RECENT_MAX)  # offset and hash of the newest
         self._recent_first = 0  # all from here on are there
         self._reached: set[asyncio.Future[None]] = set()
         self._task: asyncio.Task[None] | None = None
@@ -240,22 +240,22 @@ class KeyIndex:
         """Take note of the messages of a stretch from the tail's end on."""
         tail, waiters = self._tail, self._waiters
         offsets, recent = tail.offsets, self._recent
-        awaited: set[int] = set()
-        for record in stretch.since(tail.end):
-            key_hash = hash_of(record.key)
+        touched: set[int] = set()
+        found = stretch.since(tail.end)
+        for offset, _, key, _, _ in found:
+            key_hash = crc32c(key or b"")
             if key_hash in offsets:
-                offsets[key_hash].append(record.offset)
+                offsets[key_hash].append(offset)
             else:
-                offsets[key_hash] = [record.offset]
-            tail.count += 1
-            recent.append((record.offset, key_hash))
-            if key_hash in waiters:
-                awaited.add(key_hash)
-        while len(recent) > RECENT_MAX:
-            self._recent_first = recent.popleft()[0] + 1
+                offsets[key_hash] = [offset]
+            recent.append((offset, key_hash))
+            touched.add(key_hash)
+        tail.count += len(found)
+        if len(recent) == RECENT_MAX:
+            self._recent_first = recent[0][0]
         tail.end = stretch.end
         tail.epoch = self.partition.log.epochs.epoch_of(stretch.end - 1)
-        waiters.end(awaited)
+        waiters.end(touched)
         _wake(self._reached)
 
     def _settle(self) -> None:

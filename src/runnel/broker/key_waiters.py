@@ -13,9 +13,6 @@ class KeyWaiters:
     def __init__(self) -> None:
         self._waiting: dict[int, dict[Waiter, None]] = {}
 
-    def __contains__(self, key_hash: int) -> bool:
-        return key_hash in self._waiting
-
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
@@ -35,6 +32,7 @@ class KeyWaiters:
 
     def end(self, key_hashes: Iterable[int] | None = None) -> None:
         """Those of these keys, or all."""
-        for key_hash in list(self._waiting if key_hashes is None else key_hashes):
-            for waiter in list(self._waiting.get(key_hash, ())):
+        waiting = self._waiting
+        for key_hash in list(waiting) if key_hashes is None else key_hashes:
+            for waiter in list(waiting.get(key_hash, ())):
                 waiter.end()

@@ -18,7 +18,8 @@ INBOX: Final = "inbox"  # the topic
 FROM: Final = "runnel-from"  # the header with the sender
 USER_BYTES_MAX: Final = 1024
 
-_ID: Final = "%08x%04x%016x"
+_PLACE: Final = "%08x%04x"
+_ID: Final = _PLACE + "%016x"
 ID_CHARS: Final = 28
 
 
@@ -37,7 +38,8 @@ def parse_id(text: str) -> MessageId:
     try:
         if len(text) != ID_CHARS or not text.isascii() or not text.isalnum():
             raise ValueError(text)
-        return MessageId(int(text[:8], 16), int(text[8:12], 16), int(text[12:], 16))
+        number = int(text, 16)
+        return MessageId(number >> 80, number >> 64 & 0xFFFF, number & 0xFFFF_FFFF_FFFF_FFFF)
     except ValueError:
         raise InvalidRequest(f"{text[:40]!r} is not the id of a message: use one as it came from /receive") from None
 
@@ -58,14 +60,12 @@ class Sending:
         raise NotImplementedError
 
 
-class Mail(NamedTuple):
-    """A message to a user."""
+class Mails(NamedTuple):
+    """Messages to a user, in order."""
 
-    message_id: str
-    from_user: str
+    place: str  # of the partition: what their ids begin with
     to_user: str
-    message: str
-    timestamp_ms: int
+    letters: list[Letter]
 
 
 @lru_cache(maxsize=16_384)
@@ -97,19 +97,13 @@ def tag_of(topic: Topic) -> int:
     return topic.id.int & 0xFFFFFFFF
 
 
+def mails_of(letters: list[Letter], topic: Topic, number: int, user: str) -> Mails:
+    return Mails(_PLACE % (tag_of(topic), number), user, letters)
+
+
 def letter_of(record: Record) -> Letter:
     offset, timestamp, _, value, headers = record
     for name, sender in headers:
         if name == FROM:
             return Letter(offset, timestamp, sender or b"", value or b"")
     return Letter(offset, timestamp, b"", value or b"")
-
-
-def mail_of(letter: Letter, topic: Topic, number: int, user: str) -> Mail:
-    return Mail(
-        _ID % (tag_of(topic), number, letter.offset),
-        letter.from_user.decode(errors="replace"),
-        user,
-        letter.message.decode(errors="replace"),
-        letter.timestamp_ms,
-    )

@@ -2,7 +2,8 @@
 
 Rule 1: what arrives in one turn of the loop, or while the batch before is on its way, goes as one batch. So a message
         alone does not wait, and many cost one append and one sync. Behind a batch of many the next one waits a few
-        milliseconds more, unless as much has come as fits into one: the more come, the fewer batches they are to cost.
+        milliseconds more, the longer the more come in a second, unless as much has come as fits into one: the more
+        come, the fewer batches they are to cost.
 Rule 2: messages of one partition keep the order in which they arrived here.
 Rule 3: a batch is that of an idempotent producer: however often it has to be sent, it is in the log once. When nobody
         knows what became of one, the next batches are those of another producer.
@@ -12,6 +13,7 @@ Rule 5: what waits is bounded: beyond it, senders are told to come back later.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from math import sqrt
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from runnel.broker.messages import Encoded
@@ -29,12 +31,13 @@ from runnel.model.errors import (
 )
 from runnel.model.ids import PartitionKey, ProducerId
 from runnel.model.limits import KIB, MIB
-from runnel.record.records import Headers, encode, record_of
+from runnel.record.records import Headers, Record, encode, record_of
 
-BATCH_BYTES: Final = 256 * KIB  # as many messages as fit: who reads one of them reads the batch
+BATCH_BYTES: Final = 512 * KIB  # as many messages as fit: who reads one of them reads the batch
 WAITING_BYTES_MAX: Final = 64 * MIB  # of one partition
 TIMEOUT_MS: Final = 30_000
-PACE_S, PACE_S_MAX = 0.001, 0.020  # from one batch to the next, for each message of the former; and at most
+PACE: Final = 1e-5  # from one batch to the next in seconds, for each message a second: 10 ms for a thousand
+PACE_S_MAX: Final = 0.040
 SEQUENCES: Final = 1 << 31  # they begin again at 0 then, as in Kafka's clients
 OVERHEAD_BYTES: Final = 100  # of a record in a batch, about
 
@@ -54,12 +57,9 @@ class Sender(Protocol):
 
 
 class _Waiting(NamedTuple):
-    """The first four are a record's."""
+    """A message that is to be sent."""
 
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
+    record: Record  # its offset is the number of messages before it that came here
     size: int
     sender: Sender
 
@@ -95,6 +95,7 @@ class Mailing:
         self._encoded = encoded  # of who reads what is sent here
         self._loop = asyncio.get_running_loop()
         self._waiting: list[_Waiting] = []
+        self._count = 0  # of all that ever came
         self._bytes = 0
         self._sending: asyncio.Task[None] | None = None
         self._enough: asyncio.Future[None] | None = None  # for a batch, while more is let come
@@ -126,7 +127,9 @@ class Mailing:
                 f"{WAITING_BYTES_MAX // MIB} MiB of messages wait to be written already: nothing of this one was kept,"
                 " send it again later"
             )
-        self._waiting.append(_Waiting(timestamp_ms, key, value, headers, size, sender))
+        record = record_of((self._count, timestamp_ms, key, value, headers))
+        self._waiting.append(_Waiting(record, size, sender))
+        self._count += 1
         self._bytes += size
         if self._sending is None:
             self._sending = self._loop.create_task(self._send_all())
@@ -179,8 +182,11 @@ class Mailing:
         return []
 
     async def _pace(self, began: float, count: int) -> None:
-        """Let more come, but no more than fits into a batch."""
-        left_s = min(PACE_S_MAX, PACE_S * (count - 1)) - (self._loop.time() - began)
+        """Let more come, but no more than fits into a batch.
+
+        The pause is to be PACE times the rate, which is the count by the pause: so its square is PACE times the count.
+        """
+        left_s = min(PACE_S_MAX, sqrt(PACE * (count - 1))) - (self._loop.time() - began)
         if left_s > 0 and self._bytes < BATCH_BYTES:
             self._enough = self._loop.create_future()
             await asyncio.wait([self._enough], timeout=left_s)
@@ -201,8 +207,11 @@ class Mailing:
         while True:
             if self._producer is None:
                 self._producer, self._sequence = await self._new_producer(), 0
-            records = [record_of((n, *one[:4])) for n, one in enumerate(batch)]
-            data = encode(records, producer_id=self._producer, producer_epoch=0, base_sequence=self._sequence)
+            records = [one.record for one in batch]
+            data = encode(
+                records, base_offset=records[0].offset, producer_id=self._producer, producer_epoch=0,
+                base_sequence=self._sequence,
+            )  # fmt: skip
             if self._encoded is not None:
                 self._encoded.note(data, records)
             try:

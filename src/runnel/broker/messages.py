@@ -55,9 +55,12 @@ class Stretch:
 
     def get(self, offset: int) -> Record | None:
         """The message at this offset, if there is one."""
-        at = bisect_left(self.records, offset, key=_offset)
-        found = self.records[at] if at < len(self.records) else None
-        return found if found is not None and found.offset == offset else None
+        records = self.records
+        at = offset - self.first
+        if 0 <= at < len(records) and records[at][0] == offset:  # there is no gap before it, as mostly
+            return records[at]
+        at = bisect_left(records, offset, key=_offset)
+        return records[at] if at < len(records) and records[at][0] == offset else None
 
 
 def size_of(record: Record) -> int:
@@ -79,7 +82,7 @@ class Encoded:
         return len(self._known)
 
     def note(self, batch: Buffer, found: Sequence[Record]) -> None:
-        """Its records, with offsets from 0 on."""
+        """Its records, at whatever offsets without gaps."""
         if self._bytes + len(batch) > ENCODED_BYTES_MAX:  # nobody reads them: the leader is elsewhere, or far behind
             self._known.clear()
             self._bytes = 0
@@ -92,8 +95,8 @@ class Encoded:
         if found is None:
             return None
         self._bytes -= header.size
-        base = header.base_offset
-        return [record_of((base + at, when, key, value, more)) for at, when, key, value, more in found]
+        moved = header.base_offset - found[0].offset
+        return [record_of((at + moved, when, key, value, more)) for at, when, key, value, more in found]
 
 
 def _identity(header: BatchHeader) -> tuple[int, int, int]:

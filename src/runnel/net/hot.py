@@ -14,7 +14,7 @@ Rule 4: headers that were parsed once are not parsed again. Clients send the sam
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
@@ -111,22 +111,29 @@ class Exchange:
     """
 
     __slots__ = (
-        "_failed", "_http", "disconnected", "keep_alive", "message_event", "more_body", "peer", "response_complete",
+        "_failed", "_http", "asker", "disconnected", "keep_alive", "message_event", "more_body", "peer",
+        "response_complete",
     )  # fmt: skip
 
     def __init__(self, http: "HotHttp", peer: Peer) -> None:
         self._http: HotHttp | None = http
         self.peer = peer
+        self.asker: Any = None  # what a handler keeps of this connection from one request to the next
         self.keep_alive = True
         self.disconnected = False
         self.response_complete = True
         self.more_body = False
         self.message_event = _Nobody()
 
-    def begin(self, failed: Callable[[RunnelError], Failed]) -> None:
-        self._failed = failed
+    def await_body(self) -> None:
         self.response_complete = False
         self.more_body = True
+
+    def begin(self, failed: Callable[[RunnelError], Failed]) -> None:
+        """The request is whole; what is answered when it fails."""
+        self._failed = failed
+        self.response_complete = False
+        self.more_body = False
 
     def answer(self, content: bytes) -> None:
         """With 200."""
@@ -203,7 +210,6 @@ class HotHttp(Http):
             return False
         self.active_at = self.loop.time()
         self._traffic.bytes_in += len(data)
-        self._begin(hot)
         self._ask(hot, data[end + len(_HEAD_END) :], understood)
         return True
 
@@ -225,7 +231,8 @@ class HotHttp(Http):
         hot = self._routes.at(path)
         if hot is not None and self._is_usual(hot) and (understood := hot.understood(query)) is not None:
             self._hot, self._body, self._query, self._in_head = hot, b"", understood, False
-            self._begin(hot)
+            self._exchange.await_body()
+            self.cycle = self._exchange  # type: ignore[assignment]
         else:
             self._hot = None
             super().on_headers_complete()
@@ -263,29 +270,27 @@ class HotHttp(Http):
 
     # --- the request
 
-    def _begin(self, hot: Hot) -> None:
-        self._exchange.begin(hot.failed)
-        self.cycle = cast(Any, self._exchange)
-
     def _ask(self, hot: Hot, body: bytes, query: Any) -> None:
-        self._exchange.more_body = False
+        exchange = self._exchange
+        exchange.begin(hot.failed)
+        self.cycle = exchange  # type: ignore[assignment]
         try:
-            hot.begin(body, query, self._exchange)
+            hot.begin(body, query, exchange)
         except RunnelError as error:
-            self._exchange.fail(error)
+            exchange.fail(error)
 
     def answered(self, answer: bytes) -> None:
         """The exchange's answer is due."""
-        exchange = self._exchange
-        if self.transport.is_closing():
+        exchange, transport = self._exchange, self.transport
+        if transport.is_closing():
             return
         self._traffic.bytes_out += len(answer)
-        self.transport.write(answer)
+        transport.write(answer)
         exchange.response_complete = True
         if exchange.keep_alive:
             self.on_response_complete()
         else:
-            self.transport.close()
+            transport.close()
 
 
 def answer_later(exchange: Exchange, task: "asyncio.Future[Any]", content: Callable[[Any], bytes]) -> None:

@@ -235,7 +235,8 @@ class Http(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self.active_at = self.loop.time()
-        self.flow.resume_reading()
+        if self.flow.read_paused:
+            self.flow.resume_reading()
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
 

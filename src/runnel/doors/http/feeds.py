@@ -180,6 +180,7 @@ class UserFeed:
         found = await self._broker.inbox.receive(
             self._user, self._last_id, wait_ms=int(timeout_s * 1000), messages_max=limit, waits=self._waits
         )
-        if found:
-            self._last_id = found[-1].message_id
-        return [Pushed(mail.message_id, received(mail)) for mail in found]
+        views = received(found)
+        if views:
+            self._last_id = views[-1].message_id
+        return [Pushed(view.message_id, view) for view in views]

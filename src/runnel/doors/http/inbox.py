@@ -12,7 +12,7 @@ from msgspec import Meta, structs
 
 from runnel.broker.broker import Broker
 from runnel.broker.inbox import WAIT_MS_MAX, Inbox
-from runnel.broker.mail import INBOX, USER_BYTES_MAX, Mail, MessageId, Sending
+from runnel.broker.mail import INBOX, USER_BYTES_MAX, Mails, MessageId, Sending
 from runnel.doors.http.call import Call, PeerWaits
 from runnel.doors.http.idempotency import IdempotencyKey, send_once
 from runnel.doors.http.operation import Struct, View, decoded, operation
@@ -31,8 +31,10 @@ _CONTENT: Final = b'{"status":"sent","message_id":"%08x%04x%016x"}'  # of a mess
 IDEMPOTENCY_KEY: Final = b"idempotency-key"
 LIMIT: Final = 100
 LAST_MS: Final = 253_402_300_799_999  # the end of the year 9999
-FIELDS: Final = dict.fromkeys(("user_id", "last_message_id", "wait_ms", "limit"))
-PLAIN: Final = re.compile(rb"(?:[a-z_]+=[A-Za-z0-9_.~-]{1,300}(?:&|$)){1,4}")  # nothing that would have to be decoded
+LAST_ID: Final = b"last_message_id="
+FIELDS: Final = dict.fromkeys(("user_id", "wait_ms", "limit"))
+_PAIR: Final = rb"[a-z_]+=[A-Za-z0-9_.~-]{1,300}"  # nothing that would have to be decoded
+PLAIN: Final = re.compile(_PAIR + rb"(?:&" + _PAIR + rb"){0,2}")
 
 Query: TypeAlias = tuple[str, str | None, int, int]  # user, last id, wait and limit
 User = Annotated[str, Meta(min_length=1, max_length=USER_BYTES_MAX)]
@@ -123,7 +125,7 @@ async def receive(
         found = await call.broker.inbox.receive(
             user_id, last_message_id, wait_ms=wait_ms, messages_max=limit, waits=waits
         )
-    return Messages(messages=[received(mail) for mail in found])
+    return Messages(messages=received(found))
 
 
 async def _addressed(inbox: Inbox, body: Message, due: int | None) -> Outgoing:
@@ -182,53 +184,61 @@ def hot_receive(inbox: Inbox) -> Hot:
     """GET /receive."""
 
     def begin(body: bytes, query: Query, exchange: Exchange) -> None:
-        user, last_id, wait_ms, limit = query
-        receiving = _Receiving(inbox, query, exchange)
-        try:
-            inbox.poll(user, last_id, wait_ms=wait_ms, messages_max=limit, waits=receiving.waits, receiver=receiving)
-        except RunnelError as error:
-            receiving.failed(error)
+        receiving = exchange.asker
+        if not isinstance(receiving, _Receiving):
+            receiving = exchange.asker = _Receiving(inbox, exchange)
+        receiving.begin(query)
 
     return Hot(b"GET", begin, _failed, _understood)
 
 
 class _Receiving:
-    """A request whose answer is messages."""
+    """The requests of one connection, one at a time, whose answers are messages."""
 
-    __slots__ = ("_exchange", "_inbox", "_query", "waits")
+    __slots__ = ("_exchange", "_inbox", "_query", "_waits")
 
-    def __init__(self, inbox: Inbox, query: Query, exchange: Exchange) -> None:
+    _query: Query
+
+    def __init__(self, inbox: Inbox, exchange: Exchange) -> None:
         self._inbox = inbox
-        self._query = query
         self._exchange = exchange
-        self.waits = PeerWaits(exchange.peer)
+        self._waits = PeerWaits(exchange.peer)  # for as long as the connection is
 
-    def received(self, mails: list[Mail]) -> None:
-        self.waits.close()
+    def begin(self, query: Query) -> None:
+        self._query = query
+        user, last_id, wait_ms, limit = query
+        self._inbox.poll(user, last_id, wait_ms=wait_ms, messages_max=limit, waits=self._waits, receiver=self)
+
+    def received(self, mails: Mails) -> None:
         self._exchange.answer(_messages(mails))
 
     def failed(self, error: RunnelError) -> None:
-        self.waits.close()
         self._exchange.fail(error)
 
     def ask_otherwise(self, left_s: float) -> None:
-        task = asyncio.get_running_loop().create_task(self._receive(max(0, int(left_s * 1000))))
-        answer_later(self._exchange, task, _messages)
-
-    async def _receive(self, wait_ms: int) -> list[Mail]:
         user, last_id, _, limit = self._query
-        try:
-            return await self._inbox.receive(user, last_id, wait_ms=wait_ms, messages_max=limit, waits=self.waits)
-        finally:
-            self.waits.close()
+        wait_ms = max(0, int(left_s * 1000))
+        asking = self._inbox.receive(user, last_id, wait_ms=wait_ms, messages_max=limit, waits=self._waits)
+        answer_later(self._exchange, asyncio.get_running_loop().create_task(asking), _messages)
 
 
-def _messages(mails: list[Mail]) -> bytes:
-    return _encode(Messages(messages=[received(mail) for mail in mails]))
+def _messages(mails: Mails) -> bytes:
+    return _encode(Messages(messages=received(mails)))
 
 
 def _understood(query: bytes) -> Query | None:
     """User, last id, wait and limit, if they are all as most clients write them; the rest is the application's."""
+    before, named, behind = query.partition(LAST_ID)
+    last_id, more, tail = behind.partition(b"&")
+    if named and not (last_id.isalnum() and len(last_id) <= USER_BYTES_MAX and (not before or before.endswith(b"&"))):
+        return None
+    asked = _asked(before + tail if more or not named else before[:-1])
+    return None if asked is None else (asked[0], last_id.decode() if named else None, asked[1], asked[2])
+
+
+@lru_cache(maxsize=4096)  # a user asks for the same again, behind another message
+def _asked(query: bytes) -> tuple[str, int, int] | None:
+    """User, wait and limit."""
     if not PLAIN.fullmatch(query):
         return None
     pairs = [part.split("=", 1) for part in query.decode().split("&")]
@@ -240,7 +250,7 @@ def _understood(query: bytes) -> Query | None:
         return None
     if int(wait) > WAIT_MS_MAX or not 1 <= int(limit) <= MESSAGES_MAX:
         return None
-    return texts["user_id"], texts.get("last_message_id"), int(wait), int(limit)
+    return texts["user_id"], int(wait), int(limit)
 
 
 def _content(place: MessageId) -> bytes:
@@ -253,11 +263,15 @@ def _failed(error: RunnelError) -> Failed:
     return Failed(problem.status, headers, msgspec.json.encode(problem))
 
 
-def received(mail: Mail) -> Received:
-    return Received(
-        message_id=mail.message_id, from_user=mail.from_user, to_user=mail.to_user, message=mail.message,
-        timestamp=iso(mail.timestamp_ms),
-    )  # fmt: skip
+def received(mails: Mails) -> list[Received]:
+    place, user, letters = mails
+    return [
+        Received(
+            message_id=f"{place}{letter.offset:016x}", from_user=letter.from_user.decode(errors="replace"),
+            to_user=user, message=letter.message.decode(errors="replace"), timestamp=iso(letter.timestamp_ms),
+        )
+        for letter in letters
+    ]  # fmt: skip
 
 
 @lru_cache(maxsize=4096)  # messages of one batch have mostly one time

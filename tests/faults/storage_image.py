@@ -13,11 +13,11 @@ import subprocess
 import time
 from pathlib import Path
 
-from runnel.model.limits import MIB
+from runnel.model.limits import GIB
 
 FS_IOC_SHUTDOWN = 0x8004587D  # _IOR('X', 125, u32)
 NO_LOG_FLUSH = 2
-IMAGE_BYTES = 512 * MIB
+IMAGE_BYTES = 4 * GIB  # a sparse file: 200 losses of three brokers write about 1 GiB
 TOOLS = ("mkfs.ext4", "mount", "umount")
 UNMOUNT_S = 20.0
 

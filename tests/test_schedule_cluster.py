@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.helpers.arrivals import Arrivals
 from tests.test_replication import Brokers, cluster_of, create, eventually, run
 
 from runnel.broker.broker import Broker
@@ -260,9 +262,11 @@ def test_what_was_sent_before_its_sender_knew_that_it_is_kept_is_not_sent_again(
 
 
 def test_leaders_end_while_messages_wait_and_come_due(tmp_path: Path) -> None:
-    async def main() -> None:
+    async def main(stack: ExitStack) -> None:
         async with cluster_of(tmp_path, schedule_partitions=2) as brokers:
             await create(brokers, partitions=4, min_insync_replicas="2")
+            addresses = [str(server.kafka) for server in brokers.up.values()]
+            reader = stack.enter_context(Arrivals(addresses, "t", 4).watched())
             begin = CLOCK.wall_ms() + 1_500
             due = {f"m{n}": begin + n * 7919 % 6_000 for n in range(3_000)}
             await _park_all(brokers, due)
@@ -276,13 +280,16 @@ def test_leaders_end_while_messages_wait_and_come_due(tmp_path: Path) -> None:
             while await waiting(brokers):
                 await asyncio.sleep(0.05)
             found = [one for number in range(4) for one in await kept(brokers, "t", number)]
+            await eventually(lambda: len(reader.came) >= len(found))
         names = [(one.value or b"").decode() for one in found]
         assert len(names) == len(set(names)), "something came twice"
         assert due.keys() - set(names) - cancelled <= unsure, "something was lost"
         assert not set(names) & cancelled, "something came that was cancelled"
-        assert all(one.timestamp >= due[(one.value or b"").decode()] for one in found), "something came early"
+        assert [one for one in reader.came if one.at_ms < due[one.value]] == [], "something came early"
+        assert sorted(each.value for each in reader.came) == sorted(names), "somebody read something else"
 
-    run(main())
+    with ExitStack() as stack:  # the reader ends after the brokers: they run in this thread, and it waits for them
+        run(main(stack))
 
 
 async def _park_all(brokers: Brokers, due: dict[str, int]) -> None:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,9 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, TopicPartition
 from tests.conftest import cluster_broker
 from tests.doors.http.api import Api
+from tests.helpers.arrivals import Arrivals, Arrived
 
 from runnel.client.sync import connect
 from runnel.model.errors import RunnelError
@@ -62,9 +63,11 @@ class Told:
 class Trio:
     """Three brokers, one of which may be away."""
 
-    def __init__(self, brokers: dict[int, BrokerProcess]) -> None:
+    def __init__(self, brokers: dict[int, BrokerProcess], pool: Executor) -> None:
         self.brokers = brokers
         self.away = 0
+        self._pool = pool
+        self._coming: Future[None] | None = None
 
     @property
     def api(self) -> Api:
@@ -88,48 +91,24 @@ class Trio:
         return told["partitions"][0] if status == 200 else {"leader": -1, "in_sync": []}
 
     def fell(self, about_to: Callable[[], None]) -> None:
-        """Kill the leader of the schedule, and have it back when another one leads."""
+        """Kill the leader of the schedule, and have it come back while others go on."""
+        self.all_back()
         wait_for(lambda: len(self.schedule()["in_sync"]) == 3, "all replicas of the schedule in sync")
         about_to()
         leader = self.schedule()["leader"]
         self.away = leader
         self.brokers[leader].kill()
         wait_for(lambda: self.schedule()["leader"] not in (leader, -1), "another leader of the schedule")
+        self._coming = self._pool.submit(self._come_back, leader)
+
+    def _come_back(self, number: int) -> None:
         time.sleep(random.uniform(0, 1))
-        self.brokers[leader].start()
+        self.brokers[number].start()
         self.away = 0
 
-
-class Reader:
-    """Reads the topic from its beginning, and notes when it got what."""
-
-    def __init__(self, brokers: list[str]) -> None:
-        self._consumer = Consumer({"bootstrap.servers": ",".join(brokers), "group.id": "r", "fetch.wait.max.ms": 50})
-        self._consumer.assign([TopicPartition("t", number, 0) for number in range(PARTITIONS)])
-        self.came: list[tuple[int, int, str, int]] = []  # partition, offset, value, when
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._read)
-
-    @contextmanager
-    def reading(self) -> Iterator["Reader"]:
-        self._thread.start()
-        try:
-            yield self
-        finally:
-            self._over.set()
-            self._thread.join()
-            self._consumer.close()
-
-    def _read(self) -> None:
-        while not self._over.is_set():
-            message = self._consumer.poll(0.1)
-            if message is not None and message.error() is None:
-                place = message.partition() or 0, message.offset() or 0
-                self.came.append((*place, (message.value() or b"").decode(), now_ms()))
-
-    @property
-    def values(self) -> set[str]:
-        return {value for _, _, value, _ in self.came}
+    def all_back(self) -> None:
+        if self._coming is not None:
+            self._coming.result(LIMIT_S)
 
 
 class Sender:
@@ -228,15 +207,15 @@ def with_client(stack: ExitStack, brokers: list[str]) -> Callable[[str, int, int
     return send
 
 
-def check(told: Told, came: list[tuple[int, int, str, int]]) -> None:
-    counts = Counter(value for _, _, value, _ in came)
+def check(told: Told, came: list[Arrived]) -> None:
+    counts = Counter(each.value for each in came)
     assert {value for value, count in counts.items() if count > 1} == set(), "they came twice"
     assert told.expected - counts.keys() == set(), "they are lost"
     assert told.cancelled & counts.keys() == set(), "they were cancelled"
-    assert [row for row in came if row[3] < told.due_ms[row[2]]] == [], "they came early"
+    assert [each for each in came if each.at_ms < told.due_ms[each.value]] == [], "they came early"
     certain = told.expected - told.unsure
     for partition in range(PARTITIONS):
-        line = [value for number, _, value, _ in sorted(came) if number == partition]
+        line = [each.value for each in sorted(came, key=lambda each: each.offset) if each.partition == partition]
         latest = ""
         for value in line:
             if latest and value in certain and max(told.due_ms[value], told.kept_ms[value]) < told.due_ms[latest]:
@@ -249,16 +228,14 @@ def test_kills_of_leaders_lose_nothing_double_nothing_and_send_nothing_early(
     zookeeper: ZooKeeper, tmp_path: Path
 ) -> None:
     with ExitStack() as stack:
-        started = {
-            number: stack.enter_context(
-                cluster_broker(zookeeper, tmp_path, number, RUNNEL_SCHEDULE_PARTITIONS="1")
-            )
-            for number in (1, 2, 3)
-        }  # fmt: skip
-        trio, told = Trio(started), Told()
+        pool = stack.enter_context(ThreadPoolExecutor(3))
+        brokers = {n: cluster_broker(zookeeper, tmp_path, n, RUNNEL_SCHEDULE_PARTITIONS="1") for n in (1, 2, 3)}
+        list(pool.map(stack.enter_context, brokers.values()))
+        trio, told = Trio(brokers, pool), Told()
+        stack.callback(trio.all_back)
         topic = {"name": "t", "partitions": PARTITIONS, "replicas": 3, "settings": {"min.insync.replicas": 2}}
         wait_for(lambda: trio.ask("POST", "/v1/topics", topic)[0] == 201, "three brokers that serve")
-        reader = stack.enter_context(Reader(trio.kafka).reading())
+        reader = stack.enter_context(Arrivals(trio.kafka, "t", PARTITIONS).watched())
         ids = park(trio, told, "first", PARKED, now_ms() + 2_000, SPREAD_MS)
         ids = {value: id for value, id in ids.items() if value.endswith("7")}  # they are to be cancelled, if in time
         far = park(trio, told, "far", 5 * KILLS, now_ms() + 3_600_000, 1_000)
@@ -270,6 +247,7 @@ def test_kills_of_leaders_lose_nothing_double_nothing_and_send_nothing_early(
                 cancel_some(trio, told, some)
                 ids = {value: id for value, id in ids.items() if value not in some}
                 cancel_all(trio, told, {value: far.pop(value) for value in list(far)[:5]})
+        trio.all_back()
         wait_for(lambda: trio.ask("GET", "/v1/schedule/count")[1] == {"messages": 0, "next_due_ms": None}, "all sent")
         wait_for(lambda: told.expected <= reader.values, "all read")
         check(told, reader.came)

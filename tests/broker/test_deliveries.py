@@ -10,7 +10,7 @@ from tests.broker.test_fetch import append, end, write
 
 from runnel.broker.broker import Broker
 from runnel.broker.fetch import Waits
-from runnel.broker.outlet import Want
+from runnel.broker.hauls import Want
 from runnel.cluster.topic_rules import NewTopic
 from runnel.model.calls import (
     QUEUE_ALTER,

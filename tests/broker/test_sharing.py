@@ -8,7 +8,7 @@ from typing import Any, cast
 from runnel.broker.bells import Bells
 from runnel.broker.deliveries import Deliveries
 from runnel.broker.fetch import Waits
-from runnel.broker.outlet import Lot, Want
+from runnel.broker.hauls import Lot, Want
 from runnel.broker.sharing import PARTITION_BYTES_MAX, Limits, Share, Sharing
 from runnel.model.errors import NotLeader, RunnelError, StorageFailed
 from runnel.model.ids import PartitionKey, TopicId

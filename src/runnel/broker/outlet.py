@@ -10,12 +10,13 @@ Rule 4: whoever waits is woken by the partition's growth and by what the machine
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from runnel.broker.batches import Batches
 from runnel.broker.bells import Bells
 from runnel.broker.choosing import Looked, Search
+from runnel.broker.hauls import Haul, Lot, Refusals, Want, haul_of
 from runnel.broker.journal import Journal
 from runnel.broker.leaving import Leaver
 from runnel.broker.messages import Messages, Stretch
@@ -55,42 +56,6 @@ LOOK_S: Final = 1.0  # at what does not pass, before others have their turn
 NONE: Final = Leased((), 0, 0)
 
 
-class Want(NamedTuple):
-    """What one receiver asks for."""
-
-    owner: str
-    messages_max: int
-    bytes_max: int
-    lease_ms: int | None = None
-    passes: Passes | None = None  # the receiver's own filter: what does not pass stays for others
-    whole_batches: bool = False  # rather more messages than part of a batch
-    bound: bool = False  # to a connection, and to this leader, even if the lease ends at a moment
-    filter: str = ""  # the text of `passes`
-
-
-class Taken(NamedTuple):
-    """A message that was leased."""
-
-    record: Record
-    attempt: int
-
-
-class Haul(NamedTuple):
-    """What one receiver gets."""
-
-    messages: Sequence[Taken]
-    generation: int = 0
-    until_ms: int = 0
-
-
-class Lot(NamedTuple):
-    """What one receiver gets who takes batches: which of their messages are its own."""
-
-    records: bytes | memoryview = b""
-    grants: Sequence[Granted] = ()
-    until_ms: int = 0
-
-
 class Parts(NamedTuple):
     """What all outlets of a broker share."""
 
@@ -98,14 +63,6 @@ class Parts(NamedTuple):
     bells: Bells
     clock: Clock
     rng: Rng
-
-
-@dataclass(slots=True)
-class Refusals:
-    """What one outlet had no room for since it was opened: for those who watch, so that nobody has to guess."""
-
-    messages: int = 0  # that were sent while the queue was as long as it may be (max.length); each try counts
-    looks: int = 0  # of receivers with a filter, which end where the queue can leave out no more (window.max)
 
 
 class Outlet:
@@ -266,7 +223,7 @@ class Outlet:
                 return Haul(())
             leased = await self._lease(want, [offer for offer, _ in found])
             if leased.grants:
-                return _haul(leased, [record for _, record in found if record is not None])
+                return haul_of(leased, [record for _, record in found if record is not None])
             held.clear()  # none passed: look further
             begun = begun or loop.time()
             if loop.time() - begun > LOOK_S:
@@ -295,7 +252,7 @@ class Outlet:
             leased = await self._lease(want, [offer for offer, _ in found]) if found else NONE
             self._looked.note(want.filter, max(looked, search.first_left(leased.grants)))
             if leased.grants:
-                return _haul(leased, [record for _, record in found if record is not None])
+                return haul_of(leased, [record for _, record in found if record is not None])
             self._check_reach([record.offset for _, record in found if record is not None])
             if loop.time() > end_s:
                 self._ring()
@@ -410,15 +367,3 @@ class Outlet:
 
 def bell_of(queue: str, partition: Partition) -> str:
     return f"{queue}\0{partition.key}"
-
-
-def _haul(leased: Leased, found: Sequence[Record]) -> Haul:
-    """The messages that were granted, out of those that were offered; both are in order."""
-    by_offset = {record.offset: record for record in found}
-    taken = [
-        Taken(by_offset[offset], grant.attempt)
-        for grant in leased.grants
-        for offset in range(grant.first, grant.last + 1)
-        if offset in by_offset
-    ]
-    return Haul(taken, leased.generation, leased.until_ms)

@@ -18,7 +18,8 @@ from runnel.broker import queue_calls
 from runnel.broker.calls import Calls
 from runnel.broker.deliveries import Deliveries, passes_of
 from runnel.broker.fetch import Waits
-from runnel.broker.outlet import OPENING_S, Haul, Outlet, Want
+from runnel.broker.hauls import Haul, Want
+from runnel.broker.outlet import OPENING_S, Outlet
 from runnel.broker.owners import Life, Owners
 from runnel.broker.queue_calls import At, Heard, LeaseThere, Watch
 from runnel.broker.sources import Queue, Source, Sources

@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 from runnel.broker.bells import Sleeper
 from runnel.broker.deliveries import Deliveries
 from runnel.broker.fetch import WAIT_MS_MAX, Waits
-from runnel.broker.outlet import Outlet, Want
+from runnel.broker.hauls import Want
+from runnel.broker.outlet import Outlet
 from runnel.model.errors import RunnelError
 from runnel.model.ids import PartitionKey
 from runnel.model.limits import MIB

@@ -14,7 +14,9 @@ Rule 5: what waits is bounded: beyond it, senders are told to come back later.
 import asyncio
 from collections.abc import Awaitable, Callable
 from math import sqrt
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
+
+from msgspec import Struct
 
 from runnel.broker.messages import Encoded
 from runnel.broker.produce import ACKS_ALL, Produced
@@ -56,7 +58,7 @@ class Sender(Protocol):
     def failed(self, error: RunnelError) -> None: ...
 
 
-class _Waiting(NamedTuple):
+class _Waiting(Struct, frozen=True, eq=False):
     """A message that is to be sent."""
 
     record: Record  # its offset is the number of messages before it that came here

@@ -42,6 +42,7 @@ VALUE_BYTES = 700
 WAITING_MAX = 200  # messages on their way
 READ_S = 60.0
 NOTES_MAX = 20
+SHOWN_EVERY = 20  # power losses
 LOAD_S = (0.05, 0.6)  # between the first acknowledgement after a start and the next power loss
 
 
@@ -250,6 +251,9 @@ async def campaign(rig: Rig, result: Result, cycles: int, rng: random.Random, fl
             if lost := load.lost_by_now():
                 result.note(f"after power loss {result.cycles}: {len(lost)} are gone, the first is {lost[0]}")
                 break
+            if result.cycles % SHOWN_EVERY == 0:
+                shown = f"  {result.cycles} of {cycles} power losses, {len(load.acknowledged):,} acknowledged"
+                print(shown, file=sys.stderr, flush=True)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         load.read, seen = {}, load.read

@@ -11,10 +11,11 @@ from tests.simulation.hunting import Mutant, Pack, main
 
 from runnel.broker.keepers import KeeperJournal
 from runnel.model.step import Step
-from runnel.queues import course, delivery, keeper, taking
+from runnel.queues import course, keeper, taking, verdicts
 from runnel.queues.breaker import Breaker
 from runnel.queues.course import Course
 from runnel.queues.delivery import Delivery
+from runnel.queues.demand import Demand
 from runnel.queues.holder import Holder
 from runnel.queues.keys import Keys
 from runnel.queues.outbox import Outbox
@@ -126,7 +127,7 @@ MUTANTS = [
         ((keeper, "_refusal_to_write", _nothing),),
         alone="tests/queues/test_keeper.py",
     ),
-    Mutant("any-receipt", "settling compares the attempt", ((delivery, "concerns", _yes),), LATE, plan(attempts_max=9)),
+    Mutant("any-receipt", "settling compares the attempt", ((verdicts, "concerns", _yes),), LATE, plan(attempts_max=9)),
     Mutant(
         "left-is-accepted",
         "who has left was not accepted",
@@ -155,7 +156,7 @@ MUTANTS = [
         plan(attempts_max=2),
     ),
     # --- each by a test alone
-    Mutant("no-leases-max", "leases are bounded", ((Delivery, "_room", _plenty),), alone=TESTS + "delivery.py"),
+    Mutant("no-leases-max", "leases are bounded", ((Demand, "room", _plenty),), alone=TESTS + "delivery.py"),
     Mutant("connections-stay", "leases of connections end with the leader", ((Window, "unsettled", _none),),
            alone=TESTS + "delivery.py"),
     Mutant("generation-stays", "rewinding voids receipts", ((Delivery, "_rewind", _same_generation),),
@@ -170,8 +171,8 @@ MUTANTS = [
            alone=TESTS + "delivery.py"),
     Mutant("no-room-to-wait", "those who wait do not crowd out the others", ((Course, "_waiting_room", _plenty),),
            alone=TESTS + "delivery.py"),
-    Mutant("nobody-woken", "who found nothing is told", ((Delivery, "_has_some", _no),), alone=TESTS + "delivery.py"),
-    Mutant("all-woken", "nobody is woken for nothing", ((Delivery, "_has_some", _yes),), alone=TESTS + "delivery.py"),
+    Mutant("nobody-woken", "who found nothing is told", ((Demand, "_has_some", _no),), alone=TESTS + "delivery.py"),
+    Mutant("all-woken", "nobody is woken for nothing", ((Demand, "_has_some", _yes),), alone=TESTS + "delivery.py"),
     Mutant("past-unbounded", "nobody is told for certain what is forgotten", ((Past, "note", _note_for_ever),),
            alone=TESTS + "delivery.py"),
     Mutant("clocks-believed", "no clock holds up a queue", ((Course, "bound_moments", _nothing),),

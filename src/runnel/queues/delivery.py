@@ -11,22 +11,22 @@ Rule 4: leases that end at a moment outlive the leader; those of connections end
 Rule 5: time is what the wall clock said when this leader began, and goes on with the clock that never goes back. What
         another leader's clock said is not believed where that is longer than any lease or wait ever was.
 Rule 6: messages that leave (dead, or copied forward) are done here, and wait in the outbox: see `outbox`.
-Rule 7: whoever finds nothing to lease is told when that may have changed (the order Available).
+Rule 7: whoever finds nothing to lease is told when that may have changed (the order Available): see `demand`.
 Rule 8: what was kept for another queue of the same name, which was deleted since, counts for nothing, and is taken out.
         What a share group kept is the queue's that it was made into.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeVar
 
 from msgspec.structs import replace
 
-from runnel.model.errors import RunnelError
 from runnel.model.ids import Millis
 from runnel.model.queue_config import LEASE_MS_MAX, Consumers, Expired, Start
 from runnel.model.step import Reply, Step
 from runnel.queues.breaker import Breaker
 from runnel.queues.course import Course, Turn
+from runnel.queues.demand import Demand
 from runnel.queues.holder import Holder
 from runnel.queues.keys import Keys
 from runnel.queues.past import OTHERWISE
@@ -57,7 +57,7 @@ from runnel.queues.values import (
     View,
     Why,
 )
-from runnel.queues.verdicts import concerns, merged, refusal
+from runnel.queues.verdicts import settled
 from runnel.queues.window import NEVER, Piece
 
 R = TypeVar("R")
@@ -74,8 +74,7 @@ class Delivery:
         self._holder = Holder()
         self._lead_ms = 0  # from the clock that never goes back to the wall's
         self._now = 0  # of the last verb, rule 5
-        self._hungry = False  # somebody found nothing to lease
-        self._standby = False  # somebody found another to be the single active consumer
+        self._demand = Demand(self._course, self._breaker, self._holder)
         self._kept_mark: Mark | None = None
         self._kept_chunks: dict[int, list[Run]] = {}
 
@@ -107,7 +106,7 @@ class Delivery:
         turn = self._begin(view, now_ms, wall_ms)
         if of_another:
             self._forget(turn.step)
-        self._hungry = self._standby = True  # whoever waited at the machine before this one is still there
+        self._demand.all_wait()
         self._outbox.wake(turn.step)
         if self._holder.name:
             self._holder.seen(self._holder.name, view.config.lease_ms, turn.now)
@@ -134,11 +133,7 @@ class Delivery:
 
     # --- time
     def next_deadline_ms(self) -> Millis | None:
-        due = self._window.due
-        if self._hungry and self._breaker.until > self._now:
-            due = min(due, self._breaker.until)
-        if self._standby and self._holder.until > self._now:
-            due = min(due, self._holder.until)
+        due = min(self._window.due, self._demand.due(self._now))
         return None if due >= NEVER else Millis(due - self._lead_ms)
 
     def tick(self, now_ms: Millis, view: View, wall_ms: Millis) -> Step:
@@ -169,50 +164,7 @@ class Delivery:
         """
         turn = self._begin(view, now_ms, 0)
         self._course.ripen(turn.now)
-        room = min(messages_max, self._room(owner, turn))
-        if room > 0 and chosen_from is not None:
-            room = NEVER
-        spans = self._wanted(room, view, *(chosen_from or (0, 0))) if room > 0 else []
-        if not spans or chosen_from is not None:
-            self._wait(owner, turn)
-        if view.config.consumers is Consumers.SINGLE:
-            self._holder.seen(owner, view.config.lease_ms, turn.now)
-        return spans
-
-    def _wait(self, owner: str, turn: Turn) -> None:
-        if turn.config.consumers is Consumers.SINGLE and not self._holder.admits(owner, self._leased, turn.now):
-            self._standby = True
-        else:
-            self._hungry = True
-
-    @property
-    def _leased(self) -> int:
-        return self._window.counts[LEASED]
-
-    def _wanted(self, room: int, view: View, since: int = 0, new_since: int = 0) -> list[Span]:
-        window, keys = self._window, self._course.keys
-        full = (window.tried if keys is None else window.open) >= view.config.window_max
-        if keys is None:
-            ready = window.ready(room, since=since, passed_since=NEVER if full else new_since)
-            spans = [Span(piece.first, piece.last) for piece in ready]
-        elif (unknown := keys.next_unknown) < window.next:
-            return [Span(unknown, window.next - 1)]
-        else:
-            spans = [Span(offset, offset) for offset in keys.free(room) if offset >= since]
-        found = sum(last - first + 1 for first, last in spans)
-        fresh = max(window.next, since, new_since)
-        if found < room and fresh < view.end and not full:
-            spans.append(Span(fresh, view.end - 1))
-        return spans
-
-    def _room(self, owner: str, turn: Turn) -> int:
-        """How many messages this consumer may lease now, if they are there."""
-        config = turn.config
-        if config.consumers is Consumers.SINGLE and not self._holder.admits(owner, self._leased, turn.now):
-            return 0
-        if self._outbox.messages >= config.window_max:
-            return 0
-        return min(config.leases_max - self._leased, self._breaker.allowed(config, turn.now))
+        return self._demand.wants(owner, turn, messages_max, chosen_from)
 
     @property
     def generation(self) -> int:
@@ -221,9 +173,7 @@ class Delivery:
 
     def is_crowded(self, view: View) -> bool:
         """Whether what was passed over leaves no room for what is fresh: only with key order."""
-        window = self._window
-        crowded = self._course.keys is not None and window.open >= view.config.window_max and window.passed > 0
-        return crowded and window.next < view.end
+        return self._demand.is_crowded(view)
 
     @property
     def next_new(self) -> int:
@@ -233,7 +183,7 @@ class Delivery:
     @property
     def is_leased(self) -> bool:
         """Whether anything is: what belongs to a connection has no deadline, and ends with this machine."""
-        return self._leased > 0
+        return self._demand.leased > 0
 
     def length(self, view: View) -> int:
         """Offsets that are not done, for max.length with overflow=refuse."""
@@ -257,7 +207,7 @@ class Delivery:
         lease_ms = min(config.lease_ms if request.lease_ms is None else request.lease_ms, LEASE_MS_MAX)
         until = rounded_up(turn.now + lease_ms, lease_ms) if lease_ms else 0
         self._course.promise(lease_ms)
-        room = min(request.messages_max, self._room(request.owner, turn))
+        room = min(request.messages_max, self._demand.room(request.owner, turn))
         taking = Taking(
             self._window, self._course.keys, request.owner, until, turn.wall_ms, bound=request.bound,
             messages_max=room, bytes_max=request.bytes_max, window_max=config.window_max,
@@ -289,43 +239,10 @@ class Delivery:
         return self._answer(self._settle, request, ticket, self._begin(view, now_ms, wall_ms))
 
     def _settle(self, request: Settle, turn: Turn) -> Settled:
-        return self._each(request.verdicts, request.owner, lambda piece, verdict: self._judge(piece, verdict, turn))
+        def judge(piece: Piece, verdict: Verdict) -> None:
+            self._judge(piece, verdict, turn)
 
-    def _each(
-        self, verdicts: Sequence[Verdict], owner: str, judge: Callable[[Piece, Verdict], None], *, done: bool = True
-    ) -> Settled:
-        """Rule 2: a verdict counts for all of its messages, or for none. `done`: whether done messages may be in it."""
-        refused: dict[int, RunnelError] = {}
-        for said in merged(verdicts):
-            if (held := self._held(said.verdict, owner, done)) is not None:
-                for piece in held:
-                    judge(piece, said.verdict)
-                continue
-            for place in range(said.place, said.beyond):
-                held = self._held(verdicts[place], owner, done)
-                if held is None:
-                    refused[place] = refusal(verdicts[place])
-                for piece in held or ():
-                    judge(piece, verdicts[place])
-        return Settled(refused)
-
-    def _held(self, verdict: Verdict, owner: str, done: bool) -> list[Piece] | None:
-        """What is leased of what a verdict is about; None if some of it is not leased like that."""
-        held: list[Piece] = []
-        if verdict.attempt and verdict.generation != self._course.generation:
-            return None
-        for piece in self._window.pieces(verdict.first, verdict.last):
-            if piece.status.kind == LEASED and concerns(verdict, piece.status, owner):
-                held.append(piece)
-            elif not (done and self._is_accepted(piece, verdict)):
-                return None
-        return held
-
-    def _is_accepted(self, piece: Piece, verdict: Verdict) -> bool:
-        """Whether a consumer says once more what is so already."""
-        if piece.status.kind != DONE or verdict.outcome is not Outcome.ACCEPT:
-            return False
-        return self._course.past.was_accepted(piece.first, piece.last, verdict.attempt)
+        return settled(self._course, request.verdicts, request.owner, judge)
 
     def _judge(self, piece: Piece, verdict: Verdict, turn: Turn) -> None:
         """Do what a consumer says of messages."""
@@ -356,7 +273,7 @@ class Delivery:
             if status.until:  # else its owner has it for as long as it lives
                 self._window.put(first, last, status._replace(until=until))
 
-        return self._each(request.verdicts, request.owner, prolong, done=False)
+        return settled(self._course, request.verdicts, request.owner, prolong, done=False)
 
     # --- administration
     def purge(self, request: Purge, ticket: object, view: View, now_ms: Millis, wall_ms: Millis) -> Step:
@@ -462,11 +379,6 @@ class Delivery:
             course.longest_ms, course.made,
         )  # fmt: skip
         window.flush(mark, turn.step.records)
-        if (self._hungry and self._has_some(self._holder.name, turn)) or (self._standby and self._has_some("", turn)):
-            self._hungry = self._standby = False
+        if self._demand.can_be_met(turn):
             turn.step.orders.append(Available())
         return turn.step
-
-    def _has_some(self, owner: str, turn: Turn) -> bool:
-        """Whether this consumer may find something to lease."""
-        return self._room(owner, turn) > 0 and bool(self._wanted(1, turn.view))

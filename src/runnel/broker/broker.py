@@ -109,7 +109,7 @@ class Broker:
         self._reach_others(config, rng)
         self.once = Once(self.id, self.partitions, self.calls, self._newest, clock, rng)
         self.schedule = Schedule(
-            self.id, self.partitions, self.calls, self.once, self._newest, lambda: self.internal_topics.make(SCHEDULE),
+            self.partitions, self.calls, self.once, self._newest, lambda: self.internal_topics.make(SCHEDULE),
             clock=clock, rng=rng, disk=disk, open_index=open_due,
         )  # fmt: skip
         self._coordinate(config, clock, rng)
@@ -120,7 +120,7 @@ class Broker:
         self._keep_house(config, clock)
         self._parts: tuple[Part, ...] = (
             self.groups, self.transactions, self.sinks, self.inbox, self.requests, self._webhooks, self.keepers,
-            self.schedule, self._queueing, self.queue_definitions.deletion,
+            self.schedule.shards, self._queueing, self.queue_definitions.deletion,
         )  # fmt: skip
 
     def _reach_others(self, config: BrokerConfig, rng: Rng) -> None:
@@ -268,7 +268,7 @@ class Broker:
         self._queueing.close()
         self.queue_definitions.deletion.close()
         self.keepers.close()
-        self.schedule.close()
+        self.schedule.shards.close()
         self.gate.close()
         self.inbox.close()
 
@@ -280,7 +280,7 @@ class Broker:
         self.sending.close()
         await self.members.stop()
         await self.client.close()
-        await self.schedule.stop()
+        await self.schedule.shards.stop()
         await self._replication.close()
         await self._in_sync.stop()
         await self._damages.stop()
@@ -361,7 +361,7 @@ class Broker:
         self.transactions.shards.open()
         self.sinks.shards.open()
         self.keepers.shards.open()
-        self.schedule.open()
+        self.schedule.shards.open()
         self._queueing.sweep()
 
     def _followed(self, task: "asyncio.Task[None]") -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from tests.broker.conftest import ME, OpenPartition, Scenario
 
-from runnel.broker.once_line import WINDOW_MS, Line, Share, check
+from runnel.broker.once_line import Line, check
+from runnel.broker.once_names import WINDOW_MS, Share
 from runnel.cluster.image import Partition as PartitionImage
 from runnel.model.errors import BatchTooLarge, InvalidRecord, InvalidRequest, NotEnoughReplicas, NotLeader
 from runnel.model.headers import MESSAGE_ID
@@ -243,11 +244,11 @@ def test_memory_is_bounded_and_what_was_forgotten_is_found_in_the_log(run: Run) 
         for turn in range(10):
             await add(line, *(message(f"{turn}-{n}", floor=partition.log.end_offset) for n in range(10)))
         line.trim()
-        assert len(line.names) == 10
+        assert len(line.known.names) == 10
         assert (await add(line, message("0-3")))[0].offset == 3
-        assert len(line.names) <= 20
+        assert len(line.known.names) <= 20
         line.trim()
-        assert len(line.names) == 10
+        assert len(line.known.names) == 10
         assert len(await kept(partition)) == 100
 
     run(scenario)
@@ -260,7 +261,7 @@ def test_of_names_before_the_last_ones_a_few_bytes_are_enough(run: Run) -> None:
         for turn in range(10):
             await add(line, *(message(f"{turn}-{n}", WINDOW) for n in range(10)))
         line.trim()
-        assert (len(line.names), line.names.covered) == (10, 0)
+        assert (len(line.known.names), line.known.names.covered) == (10, 0)
         again = await add(line, *(message(f"{turn}-3", WINDOW) for turn in range(10)), message("new", WINDOW))
         assert [(one.offset, one.duplicate) for one in again[:-1]] == [(10 * turn + 3, True) for turn in range(10)]
         assert (again[-1].offset, again[-1].duplicate) == (100, False)
@@ -282,7 +283,7 @@ def test_a_look_into_a_long_log_keeps_the_last_names(run: Run) -> None:
             plain(partition, *(row(n, f"{turn}-{n}") for n in range(10)))
         line = line_of(partition, share=15)
         assert (await add(line, message("2-2")))[0].offset == 22
-        assert line.names.covered == 85
+        assert line.known.names.covered == 85
         assert (await add(line, message("8-5", 85)))[0].offset == 85
 
     run(scenario)

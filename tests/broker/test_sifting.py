@@ -7,7 +7,8 @@ from typing import Any, cast
 import pytest
 from tests.broker.conftest import OpenPartition, Scenario
 
-from runnel.broker.once_line import Line, Share
+from runnel.broker.once_line import Line
+from runnel.broker.once_names import Share
 from runnel.broker.produce import Append, Produced, Producing
 from runnel.broker.sifting import SMALL, Sifting
 from runnel.model.errors import BatchTooLarge, InvalidRecord, NotLeader, OutOfOrderSequence, RunnelError

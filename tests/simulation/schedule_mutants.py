@@ -10,7 +10,7 @@ from typing import Any
 from tests.simulation.hunting import Mutant, Pack, main
 
 from runnel.broker import schedule
-from runnel.broker.once_line import Line
+from runnel.broker.once_names import KnownNames
 from runnel.broker.schedule_book import Book
 from runnel.broker.schedule_shard import ScheduleShard
 from runnel.model.ids import PartitionKey
@@ -47,7 +47,7 @@ async def _uncommitted(*_: Any, **__: Any) -> None:
     return None
 
 
-async def _until_now(self: Line, before: Any, until: int) -> Any:
+async def _until_now(self: KnownNames, before: Any, until: int) -> Any:
     """What others learned while it looked for where to begin is taken for known."""
     start = await self._start_of(before) if before else 0
     return await LOOK_BEFORE(self, before, self.names.covered) if start else {}
@@ -89,10 +89,10 @@ def _as_the_first_time(message: Parked, floor: int) -> Parked:
     return message
 
 
-ORDER, CHANGE, CHANGED, LOOK_BEFORE = agenda._order, Agenda.change, ScheduleShard._change, Line._look_before
+ORDER, CHANGE, CHANGED, LOOK_BEFORE = agenda._order, Agenda.change, ScheduleShard._change, KnownNames._look_before
 
 MUTANTS = [
-    Mutant("append-anyway", "a name is appended once", ((Names, "find", _nothing), (Line, "_knows", _yes)), LATE,
+    Mutant("append-anyway", "a name is appended once", ((Names, "find", _nothing), (KnownNames, "knows", _yes)), LATE,
            plan(named=0.6)),
     Mutant("front-unkept", "a front is kept before anything is sent", ((ScheduleShard, "_keep_front", _unkept_front),),
            LEADERS, plan(named=0.0)),
@@ -110,7 +110,7 @@ MUTANTS = [
     Mutant("clock-believed", "a clock that is set back makes no pause longer", ((Agenda, "_look_at_clock", _nothing),),
            ("clock",), plan(named=0.0, delays_ms=(3_000,))),
     Mutant("look-shared", "who looks into the log reads all that memory did not have",
-           ((Line, "_look_before", _until_now),), alone=LINE),
+           ((KnownNames, "_look_before", _until_now),), alone=LINE),
 ]  # fmt: skip
 PACK = Pack("schedule", partial(run, schedule=True), MUTANTS, SEEDS_MAX)
 

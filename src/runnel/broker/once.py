@@ -12,7 +12,8 @@ from typing import Final
 
 from runnel.broker.calls import Calls, failure_of
 from runnel.broker.elsewhere import PAUSE_MS, is_elsewhere
-from runnel.broker.once_line import Line, Share, check
+from runnel.broker.once_line import Line, check
+from runnel.broker.once_names import Share
 from runnel.broker.once_outbox import Outbox, Result
 from runnel.broker.partitions import Partitions
 from runnel.client.outcome import error_of_failure

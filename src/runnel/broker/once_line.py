@@ -5,8 +5,7 @@ Rule 1: what arrives in one turn of the loop is appended as one batch, in its or
 Rule 2: a name is claimed from when its message came until its place in the log is known. Whoever comes with the same
         name meanwhile gets that place, or that error: so of two at the same time one is appended.
 Rule 3: a message is appended only when it is known that none of its name lies at or above its floor: by the names in
-        memory, or else by a look into the log, off the loop. Who looks reads for itself all that memory did not
-        have when it asked memory: what others have learned since, it did not ask for.
+        memory, or else by a look into the log (`once_names`).
 Rule 4: whoever appends batches of a producer (broker/sifting.py) claims the names in them, and appends the rest.
 Rule 5: names that did not get into the log are forgotten; those of which nobody knows whether they are committed are
         not: they are in the log, and who asks again waits for that one.
@@ -14,11 +13,11 @@ Rule 5: names that did not get into the log are forgotten; those of which nobody
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from runnel.broker.loads import loads
+from runnel.broker.once_names import KnownNames, Share, lowest
 from runnel.log.log import Appended
 from runnel.model.errors import BatchTooLarge, InvalidRecord, InvalidRequest, NotLeader, RunnelError
 from runnel.model.headers import MESSAGE_ID
@@ -26,29 +25,16 @@ from runnel.model.ids import Epoch
 from runnel.model.limits import MIB
 from runnel.model.once import WINDOW, OnceMessage, Placed
 from runnel.model.seams import Clock
-from runnel.record.batch import HEADER_BYTES, next_offset, read_header
-from runnel.record.names import named
+from runnel.record.batch import HEADER_BYTES, read_header
 from runnel.record.records import Record, encode
-from runnel.replica.names import Names, Place
+from runnel.replica.names import Place
 from runnel.replica.partition import Partition
 
 BATCH_BYTES: Final = MIB  # several messages become one batch up to this; one message may be larger
 RECORD_BYTES: Final = 32  # what a record needs beside its bytes, at most
-SCAN_BYTES: Final = MIB
 ID_BYTES_MAX: Final = 1_024  # of a name, in memory too
-WINDOW_MS: Final = 10 * 60_000  # of topics without dedup.window.ms
 
 logger = logging.getLogger("runnel.once")
-
-
-class Share(NamedTuple):
-    """How much one partition may have in memory."""
-
-    names: int  # with their places
-    page_bytes: int  # for those before
-
-
-NOTHING: Final = Share(0, 0)
 
 
 class _Waiting(NamedTuple):
@@ -62,13 +48,10 @@ class Line:
     def __init__(self, partition: Partition, clock: Clock, share: Callable[[], Share]) -> None:
         self.partition = partition
         self.epoch: Epoch = partition.leader_epoch
-        self.names = Names(partition.log.end_offset)
-        self._clock = clock
-        self._share = share
+        self.known = KnownNames(partition, clock, share)
         self._new: list[_Waiting] = []
         self._claims: dict[str, asyncio.Future[Placed]] = {}
         self._scans: set[asyncio.Task[None]] = set()
-        self._has_window = False  # the window by time is known, or as much of it as memory may hold
 
     @property
     def stands(self) -> bool:
@@ -87,26 +70,19 @@ class Line:
 
     def trim(self) -> None:
         """Forget what is beyond this partition's share of memory, or older than any window."""
-        self.names.trim(*self._share(), self._clock.wall_ms() - self._window_ms)
-
-    @property
-    def _window_ms(self) -> int:
-        return self.partition.config.dedup_window_ms or WINDOW_MS
+        self.known.trim()
 
     # --- batches of others
 
     async def claim(self, names: Mapping[int, str]) -> "Claims":
         """Claim the names of records (by their place in a batch) that is about to be appended, and find duplicates."""
-        while not self._has_window:
-            await self._learn_window()
-        suspects = [(name, *stretch) for name in names.values() for stretch in self.names.suspects(name, 0)]
-        seen = await self._suspected(suspects)
+        seen = await self.known.look_for(names.values())
         while others := {claim for name in names.values() if (claim := self._claims.get(name)) is not None}:
             await asyncio.wait(others)
         claims = Claims(self)
         loop = asyncio.get_running_loop()
         for number, name in names.items():
-            if name in self._claims or name in seen or self.names.find(name, WINDOW) is not None:
+            if name in self._claims or name in seen or self.known.names.find(name, WINDOW) is not None:
                 claims.duplicates.add(number)
             else:
                 self._claims[name] = loop.create_future()
@@ -115,7 +91,7 @@ class Line:
 
     def keep(self, name: str, place: Place) -> None:
         """A name that was claimed lies there now."""
-        self.names.note(name, place)
+        self.known.names.note(name, place)
         _tell(self._claims.pop(name), Placed(*place, False))
 
     def give_up(self, name: str) -> None:
@@ -133,38 +109,22 @@ class Line:
             if (claim := self._claims.get(message.id)) is not None:
                 _follow(claim, future)
                 continue
-            if (place := self.names.find(message.id, _lowest(message))) is not None:
+            if (place := self.known.names.find(message.id, lowest(message))) is not None:
                 _tell(future, Placed(place.offset, place.timestamp_ms, True))
                 continue
             self._claims[message.id] = future
             claimed.append(waiting)
-        if all(self._knows(waiting.message) for waiting in claimed):
+        if all(self.known.knows(waiting.message) for waiting in claimed):
             self._append(claimed)
             return
         task = asyncio.get_running_loop().create_task(self._look_up(claimed))
         self._scans.add(task)
         task.add_done_callback(self._scans.discard)
 
-    def _knows(self, message: OnceMessage) -> bool:
-        """Whether memory says for certain that there is none of this name, if it did not find one."""
-        return self._covers(message) and not self.names.suspects(message.id, _lowest(message))
-
-    def _covers(self, message: OnceMessage) -> bool:
-        """Whether memory has every name that counts for this one, in one way or the other."""
-        if _lowest(message) == WINDOW and not self._has_window:
-            return False
-        return message.floor == WINDOW or self.names.knows(max(message.floor, self.partition.log.start_offset))
-
-    # --- looking into the log
-
     async def _look_up(self, unknown: list[_Waiting]) -> None:
         """Find out about names that memory may not have; what is not in the log is appended."""
-        until, ids = self.names.covered, [waiting.message.id for waiting in unknown]
-        found = {id: place for id in ids if (place := self.names.find(id, WINDOW)) is not None}
-        suspects = [(id, *stretch) for id in ids for stretch in self.names.suspects(id, 0)]
-        before = [waiting for waiting in unknown if not self._covers(waiting.message)]
         try:
-            hits = await self._look_before(before, until) | await self._suspected(suspects) | found
+            hits = await self.known.look_up([waiting.message for waiting in unknown])
         except RunnelError as error:
             self._fail(unknown, error)
             return
@@ -174,64 +134,11 @@ class Line:
         fresh = []
         for waiting in unknown:
             one = hits.get(waiting.message.id)
-            if one is not None and one.offset >= _lowest(waiting.message):
+            if one is not None and one.offset >= lowest(waiting.message):
                 self._settle(waiting, Placed(one.offset, one.timestamp_ms, True))
             else:
                 fresh.append(waiting)
         self._append(fresh)
-
-    async def _look_before(self, before: Sequence[_Waiting], until: int) -> dict[str, Place]:
-        """Those that lie in the log before what memory has."""
-        if not before:
-            return {}
-        windowed = any(_lowest(waiting.message) == WINDOW for waiting in before)
-        start = await self._start_of(before)
-        return await self._learn({waiting.message.id for waiting in before}, start, until, windowed)
-
-    async def _suspected(self, suspects: Iterable[tuple[str, int, int]]) -> dict[str, Place]:
-        """Those that lie in the log where they may lie, as far as memory says; of several the last."""
-        hits: dict[str, Place] = {}
-        for id, first, end in suspects:
-            look = _Look({id})
-            await self._scan(look, first, end)
-            hits.update(look.hits)
-        return hits
-
-    async def _learn_window(self) -> None:
-        start = await self._start_of_window()
-        await self._learn(set(), start, self.names.covered, True)
-
-    async def _learn(self, wanted: set[str], start: int, until: int, is_window: bool) -> dict[str, Place]:
-        """Look into the log before what memory has, and keep the names in it; those that are wanted."""
-        look = _Look(wanted, Names(start), self._share())
-        await self._scan(look, start, until)
-        assert look.names is not None
-        if self.names.covered == until:
-            self.names.extend(look.names)
-        if is_window and (self.names.covered <= start or self.names.covered >= until or look.names.covered > start):
-            self._has_window = True
-        return look.hits
-
-    async def _start_of(self, unknown: Sequence[_Waiting]) -> int:
-        floors = [waiting.message.floor for waiting in unknown if waiting.message.floor != WINDOW]
-        if any(_lowest(waiting.message) == WINDOW for waiting in unknown):
-            floors.append(await self._start_of_window())
-        return max(min(floors), self.partition.log.start_offset)
-
-    async def _start_of_window(self) -> int:
-        log = self.partition.log
-        first = await log.offset_by_time(self._clock.wall_ms() - self._window_ms)
-        return max(self.names.covered if first is None else first.offset, log.start_offset)
-
-    async def _scan(self, look: "_Look", start: int, until: int) -> None:
-        log = self.partition.log
-        offset = start
-        while offset < until:
-            offset = max(offset, log.start_offset)
-            data = await log.read(offset, SCAN_BYTES, log.end_offset)
-            if not data:
-                return
-            offset = await log.offload(partial(look.into, data, offset, until))
 
     # --- appending
 
@@ -269,7 +176,7 @@ class Line:
     def _appended(self, part: list[_Waiting], appended: Appended) -> None:
         for offset, waiting in enumerate(part, appended.base_offset):
             stamp = appended.append_time_ms if appended.append_time_ms >= 0 else waiting.message.timestamp_ms
-            self.names.note(waiting.message.id, Place(offset, stamp))
+            self.known.names.note(waiting.message.id, Place(offset, stamp))
             self._settle(waiting, Placed(offset, stamp, False))
 
     def _settle(self, waiting: _Waiting, placed: Placed) -> None:
@@ -319,30 +226,6 @@ class Claims:
             self._line.keep(name, Place(appended.base_offset + number, stamp))
 
 
-class _Look:
-    """What a look into the log found: the wanted names, and all of them, if they are to be kept."""
-
-    def __init__(self, wanted: set[str], names: Names | None = None, share: Share = NOTHING) -> None:
-        self._wanted = wanted
-        self._share = share
-        self.names = names
-        self.hits: dict[str, Place] = {}
-
-    def into(self, data: bytes | memoryview, start: int, until: int) -> int:
-        """Look at whole batches; where they end. Not on the loop."""
-        for one in named(data, start):
-            if one.offset >= until:
-                break
-            place = Place(one.offset, one.timestamp_ms)
-            if self.names is not None:
-                self.names.note(one.id, place)
-            if one.id in self._wanted:
-                self.hits[one.id] = place
-        if self.names is not None:
-            self.names.trim(*self._share, -1)
-        return next_offset(data)
-
-
 def check(message: OnceMessage, partition: Partition) -> None:
     """Raise unless the topic takes such a message; what it accepted once is not checked again."""
     if not 0 < len(message.id.encode()) <= ID_BYTES_MAX:
@@ -359,11 +242,6 @@ def check(message: OnceMessage, partition: Partition) -> None:
         )
     if partition.config.compacted and message.key is None:
         raise InvalidRecord(f"{partition.name} is compacted: every message needs a key")
-
-
-def _lowest(message: OnceMessage) -> int:
-    """From where on one of its name counts, as far as is known of it; with a window, wherever it was found."""
-    return WINDOW if message.in_window else message.floor
 
 
 def _tell(future: "asyncio.Future[Placed]", placed: Placed) -> None:

@@ -39,7 +39,7 @@ BATCH_BYTES: Final = 512 * KIB  # as many messages as fit: who reads one of them
 WAITING_BYTES_MAX: Final = 64 * MIB  # of one partition
 TIMEOUT_MS: Final = 30_000
 PACE: Final = 1e-5  # from one batch to the next in seconds, for each message a second: 10 ms for a thousand
-PACE_S_MAX: Final = 0.040
+PACE_S_MAX: Final = 0.030
 SEQUENCES: Final = 1 << 31  # they begin again at 0 then, as in Kafka's clients
 OVERHEAD_BYTES: Final = 100  # of a record in a batch, about
 

@@ -1,7 +1,9 @@
 """Partitions follow the image; what can't be opened fails alone, and is tried again."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 from uuid import UUID
 
 import pytest
@@ -21,6 +23,7 @@ from runnel.testing.clock import SeededRng
 from runnel.testing.disk import Fault, SimDisk
 from runnel.testing.gated_disk import GatedDisk
 
+T = TypeVar("T")
 ME, OTHER = BrokerId(1), BrokerId(2)
 GOOD, BAD = TopicId(UUID(int=1)), TopicId(UUID(int=2))
 
@@ -167,6 +170,81 @@ def test_a_partition_that_moved_elsewhere_is_closed_and_removed_also_at_the_next
         await later.start(both)
         assert not folders[1].exists()
         await later.close()
+        disk.close()
+
+    asyncio.run(main())
+
+
+class StoppedDisk(RealDisk):
+    """Removes one file of a folder, and no more."""
+
+    def remove(self, path: str) -> None:
+        super().remove(f"{path}/{self.list(path)[0]}")
+        raise OSError("the process was killed here")
+
+
+def test_a_copy_that_is_half_removed_is_nobodys_and_goes_at_the_next_start(tmp_path: Path) -> None:
+    async def main() -> None:
+        folder = tmp_path / FOLDER / f"{GOOD}-0"
+        disk = StoppedDisk(str(tmp_path))
+        partitions = partitions_on(disk)
+        before = image_of(Topic(GOOD, "t", (placed(ME, 1, ME, OTHER),)))
+        await partitions.start(before)
+        moved = Delta(topics={GOOD: Topic(GOOD, "t", (placed(OTHER, 2, OTHER),))})
+        away = before.apply(moved)
+        await partitions.follow(Change(before, away, moved))
+        assert [each.name for each in folder.parent.iterdir()] == [f"{GOOD}-0.gone"]
+        await partitions.close()
+        disk.close()
+        sound = RealDisk(str(tmp_path))
+        later = partitions_on(sound)
+        await later.start(away.apply(Delta(topics={GOOD: Topic(GOOD, "t", (placed(OTHER, 2, OTHER, ME),))})))
+        assert [each.name for each in folder.parent.iterdir()] == [f"{GOOD}-0"]
+        assert later.find_readable("t", 0).log.is_new
+        await later.close()
+        sound.close()
+
+    asyncio.run(main())
+
+
+class ListingDisk(RealDisk):
+    """Whoever has listed all copies waits, until a test lets it go on."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.listed, self.go_on = asyncio.Event(), asyncio.Event()
+        self._lists = False
+
+    def list(self, path: str) -> list[str]:
+        self._lists = path == FOLDER
+        return super().list(path)
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        result = await super().offload(work)
+        if self._lists and not self.listed.is_set():
+            self.listed.set()
+            await self.go_on.wait()
+        return result
+
+
+def test_a_copy_that_comes_back_while_this_broker_starts_is_not_removed(tmp_path: Path) -> None:
+    async def main() -> None:
+        folders = [tmp_path / FOLDER / f"{GOOD}-{number}" for number in (0, 1)]
+        for folder in folders:
+            folder.mkdir(parents=True)
+        disk = ListingDisk(str(tmp_path))
+        partitions = partitions_on(disk)
+        away = image_of(Topic(GOOD, "t", (placed(OTHER, 1, OTHER), placed(OTHER, 1, OTHER))))
+        starting = asyncio.ensure_future(partitions.start(away))
+        await disk.listed.wait()
+        back = Delta(topics={GOOD: Topic(GOOD, "t", (placed(OTHER, 1, OTHER, ME), placed(OTHER, 1, OTHER)))})
+        await partitions.follow(Change(away, away.apply(back), back))
+        disk.go_on.set()
+        await starting
+        assert [folder.exists() for folder in folders] == [True, False]
+        assert (folders[0] / "00000000000000000000.log").exists()
+        assert partitions.find_readable("t", 0).is_follower
+        await partitions.close()
         disk.close()
 
     asyncio.run(main())

@@ -6,12 +6,15 @@ Rule 2: a partition that can't be opened, or whose files went out of hand, fails
         serves the others.
 Rule 3: nothing has a role before the image says that this broker serves: what an image said to an earlier life of it,
         it did not say to this one.
+Rule 4: a copy that is elsewhere is removed if that is so by the newest image and nobody has it open: it may have come
+        back while others were removed. It loses its name first: half a copy, which a kill leaves, is nobody's.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from functools import partial
 from uuid import UUID
 
 from runnel.broker.turns import by_turns, side_by_side
@@ -36,6 +39,7 @@ from runnel.net.eager import start
 from runnel.replica.partition import Partition, Role
 
 FOLDER = "partitions"
+GONE = ".gone"  # behind the name of a copy that is being removed
 AT_ONCE = 8  # logs opened or closed side by side: their syncs share what they wait for; more do not make a disk faster
 
 logger = logging.getLogger("runnel.partitions")
@@ -293,14 +297,17 @@ class Partitions:
             closed = await self._close([key for key in moved if key in self._open])
             for key in moved:
                 self._failed.pop(key, None)
-        await self._remove_folders([str(key) for key in moved])
+        await self._remove_copies(moved)
         return closed
 
     async def _tidy_up(self, image: Image) -> None:
         """Remove what moved elsewhere while this broker was away; report what nobody knows."""
         names = await self._disk.offload(lambda: self._disk.list(FOLDER))
-        moved = {str(key) for topic in image.topics.values() for key in _elsewhere(topic, self._me)}
-        await self._remove_folders([name for name in names if name in moved])
+        moved = {str(key): key for topic in image.topics.values() for key in _elsewhere(topic, self._me)}
+        await self._remove_copies([moved[name] for name in names if name in moved])
+        if halves := [name for name in names if name.endswith(GONE)]:
+            with _or_at_the_next_start():
+                await self._disk.offload(lambda: _remove(self._disk, halves))
         known = image.topics.keys() | image.deleted.keys()
         for name in names:
             if _topic_of(name) not in known:
@@ -308,16 +315,29 @@ class Partitions:
                     "%s/%s belongs to no topic: it is left alone; remove it by hand if you can", FOLDER, name
                 )
 
-    async def _remove_folders(self, names: list[str]) -> None:
-        if not names:
+    async def _remove_copies(self, keys: Collection[PartitionKey]) -> None:
+        """Remove what is elsewhere; one by one, so that nobody who opens others has to wait for all of them."""
+        if not keys:
             return
-        logger.info("removing %d copies of partitions whose replicas are elsewhere now", len(names))
-        try:
-            await self._disk.offload(lambda: _remove(self._disk, names))
-        except OSError as error:
-            logger.error(
-                "copies that are not needed any more could not be removed; the next start tries again: %s", error
-            )
+        logger.info("removing %d copies of partitions whose replicas are elsewhere now", len(keys))
+        with _or_at_the_next_start():
+            for key in keys:
+                async with self._turn:
+                    if self._is_elsewhere(key):
+                        await self._disk.offload(partial(_remove_copy, self._disk, f"{FOLDER}/{key}"))
+
+    def _is_elsewhere(self, key: PartitionKey) -> bool:
+        """Rule 4, for who has the turn."""
+        placed = self._placed(key)
+        return placed is not None and self._me not in placed.replicas and key not in self._open
+
+
+@contextmanager
+def _or_at_the_next_start() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        logger.error("copies that are not needed any more could not be removed; the next start tries again: %s", error)
 
 
 def _partitions_of(topics: Iterable[Topic]) -> Iterator[tuple[PartitionKey, PartitionImage]]:
@@ -342,6 +362,15 @@ def _remove(disk: Disk, names: list[str]) -> None:
     for name in names:
         disk.remove(f"{FOLDER}/{name}")
     disk.sync_dir(FOLDER)
+
+
+def _remove_copy(disk: Disk, folder: str) -> None:
+    """If this ends half way, the next start finds what is left under a name that is no copy's."""
+    if disk.exists(folder + GONE):
+        disk.remove(folder + GONE)
+    disk.rename(folder, folder + GONE)
+    disk.sync_dir(FOLDER)
+    disk.remove(folder + GONE)
 
 
 def _topic_of(folder: str) -> TopicId | None:

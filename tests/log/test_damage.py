@@ -19,8 +19,12 @@ FIRST = f"{FOLDER}/{0:020}.log"
 CLOCK = ManualClock()
 
 
-def config(segment_bytes: int = 600, mode: str = "commit", **others: Any) -> TopicConfig:
-    return TopicConfig(flush_mode=FlushMode(mode), segment_bytes=segment_bytes, index_interval_bytes=200, **others)
+def config(
+    segment_bytes: int = 600, mode: str = "commit", index_interval_bytes: int = 200, **others: Any
+) -> TopicConfig:
+    return TopicConfig(
+        flush_mode=FlushMode(mode), segment_bytes=segment_bytes, index_interval_bytes=index_interval_bytes, **others
+    )
 
 
 def given(base: int, epoch: int = 0) -> bytes:
@@ -172,17 +176,149 @@ def test_an_offset_that_rotted_in_the_synced_tail_is_damage(hit: int, bit: int) 
     run(test)
 
 
-@pytest.mark.parametrize("hit", [4, 11])
-def test_an_epoch_that_rotted_in_the_synced_tail_is_damage(hit: int) -> None:
+@pytest.mark.parametrize("bit", [0, 1, 7, 13, 31])
+@pytest.mark.parametrize("hit", [0, 4, 11])
+def test_an_epoch_that_rotted_in_the_synced_tail_is_damage(hit: int, bit: int) -> None:
+    """Epochs lie outside the checksum. The mark says which one the last batches are of, and since when."""
+
     async def test(disk: SimDisk) -> None:
         await filled(disk, WIDE)
-        disk.rot(FIRST, hit * SIZE + 15, 1)
+        disk.rot(FIRST, hit * SIZE + 15 - bit // 8, 1 << bit % 8)
         log = await opened(disk.kill(), WIDE)
-        if hit == 11:
-            assert (await sweep(log), log.epochs.entries()) == ((list(range(11)), [11]), [(0, 0)])
+        assert (ranges(log), log.epochs.entries()) == ([(hit, hit + 1)], [(0, 1 if hit == 0 else 0)])
+        assert await sweep(log) == ([offset for offset in range(12) if offset != hit], [hit])
+
+    run(test)
+
+
+EPOCHS = [0] * 4 + [2] * 4 + [4] * 4
+
+
+async def led_by_turns(disk: SimDisk, settings: TopicConfig = WIDE) -> Log:
+    log = await opened(disk, settings)
+    for base, epoch in enumerate(EPOCHS):
+        log.append_as_follower(given(base, epoch))
+        await log.idle()
+    return log
+
+
+@pytest.mark.parametrize("bit", range(8))
+@pytest.mark.parametrize("hit", range(12))
+def test_an_epoch_that_rotted_among_several_is_damage_or_lies_between_its_neighbours(hit: int, bit: int) -> None:
+    async def test(disk: SimDisk) -> None:
+        await led_by_turns(disk)
+        disk.rot(FIRST, hit * SIZE + 15, 1 << bit)
+        log = await opened(disk.kill(), WIDE)
+        other, after = EPOCHS[hit] ^ (1 << bit), EPOCHS[min(hit + 1, 11)]
+        assert log.end_offset == 12, "nothing that was synced is cut off"
+        assert log.last_epoch == 4
+        if hit >= 8 or other >= 4 or other < EPOCHS[max(hit - 1, 0)]:
+            assert ranges(log) == [(hit, hit + 1)]
+        elif other > after:
+            assert ranges(log)[0][0] == hit + 1, "nothing here tells which of the two is wrong; a leader's log does"
         else:
-            assert log.intact_until <= 5, "nothing tells which of the two epochs is the wrong one"
-            assert log.end_offset == 12
+            assert (EPOCHS[max(hit - 1, 0)] <= other <= after, log.damage) == (True, []), "nothing can tell"
+
+    run(test)
+
+
+@pytest.mark.parametrize("start", [2, 6, 7, 9])
+def test_a_start_in_the_midst_of_an_epoch_makes_no_damage(start: int) -> None:
+    async def test(disk: SimDisk) -> None:
+        log = await led_by_turns(disk)
+        await log.advance_start(start)
+        log.append_as_follower(given(12, 4))
+        await log.idle()
+        log = await opened(disk.kill(), WIDE)
+        assert (log.start_offset, log.end_offset, log.damage) == (start, 13, [])
+
+    run(test)
+
+
+def test_a_start_in_the_midst_of_a_batch_makes_no_damage() -> None:
+    async def test(disk: SimDisk) -> None:
+        log = await opened(disk, WIDE)
+        several = bytearray(records.encode([Record(n, 1000, b"k", b"v", ()) for n in range(8)]))
+        batch.patch(several, 0, 3)
+        log.append_as_follower(bytes(several))
+        await log.idle()
+        await log.advance_start(5)
+        log.append_as_follower(given(8, 3))
+        await log.idle()
+        log = await opened(disk.kill(), WIDE)
+        assert (log.start_offset, log.end_offset, log.damage, log.last_epoch) == (5, 9, [], 3)
+
+    run(test)
+
+
+def test_an_epoch_that_can_not_be_is_damage_from_where_it_begins_and_is_forgotten() -> None:
+    """Without the mark nothing in the log itself tells; who knows the epoch of the leader does."""
+
+    async def test(disk: SimDisk) -> None:
+        await led_by_turns(disk)
+        disk.rot(FIRST, 11 * SIZE + 14, 1 << 5)
+        disk = disk.kill()
+        disk.remove(f"{FOLDER}/synced")
+        told: list[Corruption] = []
+        log = await opened(disk, WIDE, on_damage=told.append)
+        assert (log.last_epoch, log.damage) == (8192 + 4, [])
+        log.distrust_epochs_above(8192 + 4)
+        assert not log.damage
+        log.distrust_epochs_above(7)
+        assert [(one.first_offset, one.next_offset) for one in told] == ranges(log) == [(11, 12)]
+        assert (log.last_epoch, log.intact_until) == (4, 11)
+        log.append_as_follower(given(12, 7))  # as its leader would
+        await log.idle()
+        log = await opened(disk.kill(), WIDE)
+        assert (ranges(log), log.last_epoch, log.end_offset) == ([(11, 12)], 7, 13), "a restart forgets nothing"
+        await log.heal_from(log.intact_until)
+        assert (log.end_offset, log.last_epoch, log.damage) == (11, 4, [])
+
+    run(test)
+
+
+def test_an_epoch_of_which_nothing_is_left_is_forgotten_without_damage() -> None:
+    async def test(disk: SimDisk) -> None:
+        log = await led_by_turns(disk)
+        await log.advance_start(12)
+        log.distrust_epochs_above(3)
+        assert (log.last_epoch, log.damage, log.end_offset) == (-1, [], 12)
+
+    run(test)
+
+
+def test_a_cut_near_an_offset_that_rotted_keeps_what_lies_before_it() -> None:
+    """The batch claims an offset behind the cut: were it believed, all between would be cut off and called a gap."""
+
+    async def test(disk: SimDisk) -> None:
+        settings = config(10**6, index_interval_bytes=10**6)  # so that all of it is looked through
+        await (await filled(disk, settings)).close()
+        content = bytearray(disk.content(FIRST))
+        content[2 * SIZE : 2 * SIZE + 8] = (2 ^ 8).to_bytes(8, "big")
+        disk.damage(FIRST, bytes(content))
+        log = await opened(disk, settings)
+        await log.truncate(9)
+        assert (log.end_offset, log.size_bytes) == (9, 9 * SIZE)
+        assert await sweep(log) == ([0, 1, 3, 4, 5, 6, 7, 8], [2])
+
+    run(test)
+
+
+@pytest.mark.parametrize(("hit", "bit"), [(0, 1), (1, 40), (2, 40)])
+def test_compaction_believes_no_offset_that_rotted(hit: int, bit: int) -> None:
+    """Were it taken for the newest of its key, all newer ones would be removed."""
+
+    async def test(disk: SimDisk) -> None:
+        settings = config(cleanup_policy=frozenset({"compact"}), min_cleanable_dirty_ratio=0.0)
+        await (await filled(disk, settings)).close()
+        content = bytearray(disk.content(FIRST))
+        content[hit * SIZE : hit * SIZE + 8] = (hit ^ 1 << bit).to_bytes(8, "big")
+        disk.damage(FIRST, bytes(content))
+        log = await opened(disk, settings)
+        await log.compact()
+        assert ranges(log) == [(hit, hit + 1)]
+        await log.compact()
+        assert batch.read_header(await log.read(3, 1, 12)).base_offset == 8, "the newest that compaction may look at"
 
     run(test)
 

@@ -5,7 +5,18 @@ from hypothesis import strategies as st
 
 from runnel.log.epochs import Epochs
 from runnel.model.ids import Epoch, Offset
-from runnel.replica.following import Answer, Append, AskAgain, BeginAt, Cut, Question, Verdict, decide, high_watermark
+from runnel.replica.following import (
+    Answer,
+    Append,
+    AskAgain,
+    BeginAt,
+    Cut,
+    Distrust,
+    Question,
+    Verdict,
+    decide,
+    high_watermark,
+)
 
 NOW = Epoch(9)
 
@@ -33,6 +44,14 @@ def answer(verdict: Verdict, *, epoch: int = -1, end: int = -1, start: int = 0, 
 def test_records_are_appended() -> None:
     log = FakeLog([1, 1])
     assert decide(log, NOW, log.question(), answer(Verdict.OK, records=b"xyz")) == Append(memoryview(b"xyz"))
+
+
+def test_an_epoch_that_the_leader_has_not_reached_there_never_was() -> None:
+    """A bit flipped: 1 became 3. The leader knows 3, from further on, and sees no difference."""
+    log = FakeLog([1, 1, 3])
+    assert decide(log, NOW, log.question(), answer(Verdict.OK, epoch=1, records=b"xyz")) == Distrust(Epoch(1))
+    assert isinstance(decide(log, NOW, log.question(), answer(Verdict.OK, epoch=3, records=b"xyz")), Append)
+    assert isinstance(decide(log, NOW, log.question(), answer(Verdict.OK)), Append)
 
 
 def test_an_answer_of_another_leader_epoch_is_dropped() -> None:

@@ -16,8 +16,8 @@ from runnel.model.errors import Corruption, NotLeader, OffsetOutOfRange, Request
 from runnel.model.ids import BrokerId, Epoch, Offset, PartitionKey, TopicId
 from runnel.model.topic_config import FlushMode, TopicConfig
 from runnel.record import records
-from runnel.record.batch import check_produced, patch
-from runnel.replica.following import Answer, Verdict
+from runnel.record.batch import check_produced, headers, patch
+from runnel.replica.following import Answer, Question, Verdict
 from runnel.replica.partition import Partition
 from runnel.shell.clock import SystemClock
 from runnel.testing.gated_disk import GatedDisk
@@ -284,7 +284,7 @@ def test_a_follower_knows_what_its_leader_has_committed_and_counts_what_it_has(t
         asked = partition.question()
         assert asked is not None
         await partition.take(asked, fetched(1, high=9))
-        assert (partition.high_watermark, partition.leaders_high_watermark) == (2, 9)
+        assert (partition.high_watermark, partition.log.end_offset) == (2, 2)
 
     run(tmp_path, scenario, FlushMode.OS)
 
@@ -369,6 +369,74 @@ def test_who_told_its_leader_what_it_had_heals_in_the_next_epoch(tmp_path: Path)
         assert (partition.log.is_damaged, partition.is_counted_on, partition.may_heal) == (True, True, False)
         await partition.apply(follow(epoch=5, isr=(2,)))
         assert (partition.is_counted_on, partition.may_heal) == (False, True)
+
+    run(tmp_path, scenario, FlushMode.OS)
+
+
+async def _reopened_with_epoch(tmp_path: Path, partition: Partition, disk: GatedDisk, bits: int) -> Partition:
+    """The same log after a power loss that took the mark, with other bits in the epoch of its last batch."""
+    await partition.close()
+    [path] = (tmp_path / "p").glob("*.log")
+    data = bytearray(path.read_bytes())
+    last = max(at for at, _ in headers(data))
+    data[last + 12 : last + 16] = (EPOCH ^ bits).to_bytes(4, "big")
+    path.write_bytes(data)
+    for name in ("synced", "checkpoint"):
+        (tmp_path / "p" / name).unlink(missing_ok=True)
+    fatal: list[BaseException] = []
+    return await Partition.open(
+        "t", partition.key, "p", TopicConfig(flush_mode=FlushMode.OS),
+        me=ME, disk=disk, clock=SystemClock(), on_fatal=fatal.append,
+    )  # fmt: skip
+
+
+def test_a_follower_with_an_epoch_that_can_not_be_is_damaged_and_heals(tmp_path: Path) -> None:
+    """Its leader knows nothing of the epoch, and would send it away for ever."""
+
+    async def scenario(partition: Partition, disk: GatedDisk) -> None:
+        append(partition, b"1")
+        again = await _reopened_with_epoch(tmp_path, partition, disk, 128)
+        await again.apply(follow(epoch=4))
+        assert (again.log.end_offset, again.log.last_epoch) == (2, 131)
+        assert again.question() is None
+        assert (again.log.intact_until, again.may_heal) == (1, False), "it is in the ISR: others count on what it has"
+        await again.apply(follow(epoch=5, isr=(2,)))
+        await again.heal()
+        assert again.question() == (5, 1, 3)
+        assert await again.take(Question(Epoch(5), Offset(1), Epoch(3)), fetched(1, epoch=5))
+        await again.close()
+
+    run(tmp_path, scenario, FlushMode.OS)
+
+
+def test_a_leader_with_an_epoch_that_can_not_be_is_damaged_and_goes_on(tmp_path: Path) -> None:
+    """All that is appended would be refused as being of an epoch that is over."""
+
+    async def scenario(partition: Partition, disk: GatedDisk) -> None:
+        append(partition, b"1")
+        again = await _reopened_with_epoch(tmp_path, partition, disk, 128)
+        await again.apply(PartitionImage(ME, Epoch(4), Epoch(8), (ME,), (ME,)))
+        assert (again.log.intact_until, again.log.end_offset) == (1, 2)
+        begun = append(again, b"2")
+        assert (await begun if isinstance(begun, asyncio.Future) else begun).base_offset == 2
+        with pytest.raises(Corruption):
+            await again.read(Offset(1), 1, replica=True)
+        assert len(await again.read(Offset(2), 1, replica=True)) > 0
+        await again.close()
+
+    run(tmp_path, scenario, FlushMode.OS)
+
+
+def test_a_follower_whose_leader_goes_on_with_an_older_epoch_is_damaged(tmp_path: Path) -> None:
+    async def scenario(partition: Partition, disk: GatedDisk) -> None:
+        append(partition, b"1")
+        again = await _reopened_with_epoch(tmp_path, partition, disk, 4)
+        await again.apply(follow(epoch=9, isr=(2,)))
+        asked = again.question()
+        assert asked == (9, 2, 7)
+        assert not await again.take(asked, fetched(2, epoch=3)._replace(epoch=Epoch(3)))
+        assert (again.log.intact_until, again.log.last_epoch, again.question()) == (1, 3, None)
+        await again.close()
 
     run(tmp_path, scenario, FlushMode.OS)
 

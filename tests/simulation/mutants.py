@@ -25,6 +25,8 @@ from runnel.cluster.drafting import Draft, Rules
 from runnel.groups.classic import ClassicGroup
 from runnel.log import checkpoint, reader, recovery, rolling, scan, writer
 from runnel.log.keeper import Keeper
+from runnel.log.log import Log
+from runnel.log.mark import Mark
 from runnel.log.producers import Producers
 from runnel.log.reader import Reader
 from runnel.log.trimming import Trimmer
@@ -34,6 +36,7 @@ from runnel.model.ids import TopicId
 from runnel.model.topic_config import FlushMode, TopicConfig
 from runnel.net import buffers
 from runnel.net.inbox import Inbox
+from runnel.replica import following
 from runnel.replica.commits import Commits
 from runnel.replica.partition import Partition
 from runnel.replica.progress import Progress
@@ -166,6 +169,10 @@ def _no(*_: Any) -> bool:
 
 def _yes(*_: Any, **__: Any) -> bool:
     return True
+
+
+def _append_anyway(_: Any, answer: following.Answer) -> following.Append:
+    return following.Append(answer.records)
 
 
 def _proposed_counts_at_once(self: Progress) -> bool:
@@ -409,6 +416,30 @@ MUTANTS = [
         ((reader, "crc32c", _any_checksum),),
         ("rot", "elect"),
         {**THREE, "topic": SAFE},
+    ),
+    Mutant(
+        "epoch-unmarked",
+        "below the mark an epoch is the one that was synced there",
+        ((Mark, "may_have", _yes),),
+        alone="tests/log/test_damage.py::test_an_epoch_that_rotted_in_the_synced_tail_is_damage",
+    ),
+    Mutant(
+        "epoch-believed",
+        "a leader epoch that can't be yet is damage",
+        ((Log, "distrust_epochs_above", _nothing),),
+        alone="tests/replica/test_partition.py::test_a_follower_with_an_epoch_that_can_not_be_is_damaged_and_heals",
+    ),
+    Mutant(
+        "epoch-kept",
+        "a leader that goes on with an older epoch shows that the newer one never was",
+        ((following, "_append", _append_anyway),),
+        alone="tests/replica/test_following.py::test_an_epoch_that_the_leader_has_not_reached_there_never_was",
+    ),
+    Mutant(
+        "offset-believed",
+        "a cut believes no offset that the next batch contradicts",
+        ((scan, "misplaced", _no),),
+        alone="tests/log/test_damage.py::test_a_cut_near_an_offset_that_rotted_keeps_what_lies_before_it",
     ),
     Mutant(
         "rot-kept",

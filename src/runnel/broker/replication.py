@@ -23,6 +23,7 @@ from runnel.model.errors import RunnelError
 from runnel.model.ids import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, Offset, PartitionKey, TopicId
 from runnel.model.seams import Rng
 from runnel.net.eager import start
+from runnel.record.batch import HEADER_BYTES, first_epoch
 from runnel.replica.following import Answer, Question, Verdict
 from runnel.replica.partition import Partition
 from runnel.wire.kafka import messages as m
@@ -334,4 +335,6 @@ def _answer_of(data: PartitionData) -> Answer:
     if diverging is not None and diverging.epoch != NO_EPOCH:
         epoch, end = Epoch(diverging.epoch), Offset(diverging.end_offset)
         return Answer(Verdict.DIVERGED, high_watermark, start, epoch=epoch, end_offset=end)
-    return Answer(Verdict.OK, high_watermark, start, memoryview(data.records or b""))
+    records = memoryview(data.records or b"")
+    epoch = Epoch(first_epoch(records)) if len(records) >= HEADER_BYTES else NO_EPOCH
+    return Answer(Verdict.OK, high_watermark, start, records, epoch)

@@ -25,7 +25,7 @@ from runnel.log.layout import CLEANED, SWAP, ranged
 from runnel.log.outcomes import Extent, Follower, save_or_leave
 from runnel.log.reader import Reader
 from runnel.log.recovery import finish_swap
-from runnel.log.scan import walk
+from runnel.log.scan import misplaced, walk
 from runnel.log.segment import Segment
 from runnel.log.state import State
 from runnel.log.writer import Writer
@@ -59,10 +59,12 @@ class Cleaner:
         """One pass over what is below `upto`; None if it is not worth its while."""
         sealed = self._cleanable(upto)
         dirty = [segment for segment in sealed if self._state.end_of(segment) > self._state.cleaned_offset]
-        if not dirty or not await self._is_due(sealed, dirty, config, now_ms):
+        if not dirty:
             return None
         stats = CompactionStats()
         try:
+            if not await self._is_due(sealed, dirty, config, now_ms):
+                return None
             latest = await self._map_keys(dirty, config, now_ms, upto)
             for group in _groups(sealed, self._state, config, latest.end_offset):
                 await self._clean(group, latest, config, now_ms, stats)
@@ -88,7 +90,8 @@ class Cleaner:
         dirty_bytes = sum(segment.size for segment in dirty)
         clean_bytes = sum(segment.size for segment in sealed) - dirty_bytes
         cleaned = self._state.cleaned_offset
-        since_ms = await self._disk.offload(lambda: _dirty_since(self._disk, dirty[0], cleaned, now_ms))
+        end = self._state.end_of(dirty[0])
+        since_ms = await self._disk.offload(lambda: _dirty_since(self._disk, dirty[0], end, cleaned, now_ms))
         return is_due(
             clean_bytes=clean_bytes, dirty_bytes=dirty_bytes, dirty_since_ms=since_ms, config=config, now_ms=now_ms
         )
@@ -96,7 +99,7 @@ class Cleaner:
     async def _map_keys(self, dirty: list[Segment], config: TopicConfig, now_ms: int, upto: int) -> KeyMap:
         latest = KeyMap(max(self._state.cleaned_offset, self._state.start_offset))
         for segment in dirty:
-            batches = _batches(self._disk, [segment])
+            batches = _batches(self._disk, [segment], self._state.end_of(segment))
             work = partial(
                 map_keys, latest, batches, bound=upto, config=config, now_ms=now_ms, bytes_max=SLICE_BYTES,
                 aborted=await self._aborted_batches([segment]),
@@ -191,7 +194,7 @@ class _Rewrite:
         self.sizes = [segment.size for segment in group]
 
     def batches(self) -> Iterator[Buffer]:
-        for raw in _batches(self._disk, self._group):
+        for raw in _batches(self._disk, self._group, self._end):
             self._crc_read = crc32c(raw, self._crc_read)
             yield raw
 
@@ -269,26 +272,32 @@ def _groups(sealed: list[Segment], state: State, config: TopicConfig, end_offset
         yield group
 
 
-def _batches(disk: Disk, segments: list[Segment]) -> Iterator[bytes]:
-    """All batches of some segments; a segment in which they can't be told apart ends it with Rot."""
-    for segment in segments:
+def _batches(disk: Disk, segments: list[Segment], end: int) -> Iterator[bytes]:
+    """All batches of some segments, up to offset `end`; one in which they can't be told apart ends it with Unreadable.
+
+    An offset lies outside the checksum. One that is too high would make newer messages of the same keys look older.
+    """
+    for segment, next_base in zip(segments, [*(each.base_offset for each in segments[1:]), end], strict=True):
         file = disk.open(segment.log_path)
         try:
             position, due = 0, int(segment.base_offset)
             for at, header in walk(file, 0, segment.size, check_crc=False):
-                if header.base_offset < due:
+                base, last, after = header.base_offset, header.last_offset, at + header.size
+                if base < due or last >= next_base:
+                    break
+                if base > due and misplaced(file.read, last, due, after, segment.size):
                     break
                 yield file.read(header.size, at)
-                position, due = at + header.size, header.last_offset + 1
+                position, due = after, last + 1
             if position < segment.size:
                 raise Unreadable(segment, position, due)
         finally:
             file.close()
 
 
-def _dirty_since(disk: Disk, segment: Segment, cleaned_offset: int, now_ms: int) -> int:
+def _dirty_since(disk: Disk, segment: Segment, end: int, cleaned_offset: int, now_ms: int) -> int:
     """The time of the first batch that was not compacted; a compacted one may carry a delete horizon in its place."""
-    for raw in _batches(disk, [segment]):
+    for raw in _batches(disk, [segment], end):
         header = read_header(raw)
         if header.last_offset >= cleaned_offset:
             return header.max_timestamp

@@ -36,8 +36,15 @@ class Epochs:
 
     def epoch_of(self, offset: int) -> Epoch:
         """The epoch that wrote `offset`."""
-        at = bisect_right(self._entries, offset, key=lambda entry: entry[1])
-        return Epoch(self._entries[at - 1][0]) if at else NO_EPOCH
+        return Epoch(self.entry_of(offset)[0])
+
+    def entry_of(self, offset: int) -> tuple[int, int]:
+        """The epoch that wrote `offset`, and its first offset; -1 and -1 if nothing is known of it."""
+        entries = self._entries
+        if entries and offset >= entries[-1][1]:
+            return entries[-1]
+        at = bisect_right(entries, offset, key=lambda entry: entry[1])
+        return entries[at - 1] if at else (NO_EPOCH, NO_OFFSET)
 
     def may_have(self, epoch: int, offset: int) -> bool:
         """Whether a batch that has `offset` can be of this epoch; of offsets that were trimmed nothing is known."""
@@ -60,6 +67,14 @@ class Epochs:
             return (Epoch(epoch), Offset(self._log_end())) if known else (NO_EPOCH, NO_OFFSET)
         found = Epoch(self._entries[at - 1][0]) if at else Epoch(epoch)
         return found, Offset(self._entries[at][1])
+
+    def forget_above(self, epoch: int) -> Offset | None:
+        """There were no epochs above this one; where the first that was believed in began, None if there is none."""
+        first = None
+        while self._entries and self._entries[-1][0] > epoch:
+            first = Offset(self._entries.pop()[1])
+        self.latest = Epoch(self._entries[-1][0]) if self._entries else NO_EPOCH
+        return first
 
     def truncate(self, end_offset: int) -> None:
         """The log ends at `end_offset` now: epochs that began there or later never were."""

@@ -136,11 +136,11 @@ class Keeper:
         return self.checkpoint(first, 0, EMPTY_MARK, first.base_offset, Producers())
 
     async def save_damage(self) -> None:
-        """Remember what was found to be rotten; the recovery point stays."""
+        """Remember what was found to be rotten, and which epochs there were not; the recovery point stays."""
         if self._saved is not None:
-            found = entries_of(list(self._state.damage))
+            found, epochs = entries_of(list(self._state.damage)), self._state.epochs.entries()
             with suppress(OSError):
-                await self.save(msgspec.structs.replace(self._saved, damage=found))
+                await self.save(msgspec.structs.replace(self._saved, damage=found, epochs=epochs))
 
     def flush_index(self, segment: Segment) -> None:
         """Move the tail of an index to its file; if the disk refuses, it stays in memory for now."""
@@ -155,9 +155,8 @@ class Keeper:
         with suppress(OSError):
             state = self._state
             path = f"{state.folder}/{SYNCED}"
-            self._opened(path).write(
-                (mark.encode(state.cuts, state.synced_offset, state.epochs.epoch_of(state.synced_offset - 1)),), 0
-            )
+            epoch, since = state.epochs.entry_of(state.synced_offset - 1)
+            self._opened(path).write((mark.encode(state.cuts, state.synced_offset, epoch, since),), 0)
             if self._files.crowded:
                 self._files.forget(path)
 

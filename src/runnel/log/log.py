@@ -13,7 +13,7 @@ from runnel.log.aborted import AbortedReader
 from runnel.log.appending import Admit, Appended
 from runnel.log.cleaning import Cleaner
 from runnel.log.compaction import CompactionStats
-from runnel.log.damage import Damage
+from runnel.log.damage import Damage, described
 from runnel.log.epochs import Epochs
 from runnel.log.files import Files
 from runnel.log.producers import Producers
@@ -180,6 +180,18 @@ class Log:
         """Everything from the start to here is whole, as far as is known; the end, if nothing is damaged."""
         first = self._state.damage.first_offset
         return self._state.end_offset if first is None else first
+
+    def distrust_epochs_above(self, epoch: int) -> None:
+        """There is no such leader epoch yet: a batch that says so is not what was written, nor is all behind it.
+
+        The epoch of a batch lies outside its checksum.
+        """
+        state = self._state
+        if state.epochs.latest > epoch:
+            first = state.epochs.forget_above(epoch)
+            if first is not None and first < state.end_offset:
+                path = state.segment_of(first).log_path
+                state.damage.note(described(path, 0, first, state.end_offset, gone=False))
 
     # --- appending and reading
 

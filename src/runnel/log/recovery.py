@@ -191,6 +191,7 @@ class _Recovery:
         self.bases = offsets_of(names, LOG)
         self.snapshots = offsets_of(names, PRODUCERS)
         self.known = known
+        self.start = Offset(known.start_offset if known else self.bases[0] if self.bases else 0)
         self.synced = Offset(known.recovery_offset if known else 0)
         self.mark = marks.load(disk, folder, known.cuts) if known else None
         if self.mark is not None:
@@ -205,8 +206,7 @@ class _Recovery:
         self.segments: list[Segment] = []
 
     def run(self) -> Recovered:
-        known = self.known
-        start = Offset(known.start_offset if known else self.bases[0] if self.bases else 0)
+        known, start = self.known, self.start
         fresh = known is None and not self.bases
         self._drop_trimmed(start)
         self._take_all(self._resume() or self._start_over(start))
@@ -400,8 +400,8 @@ class _Recovery:
         base, last, end = header.base_offset, header.last_offset, self.end
         if base < end or last >= bound or header.leader_epoch < self.epochs.latest:
             return False
-        if self.trusted and self.mark is not None and end < self.mark.offset <= last + 1:
-            return last + 1 == self.mark.offset and header.leader_epoch == self.mark.epoch
+        if self.mark is not None and not self.mark.may_have(header.leader_epoch, last, end, self.start):
+            return False
         return base == end or not misplaced(file.read, last, end, at + header.size, segment.size)
 
     def _bound(self, segment: Segment) -> int:

@@ -48,6 +48,8 @@ def walk_over_rot(
         for at, header in walk(file, position, end, check_crc=False):
             if header.base_offset < offset or header.last_offset >= next_base:
                 break
+            if header.base_offset > offset and misplaced(file.read, header.last_offset, offset, at + header.size, end):
+                break
             yield at, header
             position, offset = at + header.size, header.last_offset + 1
         if position < end:

@@ -147,6 +147,12 @@ def next_offset(buffer: Buffer) -> int:
     return base + delta + 1
 
 
+def first_epoch(buffer: Buffer) -> int:
+    """The leader epoch of the first of these whole batches, of which there must be one."""
+    epoch: int = _unpack_i32(buffer, _LEADER_EPOCH_AT)[0]
+    return epoch
+
+
 def check_produced(buffer: Buffer) -> BatchHeader:
     """The header of what a client sent for one partition, if it is exactly one whole and valid batch."""
     if len(buffer) < HEADER_BYTES:

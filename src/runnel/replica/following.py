@@ -6,12 +6,14 @@ Rule 2: where two logs parted is told by leader epochs, never by the high waterm
         end of the last epoch that both may share; that can take several rounds (KIP-279).
 Rule 3: a log is begun anew only where the leader no longer has what comes next.
 Rule 4: a follower's high watermark is never above its own end, and goes back only with its end.
+Rule 5: epochs only rise. If the leader's log goes on with an epoch below the follower's last, that last one never was:
+        a bit flipped, outside the checksum. What the follower has of it is damage.
 """
 
 from enum import Enum
 from typing import NamedTuple, Protocol, TypeAlias
 
-from runnel.model.ids import Epoch, Offset
+from runnel.model.ids import NO_EPOCH, Epoch, Offset
 
 
 class EpochEnds(Protocol):
@@ -62,7 +64,7 @@ class Answer(NamedTuple):
     high_watermark: Offset
     start_offset: Offset
     records: memoryview = memoryview(b"")
-    epoch: Epoch = Epoch(-1)  # DIVERGED: the largest epoch of the leader's not above the follower's last
+    epoch: Epoch = NO_EPOCH  # OK: of the first record; DIVERGED: the leader's largest not above the follower's last
     end_offset: Offset = Offset(-1)  # DIVERGED: where that epoch ends there
 
 
@@ -84,13 +86,19 @@ class BeginAt(NamedTuple):
     offset: Offset
 
 
+class Distrust(NamedTuple):
+    """There were no epochs above this one where the log says so."""
+
+    epoch: Epoch
+
+
 class AskAgain(NamedTuple):
     """Nothing can be done with this answer."""
 
     why: str
 
 
-Action: TypeAlias = Append | Cut | BeginAt | AskAgain
+Action: TypeAlias = Append | Cut | BeginAt | Distrust | AskAgain
 
 
 def decide(log: LogEnds, now_following: Epoch, asked: Question, answer: Answer) -> Action:
@@ -99,13 +107,19 @@ def decide(log: LogEnds, now_following: Epoch, asked: Question, answer: Answer) 
         return AskAgain("the answer is to an older question")
     match answer.verdict:
         case Verdict.OK:
-            return Append(answer.records)
+            return _append(log, answer)
         case Verdict.DIVERGED:
             return _cut(log, asked, answer)
         case Verdict.OUT_OF_RANGE:
             return _begin_anew(log, answer)
         case Verdict.REFUSED:
             return AskAgain(answer.verdict.value)
+
+
+def _append(log: LogEnds, answer: Answer) -> Action:
+    if NO_EPOCH < answer.epoch < log.epochs.latest:
+        return Distrust(answer.epoch)
+    return Append(answer.records)
 
 
 def _cut(log: LogEnds, asked: Question, answer: Answer) -> Action:

@@ -41,7 +41,7 @@ from runnel.replica.ending import (
     ended,
     is_open,
 )
-from runnel.replica.following import Answer, Append, AskAgain, BeginAt, Cut, Question, decide, high_watermark
+from runnel.replica.following import Answer, Append, AskAgain, BeginAt, Cut, Distrust, Question, decide, high_watermark
 from runnel.replica.progress import Progress, Proposal
 from runnel.replica.readable import Readable
 from runnel.replica.readers import ENOUGH
@@ -70,7 +70,6 @@ class Partition(Readable):
         self.role = Role.IDLE
         self.image: PartitionImage | None = None
         self.leader_epoch = NO_EPOCH
-        self.leaders_high_watermark = NO_OFFSET  # what a follower last heard; its own may be lower
         self.progress: Progress  # of a leader
         self.refusals = Refusals()
         self.quota: Callable[[int], None] | None = None  # raises where so many messages more are too many
@@ -157,6 +156,7 @@ class Partition(Readable):
         if self.log.is_lost:
             self.image = None  # nobody can say what it would lead with: it has to be told again
             return
+        self.log.distrust_epochs_above(image.leader_epoch)
         self.leader_epoch = image.leader_epoch
         self._reach(min(self.high_watermark, self.log.end_offset))
         self.progress = Progress(
@@ -334,6 +334,7 @@ class Partition(Readable):
         """What to ask the leader; None while what is here is not durable, whole and known, or nobody is followed."""
         if self.role is not Role.FOLLOWER or self._taking or not self._is_held:
             return None
+        self.log.distrust_epochs_above(self.leader_epoch)
         if self.log.is_damaged or self.log.is_lost:
             return None
         self._asked_in = self.leader_epoch
@@ -363,6 +364,10 @@ class Partition(Readable):
                 logger.warning("%s begins anew at offset %d: its leader keeps nothing older", self.name, offset)
                 await self.log.begin_anew(offset)
                 self._reach(self.log.start_offset)
+            case Distrust(epoch):
+                logger.warning("%s has batches of a leader epoch that never was, above %d", self.name, epoch)
+                self.log.distrust_epochs_above(epoch)
+                return False
             case AskAgain(why):
                 logger.debug("%s asks its leader again: %s", self.name, why)
                 return False
@@ -411,10 +416,8 @@ class Partition(Readable):
         reached = high_watermark(self.high_watermark, answer.high_watermark, self.log.end_offset)
         if self._follows(asked) and answer.start_offset > self.log.start_offset:
             await self.log.advance_start(answer.start_offset, reached)
-        if self._follows(asked):
-            self.leaders_high_watermark = answer.high_watermark
-            if reached > self.high_watermark:
-                self._advance(reached)
+        if self._follows(asked) and reached > self.high_watermark:
+            self._advance(reached)
 
     def _follows(self, asked: Question) -> bool:
         return self.role is Role.FOLLOWER and asked.leader_epoch == self.leader_epoch

@@ -6,10 +6,10 @@ import pytest
 from tests.client.talk import OnCluster
 
 from runnel.client.admin import Admin, NewTopic
-from runnel.client.cluster import Cluster
+from runnel.client.cluster import Cluster, Node
 from runnel.client.consumer import Consumer
 from runnel.client.errors import Closed, TopicMissing
-from runnel.client.fetcher import FetchSettings
+from runnel.client.fetcher import Fetcher, FetchSettings, Reading
 from runnel.client.metadata import TopicPartition
 from runnel.client.positions import END, START, From, Position
 from runnel.client.producer import Producer, ProducerSettings
@@ -169,6 +169,22 @@ def test_an_offset_that_is_gone(on_cluster: OnCluster, name: str, reset: str, fi
                 assert await consumer.poll(timeout_ms=300) == []
             else:
                 assert await values(consumer, 12) == list(range(8, 20))
+
+    on_cluster(work)
+
+
+def test_who_does_not_lead_a_partition_any_more_is_not_asked_for_it(on_cluster: OnCluster, name: str) -> None:
+    """The leader may change while a connection to the last one is made."""
+
+    async def work(cluster: Cluster) -> None:
+        await fill(cluster, name, 3)
+        leader = cluster.brokers[(await cluster.leader(TopicPartition(name, 0))).broker]
+        fetcher, reading = Fetcher(cluster), Reading(TopicPartition(name, 0), 0)
+        other = Node(leader._replace(id=leader.id + 1), cluster.settings)
+        for node, answers in ((other, 0), (cluster.broker(leader.id), 1)):
+            assert len((await fetcher._ask(node, [reading])).responses) == answers
+        other.close()
+        await fetcher.close()
 
     on_cluster(work)
 

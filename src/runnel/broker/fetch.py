@@ -6,7 +6,8 @@ Rule 1: an error in one partition is answered at once, and costs the others noth
 Rule 2: bytes are bounded by the request and by the broker; only the first batch may be larger than what was asked.
 Rule 3: what is in the page cache is read on the loop, the rest off it.
 Rule 4: who can read from followers reads below the follower's own high watermark, and is sent to a follower near it
-        only if that is in sync and has what it asks for (KIP-392).
+        only if that is in sync and has what it asks for (KIP-392). A follower never says that an offset above is out of
+        range: it may have heard nothing of its leader yet, and the reader would begin again at the start.
 Rule 5: who asks for committed messages alone reads below the last stable offset, and is told which transactions in
         what it gets were aborted: their records are there, and are for the reader to leave out.
 Rule 6: who reads through a lens (a view) may be shown nothing of much: it is answered when it can go on, and when it
@@ -234,7 +235,7 @@ def _check(partition: Partition, read: Read) -> None:
         return
     if read.leader_only or not partition.is_follower:
         raise NotLeader(f"{partition.name} is not led here any more: ask for metadata, then read from its leader")
-    if partition.high_watermark < read.offset <= partition.leaders_high_watermark:
+    if read.offset > partition.high_watermark:  # only the leader knows whether that is out of range
         raise OffsetNotAvailable(f"{partition.name} has no offset {read.offset} on this follower yet: try again")
 
 

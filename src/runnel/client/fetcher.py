@@ -3,6 +3,8 @@
 Rule 1: a partition's batches are handed out in the order of their offsets, each exactly once, from the position on.
 Rule 2: what was fetched for an earlier position (before a seek) is dropped: positions carry a version.
 Rule 3: no more than `buffer_bytes_max` bytes wait to be taken, plus one answer of each broker.
+Rule 4: only who leads a partition is asked for it, also if that changes while a connection is made: another broker may
+        not have what was read already, and say so.
 """
 
 import asyncio
@@ -265,6 +267,9 @@ class Fetcher:
         by_id = True
         for reading in readings:
             topic = await self.cluster.topic(reading.where.topic)
+            partition = topic.partitions[reading.where.partition]
+            if partition.leader != node.address.id:
+                continue
             by_id = by_id and topic.has_id
             entry = topics.get(topic.name)
             if entry is None:
@@ -274,11 +279,13 @@ class Fetcher:
             entry.partitions.append(
                 m.FetchRequest.FetchPartition(
                     partition=reading.where.partition,
-                    current_leader_epoch=topic.partitions[reading.where.partition].leader_epoch,
+                    current_leader_epoch=partition.leader_epoch,
                     fetch_offset=reading.fetch_offset,
                     partition_max_bytes=self.settings.partition_bytes_max,
                 )
             )
+        if not topics:
+            return m.FetchResponse()
         request = m.FetchRequest(
             max_wait_ms=self.settings.wait_ms,
             min_bytes=self.settings.bytes_min,

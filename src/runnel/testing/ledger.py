@@ -36,6 +36,8 @@ class Transacting:
                 request_timeout_ms=2_000, delivery_timeout_ms=rng.pick((4_000, 8_000)), block_timeout_ms=5_000,
                 transaction_timeout_ms=rng.pick((2_000, 8_000)),
             ),
+            rivals=transactors > 1 and rng.chance(0.3),
+            deserts=rng.pick((0.0, 0.0, 0.1, 0.3)),
         )  # fmt: skip
 
     @property

@@ -32,7 +32,7 @@ class Transactor:
     def __init__(self, client: Client, plan: Transacting, transactional_id: str) -> None:
         self._client = client
         self._plan = plan
-        self._id = RIVALS_ID if plan.rivals else transactional_id
+        self._id = transactional_id
         self._history = client.stage.history
         self._ledger = plan.keys
         self._sent = 0
@@ -42,7 +42,7 @@ class Transactor:
     async def transact(self) -> None:
         reader = Consumer(self._client.cluster(), self._client.stage.swarm.fetch)
         while self._client.stage.sending:
-            producer = self._producer()
+            producer = self._producer(RIVALS_ID if self._plan.rivals else "")
             try:
                 while self._client.stage.sending:
                     await self._write(producer, reader)

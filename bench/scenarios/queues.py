@@ -118,7 +118,8 @@ def _many(run: Run, servers: list[Server], queues: int) -> None:
     for server in servers:
         run.say(f"{NAME}: {case}, {server.peer.name}")
         made = _leases(run, server, Flush.OS)
-        run.workers[0].run(leases.fill, Fill(made.log, 1_000, SMALL))
+        visits = run.scale.queue_visits * (len(run.rounds(run.scale.queue_rounds)) + 1)
+        run.workers[0].run(leases.fill, Fill(made.log, 1_000 + 2 * visits // queues, SMALL))  # enough for each queue
         before = resident_bytes(server.pid)
         for number in range(queues):
             made.another(number).create()

@@ -175,6 +175,27 @@ def test_a_partition_that_moved_elsewhere_is_closed_and_removed_also_at_the_next
     asyncio.run(main())
 
 
+def test_a_copy_that_moves_away_while_this_broker_starts_is_not_opened_and_goes(tmp_path: Path) -> None:
+    async def main() -> None:
+        folder = tmp_path / FOLDER / f"{GOOD}-0"
+        folder.mkdir(parents=True)
+        disk = GatedDisk(str(tmp_path))
+        partitions = partitions_on(disk)
+        here = image_of(Topic(GOOD, "t", (placed(OTHER, 1, OTHER, ME),)))
+        disk.gate.clear()
+        starting = asyncio.ensure_future(partitions.start(here))
+        await asyncio.sleep(0)
+        away = Delta(topics={GOOD: Topic(GOOD, "t", (placed(OTHER, 1, OTHER),))})
+        await partitions.follow(Change(here, here.apply(away), away))
+        disk.gate.set()
+        await starting
+        assert list(partitions) == []
+        assert not folder.exists()
+        disk.close()
+
+    asyncio.run(main())
+
+
 class StoppedDisk(RealDisk):
     """Removes one file of a folder, and no more."""
 

@@ -72,7 +72,7 @@ class Partitions:
         self._image = image
         await self._disk.offload(lambda: self._disk.make_dir(FOLDER))
         await self._open_all(image.topics.values())
-        await self._tidy_up(image)
+        await self._tidy_up()
 
     async def follow(self, change: Change) -> list[Partition]:
         """Make it so, after the image changed; returns the replicas whose partition is another one now, or gone."""
@@ -224,10 +224,8 @@ class Partitions:
         return [partition for partition in found if partition is not None]
 
     def _missing(self, topics: Iterable[Topic]) -> Iterator[tuple[Topic, int, PartitionImage]]:
-        """What should be open here and is not."""
-        for topic in topics:
-            if topic.id not in self._image.topics:
-                continue  # deleted meanwhile
+        """What should be open here and is not, by the newest image: some may be deleted or have moved meanwhile."""
+        for topic in filter(None, [self._image.topics.get(topic.id) for topic in topics]):
             for number, image in enumerate(topic.partitions):
                 if self._me in image.replicas and PartitionKey(topic.id, number) not in self._open:
                     yield topic, number, image
@@ -300,9 +298,10 @@ class Partitions:
         await self._remove_copies(moved)
         return closed
 
-    async def _tidy_up(self, image: Image) -> None:
+    async def _tidy_up(self) -> None:
         """Remove what moved elsewhere while this broker was away; report what nobody knows."""
         names = await self._disk.offload(lambda: self._disk.list(FOLDER))
+        image = self._image
         moved = {str(key): key for topic in image.topics.values() for key in _elsewhere(topic, self._me)}
         await self._remove_copies([moved[name] for name in names if name in moved])
         if halves := [name for name in names if name.endswith(GONE)]:

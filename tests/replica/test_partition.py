@@ -441,6 +441,30 @@ def test_a_follower_whose_leader_goes_on_with_an_older_epoch_is_damaged(tmp_path
     run(tmp_path, scenario, FlushMode.OS)
 
 
+def test_a_log_that_is_cut_when_it_leads_no_more_is_not_out_of_range(tmp_path: Path) -> None:
+    """Who reads meanwhile would begin again at the start."""
+
+    async def scenario(partition: Partition, disk: GatedDisk) -> None:
+        for number in range(5):
+            append(partition, b"%d" % number)
+        await partition.log.idle()
+        disk.gate.clear()
+        cutting = asyncio.ensure_future(partition.log.truncate(2))
+        while partition.log.read_cached(Offset(4), 1, 6) is not None:
+            await asyncio.sleep(0)
+        reading = asyncio.ensure_future(partition.read(Offset(4), 1))
+        await asyncio.sleep(0)
+        await partition.apply(follow())
+        disk.gate.set()
+        await cutting
+        with pytest.raises(NotLeader):
+            await reading
+        with pytest.raises(NotLeader):
+            partition.check_readable(Offset(4))
+
+    run(tmp_path, scenario, FlushMode.OS)
+
+
 def test_only_who_is_not_counted_on_heals(tmp_path: Path) -> None:
     async def scenario(partition: Partition, disk: GatedDisk) -> None:
         for number in range(5):

@@ -11,6 +11,8 @@ Rule 2: acks=all is answered when the high watermark has passed the batch, in th
 Rule 3: with its leader epoch a leader's promises end: who still waits for them is sent to the next leader, and what a
         coordinator of transactions said counts no more.
 Rule 4: the end of a transaction is told when its marker is committed. `ending` says who may write in one.
+Rule 5: only a leader says that there is no such offset yet. The log of one that leads no more may be cut while somebody
+        reads: who is told "out of range" begins again at the start.
 """
 
 import asyncio
@@ -23,7 +25,13 @@ from runnel.cluster.image import NO_LEADER
 from runnel.cluster.image import Partition as PartitionImage
 from runnel.log.files import Files
 from runnel.log.log import Appended, Log
-from runnel.model.errors import NotEnoughReplicas, NotEnoughReplicasAfterAppend, NotLeader, RunnelError
+from runnel.model.errors import (
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeader,
+    OffsetOutOfRange,
+    RunnelError,
+)
 from runnel.model.ids import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, Millis, Offset, PartitionKey
 from runnel.model.seams import Clock, Disk
 from runnel.model.topic_config import TopicConfig
@@ -186,6 +194,23 @@ class Partition(Readable):
         self._wake_all()
         if self._held is not None and not self._held.done():
             self._held.set_result(None)
+
+    # --- reading
+
+    async def read(
+        self, offset: Offset, bytes_max: int, *, replica: bool = False, committed_only: bool = False
+    ) -> bytes | memoryview:
+        epoch = self.leader_epoch
+        try:
+            return await super().read(offset, bytes_max, replica=replica, committed_only=committed_only)
+        except OffsetOutOfRange:
+            self._must_lead(epoch)
+            raise
+
+    def check_readable(self, offset: Offset) -> None:
+        if offset > self.log.end_offset:
+            self.must_lead()
+        super().check_readable(offset)
 
     # --- appending, as leader
 

@@ -40,6 +40,7 @@ from runnel.replica import following
 from runnel.replica.commits import Commits
 from runnel.replica.partition import Partition
 from runnel.replica.progress import Progress
+from runnel.replica.readable import Readable
 from runnel.testing.simulation import run
 
 SEEDS_MAX = 150
@@ -434,6 +435,12 @@ MUTANTS = [
         "a leader that goes on with an older epoch shows that the newer one never was",
         ((following, "_append", _append_anyway),),
         alone="tests/replica/test_following.py::test_an_epoch_that_the_leader_has_not_reached_there_never_was",
+    ),
+    Mutant(
+        "cut-out-of-range",
+        "only who leads says that an offset is out of range",
+        ((Partition, "read", Readable.read),),
+        alone="tests/replica/test_partition.py::test_a_log_that_is_cut_when_it_leads_no_more_is_not_out_of_range",
     ),
     Mutant(
         "offset-believed",

@@ -14,7 +14,7 @@ from uuid import NAMESPACE_DNS, uuid5
 import msgspec
 from tests.simulation.hunting import Mutant, Pack, main
 
-from runnel.broker import followers, produce
+from runnel.broker import followers, partitions, produce
 from runnel.broker.damage import Damages
 from runnel.broker.followers import FollowerSession
 from runnel.broker.journal import Led, PartitionJournal
@@ -151,10 +151,10 @@ def _create_under_the_same_id(image: Any, specs: Any, new_id: Any, *rest: Any) -
 _create_topics = controller.create_topics
 
 
-async def _remove_whatever_is_unknown(self: Partitions, image: Any) -> None:
-    known = {str(topic_id) for topic_id in image.topics}
-    names = self._disk.list("partitions")
-    await self._remove_folders([name for name in names if name.rpartition("-")[0] not in known])
+async def _remove_whatever_is_unknown(self: Partitions) -> None:
+    known = {str(topic_id) for topic_id in self._image.topics}
+    unknown = [name for name in self._disk.list("partitions") if name.rpartition("-")[0] not in known]
+    await self._disk.offload(lambda: partitions._remove(self._disk, unknown))
 
 
 # --- replication
@@ -478,6 +478,12 @@ MUTANTS = [
         "what nobody knows is left alone",
         ((Partitions, "_tidy_up", _remove_whatever_is_unknown),),
         alone="tests/broker/test_partitions.py::test_what_nobody_knows_is_left_alone",
+    ),
+    Mutant(
+        "removed-while-open",
+        "a copy that has come back is not removed",
+        ((Partitions, "_is_elsewhere", _yes),),
+        alone="tests/broker/test_partitions.py",
     ),
     Mutant(
         "buffer-reused",

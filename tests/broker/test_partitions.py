@@ -271,6 +271,50 @@ def test_a_copy_that_comes_back_while_this_broker_starts_is_not_removed(tmp_path
     asyncio.run(main())
 
 
+class RemovingDisk(RealDisk):
+    """Whoever has removed the first copy waits, until a test lets it go on."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.removed, self.go_on = asyncio.Event(), asyncio.Event()
+        self._removes = False
+
+    def remove(self, path: str) -> None:
+        self._removes = True
+        super().remove(path)
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        result = await super().offload(work)
+        if self._removes and not self.removed.is_set():
+            self.removed.set()
+            await self.go_on.wait()
+        return result
+
+
+def test_a_copy_that_comes_back_while_others_are_removed_stays(tmp_path: Path) -> None:
+    async def main() -> None:
+        folders = [tmp_path / FOLDER / f"{GOOD}-{number}" for number in (0, 1)]
+        for folder in folders:
+            folder.mkdir(parents=True)
+        disk = RemovingDisk(str(tmp_path))
+        partitions = partitions_on(disk)
+        away = image_of(Topic(GOOD, "t", (placed(OTHER, 1, OTHER), placed(OTHER, 1, OTHER))))
+        starting = asyncio.ensure_future(partitions.start(away))
+        await disk.removed.wait()
+        back = Delta(topics={GOOD: Topic(GOOD, "t", (placed(OTHER, 1, OTHER), placed(OTHER, 1, OTHER, ME)))})
+        following = asyncio.ensure_future(partitions.follow(Change(away, away.apply(back), back)))
+        await asyncio.sleep(0)
+        disk.go_on.set()
+        await asyncio.gather(starting, following)
+        assert [folder.exists() for folder in folders] == [False, True]
+        assert (folders[1] / "00000000000000000000.log").exists()
+        assert partitions.find_readable("t", 1).is_follower
+        await partitions.close()
+        disk.close()
+
+    asyncio.run(main())
+
+
 def test_roles_change_only_where_the_image_did(tmp_path: Path) -> None:
     async def main() -> None:
         disk = RealDisk(str(tmp_path))

@@ -483,7 +483,7 @@ MUTANTS = [
         "removed-while-open",
         "a copy that has come back is not removed",
         ((Partitions, "_is_elsewhere", _yes),),
-        alone="tests/broker/test_partitions.py",
+        alone="tests/broker/test_partitions.py::test_a_copy_that_comes_back_while_others_are_removed_stays",
     ),
     Mutant(
         "buffer-reused",

@@ -203,6 +203,20 @@ def test_a_leader_whose_copy_is_damaged_asks_for_an_isr_of_the_others() -> None:
     assert leading(ONE).resign() is None
 
 
+def test_a_damaged_leader_alone_in_the_isr_hands_over_to_one_who_is_eligible_and_there() -> None:
+    """Nobody would ever get what is damaged, and join."""
+    progress = leading(ONE, high=4, minimum=2)
+    progress.see(replace(image(ONE, epoch=1), elr=(THREE,)))
+    assert progress.resign() is None
+    fetch(progress, TWO, 4)
+    assert progress.resign() is None
+    fetch(progress, THREE, 4)
+    proposal = progress.resign()
+    assert proposal is not None
+    assert proposal.isr == ((THREE, LIVES[THREE]),)
+    assert progress.resign() is None
+
+
 def test_new_replicas_of_a_reassignment_are_followed_and_old_ones_forgotten() -> None:
     progress = leading(ONE, TWO)
     four = BrokerId(4)

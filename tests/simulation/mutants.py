@@ -437,6 +437,13 @@ MUTANTS = [
         alone="tests/replica/test_following.py::test_an_epoch_that_the_leader_has_not_reached_there_never_was",
     ),
     Mutant(
+        "no-heir",
+        "a damaged leader that is alone in sync hands over to one who is eligible",
+        ((Progress, "_heir", lambda _: set()),),
+        alone="tests/replica/test_progress.py::"
+        "test_a_damaged_leader_alone_in_the_isr_hands_over_to_one_who_is_eligible_and_there",
+    ),
+    Mutant(
         "cut-out-of-range",
         "only who leads says that an offset is out of range",
         ((Partition, "read", Readable.read),),

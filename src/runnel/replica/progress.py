@@ -162,10 +162,16 @@ class Progress:
         return self._ask(tuple(self._in_order(set(self.isr) - leaving | joining)))
 
     def resign(self) -> Proposal | None:
-        """Ask for an ISR without the leader: its copy can't be trusted. None if nobody else is in sync, or it did."""
-        others = set(self.isr) - {self._me}
+        """Ask for an ISR without the leader: its copy can't be trusted. None if nobody else could lead, or it did."""
+        others = set(self.isr) - {self._me} or self._heir()
         asked = self._proposed is not None and self._me not in self._proposed.members
         return self._ask(tuple(self._in_order(others))) if others and not asked else None
+
+    def _heir(self) -> set[BrokerId]:
+        """One who is eligible, so has all that was committed, and who asked: what is damaged here, it waits for in vain."""
+        eligible = self._in_order(set(self._image.elr))
+        there = [member for member in eligible if self.held_by(member) >= self.high_watermark]
+        return set(there[:1])
 
     def withdraw(self, proposal: Proposal) -> bool:
         """The controller refused: what was proposed will never be."""

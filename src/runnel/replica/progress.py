@@ -168,7 +168,7 @@ class Progress:
         return self._ask(tuple(self._in_order(others))) if others and not asked else None
 
     def _heir(self) -> set[BrokerId]:
-        """One who is eligible, so has all that was committed, and who asked: what is damaged here, it waits for in vain."""
+        """One who is eligible, so has all that was committed, and who asked: it waits in vain for what is damaged."""
         eligible = self._in_order(set(self._image.elr))
         there = [member for member in eligible if self.held_by(member) >= self.high_watermark]
         return set(there[:1])

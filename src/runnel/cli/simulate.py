@@ -17,7 +17,7 @@ from runnel.cli.command import Command
 from runnel.testing.core import simulation as cores
 from runnel.testing.core.swarm import FAULTS as CORE_FAULTS
 from runnel.testing.simulation import Outcome, run
-from runnel.testing.swarm import FAULTS
+from runnel.testing.swarm import FAULTS, flush_mode_beside
 
 VIOLATIONS_SHOWN = 8  # of one seed: the first ones tell, the rest follows
 SEEDS_SHOWN = 20
@@ -67,8 +67,11 @@ def simulate(
         raise click.UsageError("--core has neither transactions nor queues nor a schedule: leave one of the two out.")
     short, whole = (
         partial(cores.run, faults=kinds),
-        partial(run, faults=kinds, transactions=transactions, sinks=sinks, queues=queues, schedule=schedule),
-    )
+        partial(
+            run, faults=kinds, flush_mode=flush_mode_beside(kinds),
+            transactions=transactions, sinks=sinks, queues=queues, schedule=schedule,
+        ),
+    )  # fmt: skip
     runner: Runner = short if core else whole
     begun = time.monotonic()
     outcomes: list[AnyOutcome] = []

@@ -3,6 +3,7 @@
 Not every run has every fault: a fault that is always there hides what happens without it.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from runnel.broker.config import Address, BrokerConfig
@@ -164,6 +165,12 @@ def _faults(rng: SeededRng, topic: TopicConfig) -> tuple[str, ...]:
     if topic.flush_mode is not FlushMode.COMMIT:
         kinds = BESIDE_POWER if rng.chance(0.5) else tuple(kind for kind in kinds if kind not in POWER)
     return tuple(kind for kind in kinds if rng.chance(0.35)) or (rng.pick(kinds),)
+
+
+def flush_mode_beside(faults: Collection[str]) -> FlushMode | None:
+    """The flush mode that survives these faults together, if one alone does; None: whichever is drawn."""
+    loses = not set(POWER).isdisjoint(faults)
+    return FlushMode.COMMIT if loses and not set(faults) <= set(BESIDE_POWER) else None
 
 
 def _producer(rng: SeededRng, kind: str) -> ProducerSettings:

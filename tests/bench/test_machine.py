@@ -2,7 +2,7 @@ import os
 import subprocess
 import sys
 
-from bench.machine import TICKS, cpu_of, cpu_of_tree, parse_stat, resident_bytes
+from bench.machine import TICKS, cpu_of, cpu_of_tree, kept_to_one_core, parse_stat, resident_bytes
 
 
 def test_times_are_found_behind_a_name_with_blanks_and_brackets() -> None:
@@ -27,3 +27,10 @@ def test_the_time_of_all_that_descends_from_this_process_is_counted() -> None:
         child.communicate(b"\n")
     assert alive >= 0.25
     assert cpu_of_tree() - before >= alive, "and what ended is not forgotten"
+
+
+def test_who_is_kept_to_one_core_is_let_go_again() -> None:
+    before = os.sched_getaffinity(0)
+    with kept_to_one_core():
+        assert len(os.sched_getaffinity(0)) == 1
+    assert os.sched_getaffinity(0) == before

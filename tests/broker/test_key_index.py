@@ -13,6 +13,7 @@ from tests.broker.test_fetch import end, write
 from runnel.broker import key_index
 from runnel.broker.key_index import KeyIndex, hash_of
 from runnel.broker.messages import Messages
+from runnel.log import runs as files
 from runnel.log.files import Files
 from runnel.model.ids import Offset
 from runnel.record import records
@@ -107,6 +108,34 @@ def test_what_is_appended_is_found_in_the_tail_and_in_merged_runs(run: Run, tmp_
             await feed(index, keys)
             await check(index, keys)
             assert 2 < len(runs_on(tmp_path)) < 3 * key_index.FAN  # of about 190 tails that were put away
+
+    run(scenario)
+
+
+def test_a_long_merge_keeps_nobody_waiting_until_much_is_behind(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    held, step = True, files.step
+
+    def slowly(steps: Any) -> Any:
+        return None if held and steps.gi_code.co_name == "merge" else step(steps)
+
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        nonlocal held
+        partition = await open_partition()
+        monkeypatch.setattr(files, "step", slowly)
+        keys = some_keys(16 * 3 * key_index.BEHIND_MAX)
+        async with indexed(partition, disk) as index:
+            for first in range(0, len(keys), 7):
+                fill(partition, {offset: keys[offset] for offset in range(first, min(first + 7, len(keys)))})
+                async with asyncio.timeout(30):
+                    while index.end <= first and len(index._runs) < key_index.BEHIND_MAX:
+                        await asyncio.sleep(0)
+            assert len(index._runs) == key_index.BEHIND_MAX, "no more, and no fewer: nobody waited for the merge before"
+            assert index.end < len(keys)
+            held = False
+            await covered(index)
+            await tidied(index)
+            assert len(index._runs) < 3 * key_index.FAN
+            await check(index, keys)
 
     run(scenario)
 

@@ -25,7 +25,7 @@ def disk_in(path: Path) -> Iterator[RealDisk]:
 def put(disk: RealDisk, first: int, hashes: list[int], epoch: int = 1) -> Run:
     """A run over offsets from `first` on whose keys have these hashes."""
     entries = sorted(one << 32 | at for at, one in enumerate(hashes))
-    return runs.write(disk, "k", first, first + len(hashes), epoch, iter([entries]))
+    return runs.whole(runs.write(disk, "k", first, first + len(hashes), epoch, iter([entries])))
 
 
 def found(disk: RealDisk, run: Run, key_hash: int, offset: int = 0, limit: int = 10**9) -> list[int]:
@@ -56,7 +56,7 @@ def test_the_first_and_the_last_hash_are_found(tmp_path: Path) -> None:
 
 def test_an_empty_run_says_that_nothing_is_there(tmp_path: Path) -> None:
     with disk_in(tmp_path) as disk:
-        run = runs.write(disk, "k", 5, 9, 3, iter([]))
+        run = runs.whole(runs.write(disk, "k", 5, 9, 3, iter([])))
         assert runs.load(disk, run.path) == run
         assert found(disk, run, 1) == []
 
@@ -74,7 +74,7 @@ def test_a_merged_run_says_what_its_parts_said(tmp_path: Path) -> None:
         for size in (1, 3 * PAGE, 0, PAGE, 5000):
             parts.append(put(disk, first, [chance.choice((1, 2, chance.randrange(2**32))) for _ in range(size)]))
             first += size
-        merged = runs.merge(disk, "k", parts)
+        merged = runs.whole(runs.merge(disk, "k", parts))
         assert (merged.first, merged.end, merged.count) == (10, first, first - 10)
         for key_hash in (1, 2, 3):
             assert found(disk, merged, key_hash) == [one for part in parts for one in found(disk, part, key_hash)]
@@ -83,7 +83,7 @@ def test_a_merged_run_says_what_its_parts_said(tmp_path: Path) -> None:
 def test_what_was_merged_is_preferred_to_its_parts_after_a_crash(tmp_path: Path) -> None:
     with disk_in(tmp_path) as disk:
         parts = [put(disk, first, [1, 2, 3]) for first in (0, 3, 6)]
-        merged = runs.merge(disk, "k", parts[:2])
+        merged = runs.whole(runs.merge(disk, "k", parts[:2]))
         (tmp_path / "k" / "00000000000000000009-00000000000000000012.keys.tmp").write_bytes(b"half")
         assert runs.load_all(disk, "k") == [merged, parts[2]]
         assert disk.list("k") == [Path(merged.path).name, Path(parts[2].path).name]

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -33,6 +33,7 @@ from runnel.replica.readers import ENOUGH
 
 TAIL_MAX: Final = 32_768  # messages in memory: a few megabytes, and as many are read again after a restart
 FAN: Final = 8  # runs of about one size that become one
+BEHIND_MAX: Final = 4 * FAN  # runs more than there need be: merging goes first then
 MERGED_MAX: Final = 1 << 24  # entries of a run that is merged no further: 128 MiB on disk
 RECENT_MAX: Final = 2_000  # messages that other brokers can still be told of one by one
 UNKNOWN: Final = -1  # the generation of a log that was not looked at yet
@@ -65,9 +66,11 @@ class Tail:
 
     def entries(self) -> list[int]:
         """As a run has them."""
-        first = self.first
-        pairs = self.offsets.items()
-        return sorted(key_hash << 32 | offset - first for key_hash, offsets in pairs for offset in offsets)
+        entries: list[int] = []
+        for key_hash in sorted(self.offsets):
+            low = (key_hash << 32) - self.first
+            entries += [low + offset for offset in self.offsets[key_hash]]
+        return entries
 
 
 class KeyIndex:
@@ -92,6 +95,8 @@ class KeyIndex:
         self._reached: set[asyncio.Future[None]] = set()
         self._task: asyncio.Task[None] | None = None
         self._tidying: asyncio.Task[None] | None = None
+        self._written = asyncio.Event()  # something more is on the disk, or nobody tidies up any more
+        self._runs_tidy = 0  # so many there were when nothing was to be merged
 
     @property
     def end(self) -> int:
@@ -269,6 +274,7 @@ class KeyIndex:
             kept.pop()
         self._garbage += [run for run in self._runs if run not in kept]
         self._runs = kept
+        self._runs_tidy = min(self._runs_tidy, len(kept))
         if self._full is not None and not self._goes_on(self._full, kept[-1:]):
             self._full = None
         before = [self._full] if self._full is not None else kept[-1:]
@@ -289,7 +295,7 @@ class KeyIndex:
     def _throw_away(self, why: str) -> None:
         logger.warning("the index of %s is built again: %s", self.partition.name, why)
         self._garbage += self._runs
-        self._runs, self._full = [], None
+        self._runs, self._full, self._runs_tidy = [], None, 0
         self._generation = self.partition.log.generation
         self._begin(self.partition.log.start_offset)
 
@@ -305,34 +311,62 @@ class KeyIndex:
 
     async def _put_away(self) -> None:
         """The tail is full: begin another one; this one becomes a run, in a thread."""
-        if self._tidying is not None:
-            await asyncio.wait([self._tidying])
-            if error := self._tidying.exception():
-                raise error
+        while not self._is_tidy and (self._full is not None or len(self._runs) >= self._runs_tidy + BEHIND_MAX):
+            self._written.clear()
+            await self._written.wait()
+        if self._tidying is not None and self._is_tidy and (error := self._tidying.exception()):
+            raise error
         self._settle()  # also the log's start may have moved
         if not self._tail.count:
             return
         self._full, self._tail = self._tail, Tail(self._tail.end)
-        self._tidying = asyncio.get_running_loop().create_task(self._tidy(self._full))
+        if self._is_tidy:
+            self._tidying = asyncio.get_running_loop().create_task(self._tidy())
 
-    async def _tidy(self, tail: Tail) -> None:
-        """Alone writes and removes runs: a path that is to be removed may be that of a new one later."""
-        await self._remove_garbage()
+    @property
+    def _is_tidy(self) -> bool:
+        """Nobody writes or removes runs."""
+        return self._tidying is None or self._tidying.done()
+
+    async def _tidy(self) -> None:
+        """Write tails, merge runs, remove what is of no use, until nothing is left to do.
+
+        Alone does so: a path that is to be removed may be that of a new one later. A tail goes before a merge, which
+        may take minutes: the next tail is filled meanwhile, and who waits for messages waits for that.
+        """
+        merging: _Merging | None = None
+        try:
+            while True:
+                await self._remove_garbage()
+                if self._full is not None:
+                    await self._write(self._full)
+                elif merging is None and (some := _mergeable(self._runs)):
+                    merging = _Merging(some, files.merge(self._disk, self._folder, some))
+                elif merging is None:
+                    self._runs_tidy = len(self._runs)
+                    break
+                elif (merged := await self._disk.offload(partial(files.step, merging.steps))) is not None:
+                    self._replace(merging.runs, merged)
+                    merging = None
+                self._written.set()
+        finally:
+            self._written.set()
+
+    async def _write(self, tail: Tail) -> None:
         run = await self._disk.offload(partial(_write, self._disk, self._folder, tail))
         if self._full is tail:
             self._full = None
             self._runs.append(run)
         else:
             self._garbage.append(run)  # it was cut off meanwhile
-        while some := _mergeable(self._runs):
-            merged = await self._disk.offload(partial(files.merge, self._disk, self._folder, some))
-            at = self._runs.index(some[0]) if some[0] in self._runs else 0
-            if self._runs[at : at + FAN] == some:
-                self._runs[at : at + FAN] = [merged]
-                self._garbage += some
-            else:
-                self._garbage.append(merged)
-        await self._remove_garbage()
+
+    def _replace(self, some: list[Run], merged: Run) -> None:
+        at = self._runs.index(some[0]) if some[0] in self._runs else 0
+        if self._runs[at : at + FAN] == some:
+            self._runs[at : at + FAN] = [merged]
+            self._garbage += some
+        else:
+            self._garbage.append(merged)
 
     async def _remove_garbage(self) -> None:
         paths = [run.path for run in self._garbage]
@@ -342,6 +376,11 @@ class KeyIndex:
         await self._disk.offload(partial(_remove, self._disk, paths))
 
 
+class _Merging(NamedTuple):
+    runs: list[Run]
+    steps: files.Steps
+
+
 def _wake(waiting: "set[asyncio.Future[None]]") -> None:
     for future in list(waiting):
         if not future.done():
@@ -349,7 +388,10 @@ def _wake(waiting: "set[asyncio.Future[None]]") -> None:
 
 
 def _mergeable(runs: list[Run]) -> list[Run]:
-    """The newest runs of about one size, if there are enough of them to be merged."""
+    """The oldest runs of about one size side by side, if there are enough of them to be merged.
+
+    The oldest, since newer ones may have come while others were merged: none is left behind between larger ones.
+    """
     for some in _windows(runs):
         small, large = min(run.count for run in some), max(run.count for run in some)
         total = sum(run.count for run in some)
@@ -359,12 +401,12 @@ def _mergeable(runs: list[Run]) -> list[Run]:
 
 
 def _windows(runs: list[Run]) -> Iterator[list[Run]]:
-    for at in range(len(runs) - FAN, -1, -1):
+    for at in range(len(runs) - FAN + 1):
         yield runs[at : at + FAN]
 
 
 def _write(disk: Disk, folder: str, tail: Tail) -> Run:
-    return files.write(disk, folder, tail.first, tail.end, tail.epoch, iter([tail.entries()]))
+    return files.whole(files.write(disk, folder, tail.first, tail.end, tail.epoch, iter([tail.entries()])))
 
 
 def _remove(disk: Disk, paths: list[str]) -> None:

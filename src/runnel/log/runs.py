@@ -4,7 +4,8 @@ Rule 1: a run is a function of the log: whatever is wrong with it, it is thrown 
 Rule 2: a run is written beside, then renamed. It is not synced: what a power loss leaves of it has wrong checksums.
 Rule 3: of a run, memory holds one entry of each page. Finding reads the page that has the first wanted one, and those
         behind it as far as they are wanted.
-Rule 4: runs that lie side by side are merged by pages, in memory that does not grow with them.
+Rule 4: runs that lie side by side are merged by pages, in memory that does not grow with them. A merge is a generator
+        that stops behind each page: it holds the interpreter for a millisecond at a time.
 
 The bytes are drawn in docs/formats/key-index.md.
 """
@@ -13,7 +14,7 @@ import re
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from struct import Struct
 from struct import error as StructError
 from typing import Final, NamedTuple, TypeAlias
@@ -35,6 +36,7 @@ _NAME: Final = re.compile(r"(\d{20})-(\d{20})\.keys")
 
 Entries: TypeAlias = "array[int] | list[int]"  # hash << 32 | offset - first, ascending
 Read: TypeAlias = Callable[[int, int], bytes | memoryview]  # size, position
+Steps: TypeAlias = "Generator[None, None, Run]"  # a page each; what is made in the end
 
 
 class Rotten(Exception):
@@ -74,13 +76,13 @@ def name_of(first: int, end: int) -> str:
     return f"{first:020}-{end:020}{SUFFIX}"
 
 
-def write(disk: Disk, folder: str, first: int, end: int, epoch: int, parts: Iterator[Entries]) -> Run:
-    """Write a run of entries that come in order, in parts of any size. Blocks."""
+def write(disk: Disk, folder: str, first: int, end: int, epoch: int, parts: Iterator[Entries]) -> Steps:
+    """Write a run of entries that come in order, in parts of any size. Each step blocks."""
     path = f"{folder}/{name_of(first, end)}"
     file = disk.open(path + TMP, create=True)
     try:
         file.truncate(0)
-        count, fences, checks = _write_pages(file, parts)
+        count, fences, checks = yield from _write_pages(file, parts)
         rest = b"".join(_FENCE.pack(*pair) for pair in zip(fences, checks, strict=True))
         plain = _FOOTER.pack(first, end, epoch, count, 0, _MAGIC)
         footer = _FOOTER.pack(first, end, epoch, count, crc32c(plain, crc32c(rest)), _MAGIC)
@@ -91,7 +93,7 @@ def write(disk: Disk, folder: str, first: int, end: int, epoch: int, parts: Iter
     return Run(path, first, end, epoch, count, fences, checks)
 
 
-def _write_pages(file: File, parts: Iterator[Entries]) -> "tuple[int, array[int], array[int]]":
+def _write_pages(file: File, parts: Iterator[Entries]) -> "Generator[None, None, tuple[int, array[int], array[int]]]":
     count, fences, checks = 0, array("Q"), array("Q")
     for page in _paged(parts):
         fences.append(page[0])
@@ -101,7 +103,25 @@ def _write_pages(file: File, parts: Iterator[Entries]) -> "tuple[int, array[int]
         checks.append(crc32c(data))
         file.write([data], count * ENTRY_BYTES)
         count += len(page)
+        yield
     return count, fences, checks
+
+
+def step(steps: Steps) -> Run | None:
+    """One step; what is made, if it was the last."""
+    try:
+        next(steps)
+    except StopIteration as end:
+        made: Run = end.value
+        return made
+    return None
+
+
+def whole(steps: Steps) -> Run:
+    """All steps at once."""
+    while (made := step(steps)) is None:
+        continue
+    return made
 
 
 def _paged(parts: Iterator[Entries]) -> "Iterator[array[int]]":
@@ -181,13 +201,13 @@ def find(run: Run, key_hash: int, offset: int, limit: int, read: Read) -> list[i
 
 
 # --- merging
-def merge(disk: Disk, folder: str, runs: Sequence[Run]) -> Run:
-    """One run for several that lie side by side. Blocks; the old ones stay."""
+def merge(disk: Disk, folder: str, runs: Sequence[Run]) -> Steps:
+    """One run for several that lie side by side. Each step blocks; the old ones stay."""
     first, last = runs[0], runs[-1]
     files = [disk.open(run.path) for run in runs]
     try:
         pages = [_shifted(run, file.read, run.first - first.first) for run, file in zip(runs, files, strict=True)]
-        return write(disk, folder, first.first, last.end, last.epoch, _merged(pages))
+        return (yield from write(disk, folder, first.first, last.end, last.epoch, _merged(pages)))
     finally:
         for file in files:
             file.close()

@@ -13,7 +13,7 @@ from runnel.broker.partitions import Partitions
 from runnel.broker.shard import Shard
 from runnel.cluster.image import Broker, Image, Partition, Topic
 from runnel.groups.values import FetchOffsets, GroupConfig, Heartbeat
-from runnel.model.errors import CoordinatorLoading
+from runnel.model.errors import CoordinatorLoading, NotCoordinator
 from runnel.model.ids import BrokerId, Epoch, TopicId
 from runnel.model.topic_config import TopicConfig
 from runnel.shell.clock import SystemClock
@@ -48,6 +48,30 @@ def test_while_a_group_is_read_its_members_are_taken_to_be_alive(
             disk.close()
 
     monkeypatch.setattr(Shard, "load", never)
+    asyncio.run(main())
+
+
+def test_offsets_are_told_by_who_has_made_sure_that_it_coordinates(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = GatedDisk(str(tmp_path))
+        partitions = Partitions(ME, TopicConfig(), disk=disk, files_max=10, clock=SystemClock(), on_fatal=_fail)
+
+        async def replaced() -> None:
+            raise NotCoordinator("another leads, and has committed more")
+
+        groups = Groups(partitions, GroupConfig(), SystemClock(), SeededRng(1), confirm=replaced)
+        try:
+            await partitions.start(IMAGE)
+            groups.start(IMAGE)
+            await groups.shards.numbered(0).opened()
+            with pytest.raises(NotCoordinator, match="another leads"):
+                await groups.fetch_offsets(FetchOffsets("g", ()))
+            assert not (await groups.known_offsets(FetchOffsets("g", ()))).offsets
+            groups.close()
+            await partitions.close()
+        finally:
+            disk.close()
+
     asyncio.run(main())
 
 

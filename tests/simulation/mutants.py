@@ -17,6 +17,7 @@ from tests.simulation.hunting import Mutant, Pack, main
 from runnel.broker import followers, partitions, produce
 from runnel.broker.damage import Damages
 from runnel.broker.followers import FollowerSession
+from runnel.broker.groups import Groups
 from runnel.broker.journal import Led, PartitionJournal
 from runnel.broker.partitions import Partitions
 from runnel.broker.shard import Shard
@@ -485,6 +486,12 @@ MUTANTS = [
         "what nobody knows is left alone",
         ((Partitions, "_tidy_up", _remove_whatever_is_unknown),),
         alone="tests/broker/test_partitions.py::test_what_nobody_knows_is_left_alone",
+    ),
+    Mutant(
+        "unconfirmed",
+        "who tells how far a group has come makes sure first that it is the coordinator",
+        ((Groups, "fetch_offsets", Groups.known_offsets),),
+        alone="tests/broker/test_groups.py::test_offsets_are_told_by_who_has_made_sure_that_it_coordinates",
     ),
     Mutant(
         "removed-while-open",

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from runnel.broker.calls import Calls
 from runnel.broker.config import BrokerConfig
+from runnel.broker.confirming import Confirming
 from runnel.broker.damage import Damages
 from runnel.broker.departed import Departed
 from runnel.broker.endings import Endings
@@ -213,7 +214,8 @@ class Broker:
         )  # fmt: skip
         self.gate = Gate(self.id, self.transactions, self._peers, rng)
         group_config = GroupConfig(initial_rebalance_delay_ms=config.group_initial_delay_ms)
-        self.groups = Groups(self.partitions, group_config, clock, rng, self.gate)
+        confirm = Confirming(self.metadata.newest_version, self._seen).confirm
+        self.groups = Groups(self.partitions, group_config, clock, rng, self.gate, confirm)
         self.write_markers = Endings(self.partitions, self.groups).write
 
     def _serve_queues(self, clock: Clock, rng: Rng) -> None:

@@ -10,7 +10,7 @@ Rule 3: whatever may be better in a moment is told in words that make a client o
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -67,17 +67,23 @@ ADMIT_TIMEOUT_MS: Final = 10_000  # how long a transaction's coordinator may tak
 BUMPED_SINCE: Final = 2  # the version of transactions in which an end carries the epoch of the next one
 
 
+async def _nothing() -> None:
+    return
+
+
 class Groups:
     """The coordinator: the shards of the groups' topic that this broker leads."""
 
     def __init__(
-        self, partitions: Partitions, config: GroupConfig, clock: Clock, rng: Rng, gate: Gate | None = None
-    ) -> None:
+        self, partitions: Partitions, config: GroupConfig, clock: Clock, rng: Rng, gate: Gate | None = None,
+        confirm: Callable[[], Awaitable[None]] = _nothing,
+    ) -> None:  # fmt: skip
         self.shards = Shards(GROUPS, partitions, self._shard)
         self._config = config
         self._clock = clock
         self._rng = rng
         self._gate = gate or Closed()
+        self._confirm = confirm  # that this broker still is the coordinator
         self._asking: defaultdict[int, Questions] = defaultdict(Questions)  # by the number of the shard
         self._heard = Heard()
         self._image: Image
@@ -195,6 +201,12 @@ class Groups:
             raise NotLeader(str(error)) from None
 
     async def fetch_offsets(self, request: FetchOffsets) -> OffsetsFetched:
+        """How far a group has come; nothing is older than what was committed before this call, on whichever broker."""
+        await self._confirm()
+        return await self.known_offsets(request)
+
+    async def known_offsets(self, request: FetchOffsets) -> OffsetsFetched:
+        """The same, as far as this broker knows."""
         result: OffsetsFetched = await self._ask(request.group_id, "fetch_offsets", request)
         return result
 

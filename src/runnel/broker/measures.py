@@ -89,7 +89,7 @@ async def _groups(broker: Broker) -> list[Measure]:
     committed: dict[str, dict[PartitionKey, int]] = {}
     async for name in by_turns(names[:GROUPS_MAX]):
         try:
-            fetched = await broker.groups.fetch_offsets(FetchOffsets(name))
+            fetched = await broker.groups.known_offsets(FetchOffsets(name))
         except RunnelError:
             continue  # it moved meanwhile
         committed[name] = {each.partition: each.offset for each in fetched.offsets if each.offset >= 0}

@@ -129,6 +129,11 @@ class Metadata:
         except (TimeoutError, RetriableError) as error:
             logger.warning("not everything that this broker led was taken over before it stops: %s", error)
 
+    async def newest_version(self) -> int:
+        """The version of the metadata in the store: nothing that was changed before this call is missing in it."""
+        await self._store.sync()
+        return (await must_get(self._store, nodes.CHANGES_PATH)).version
+
     # --- topics and settings
 
     async def create_topics(

@@ -1,6 +1,7 @@
 # OffsetFetch (key 9), v1-v10.  v2 null asks for all, v6 flexible, v7 stable ones, v8 many groups, v9 KIP-848, v10 ids
 """OffsetFetch: how far groups have come."""
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -40,7 +41,8 @@ class _Answer(NamedTuple):
 
 async def offset_fetch(request: m.OffsetFetchRequest, call: Call) -> m.OffsetFetchResponse:
     if call.version >= MANY_SINCE:
-        return Response(groups=[await _group(group, request.require_stable, call) for group in request.groups])
+        groups = await asyncio.gather(*(_group(group, request.require_stable, call) for group in request.groups))
+        return Response(groups=list(groups))
     asked = (
         None if request.topics is None else [_Asked(t.name, NO_TOPIC_ID, t.partition_indexes) for t in request.topics]
     )

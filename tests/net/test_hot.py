@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runnel.model.errors import InvalidRequest, RunnelError
-from runnel.net.hot import Exchange, Failed, Heads, Hot, HotHttp, Routes
+from runnel.net.hot import Exchange, Failed, Heads, Hot, HotHttp, Routes, answer_later
 from runnel.net.http import HttpLimits, HttpListener, Receive, Scope, Send
 
 POST = b"POST /hot HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n%b\r\n%b"
@@ -26,7 +26,11 @@ class Door:
     def begin(self, body: bytes, query: Any, exchange: Exchange) -> None:
         if body == b"bad":
             raise InvalidRequest("bad")
-        if self.held:
+        if body == b"odd":
+            raise ValueError("odd")
+        if body == b"odd later":
+            answer_later(exchange, asyncio.get_running_loop().create_task(_odd()), bytes)
+        elif self.held:
             self.due.append((exchange, body))
         elif body == b"late":
             exchange.fail(InvalidRequest("late"))
@@ -49,6 +53,10 @@ class Door:
         headers = [(b"content-length", b"%d" % (4 + len(body)))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b"app:" + body})
+
+
+async def _odd() -> None:
+    raise ValueError("odd")
 
 
 def failed(error: RunnelError) -> Failed:
@@ -172,6 +180,18 @@ def test_what_can_not_be_done_is_told(body: bytes) -> None:
     talk(scenario)
 
 
+@pytest.mark.parametrize("body", [b"odd", b"odd later"])
+def test_what_nobody_foresaw_is_answered_too(body: bytes) -> None:
+    async def scenario(door: Door, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(post(body))
+        status, content = await answer(reader)
+        assert (status, b'"code":"internal"' in content) == (500, True)
+        writer.write(post(b"next"))
+        assert await answer(reader) == (200, b"hot:next")
+
+    talk(scenario)
+
+
 def test_a_client_that_goes_away_before_its_answer_harms_nobody() -> None:
     async def scenario(door: Door, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         failures: list[dict[str, Any]] = []
@@ -190,7 +210,7 @@ def test_a_client_that_goes_away_before_its_answer_harms_nobody() -> None:
     talk(scenario)
 
 
-# --- rule 4: headers that were parsed once
+# --- rule 5: headers that were parsed once
 
 
 class Parsed(HotHttp):

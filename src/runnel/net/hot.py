@@ -7,11 +7,13 @@ Rule 1: a hot handler and the application behind it say the same. Whatever is un
 Rule 2: requests of a connection are answered in order. While a hot answer is due, the next request waits in line as
         behind any other, and is the application's then.
 Rule 3: an answer is one write.
-Rule 4: headers that were parsed once are not parsed again. Clients send the same ones with every request: what a block
+Rule 4: whatever a handler raises costs its request an answer of 500, and nothing else, as in `net/http.py`.
+Rule 5: headers that were parsed once are not parsed again. Clients send the same ones with every request: what a block
         of bytes meant when the parser read it, it means again. A request is taken so only if it came whole and alone.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -20,7 +22,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from runnel.model.errors import RunnelError
 from runnel.model.limits import KIB, MIB
-from runnel.net.http import Http, HttpListener, Peer
+from runnel.net.http import INTERNAL, Http, HttpListener, Peer
 
 BODY_BYTES_MAX: Final = 16 * KIB  # times the connections there may be: what is larger is counted by the application
 HEADS_BYTES_MAX: Final = 2 * MIB  # of headers that are remembered, for each route
@@ -31,7 +33,10 @@ _HEAD_END: Final = b"\r\n\r\n"
 _VERSION: Final = b" HTTP/1.1"
 _JSON: Final = STATUS_LINE[200] + b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
 _CLOSE: Final = b"connection: close\r\n"
+_PROBLEM: Final = (b"content-type", b"application/problem+json")
 _UNUSUAL: Final = frozenset((b"transfer-encoding", b"expect", b"upgrade", b"origin"))
+
+logger = logging.getLogger("runnel.net")
 
 
 class Failed(NamedTuple):
@@ -145,6 +150,11 @@ class Exchange:
     def fail(self, error: RunnelError) -> None:
         self._put_all(*self._failed(error))
 
+    def fail_unforeseen(self, error: BaseException) -> None:
+        """With 500: nobody knows what this is."""
+        logger.error("a hot request failed", exc_info=error)
+        self._put_all(500, [_PROBLEM], INTERNAL)
+
     def break_off(self) -> None:
         """There is no answer."""
         if self._http is not None:
@@ -197,7 +207,7 @@ class HotHttp(Http):
         return (cycle is not None and not cycle.response_complete) or self.flow.write_paused
 
     def _recognised(self, data: bytes) -> bool:
-        """Whether this was one hot request whose headers have come before; it is under way then (rule 4)."""
+        """Whether this was one hot request whose headers have come before; it is under way then (rule 5)."""
         line_end = data.find(_LINE_END)
         end = data.find(_HEAD_END, line_end)
         if end < 0 or self.transport.is_closing():
@@ -278,6 +288,8 @@ class HotHttp(Http):
             hot.begin(body, query, exchange)
         except RunnelError as error:
             exchange.fail(error)
+        except Exception as error:
+            exchange.fail_unforeseen(error)
 
     def answered(self, answer: bytes) -> None:
         """The exchange's answer is due."""
@@ -308,5 +320,4 @@ def _answer(exchange: Exchange, task: "asyncio.Future[Any]", content: Callable[[
     elif isinstance(error, RunnelError):
         exchange.fail(error)
     else:
-        exchange.break_off()
-        raise error
+        exchange.fail_unforeseen(error)

@@ -35,6 +35,7 @@ from runnel.cluster.topic_rules import NewTopic as NewSpec
 from runnel.model.errors import NotEnoughReplicas, RetriableError, RunnelError
 from runnel.model.ids import BrokerId, Epoch, Offset, PartitionKey
 from runnel.model.once import OnceMessage
+from runnel.model.topic_config import TopicConfig
 from runnel.record import records
 from runnel.record.batch import read_header
 from runnel.replica.partition import Partition
@@ -71,7 +72,8 @@ class Brokers:
         self.up: dict[int, Server] = {}
         self.fatal: list[BaseException] = []
 
-    async def start(self, number: int, rack: str = "") -> None:
+    async def start(self, number: int, rack: str = "", **topic: Any) -> None:
+        """`topic`: where its [topic] defaults are other ones than those of the others."""
         disk = self._disks[number] = RealDisk(str(self._folder / str(number)))
 
         async def open_store() -> Store:
@@ -80,7 +82,8 @@ class Brokers:
 
         machine = Machine(disk, SystemClock(), SystemRng(), open_store)
         address = self._addresses.get(number, self._config.kafka)
-        config = replace(self._config, broker_id=number, kafka=address, rack=rack)
+        defaults = replace(self._config.topic, **topic)
+        config = replace(self._config, broker_id=number, kafka=address, rack=rack, topic=defaults)
         self.up[number] = server = Server(config, machine, partial(self._fatal, number))
         await server.start()
         self._addresses[number] = server.kafka  # for its next life: clients know it
@@ -103,6 +106,10 @@ class Brokers:
         self._disks.pop(number).close()
         identity = self._folder / str(number) / "identity.json"
         identity.write_text(json.dumps({**json.loads(identity.read_text()), "clean_epoch": None}))
+
+    @property
+    def controller(self) -> BrokerId:
+        return next(iter(self.up.values())).broker.image.controller.broker
 
     def client(self) -> Cluster:
         return Cluster([str(server.kafka) for server in self.up.values()], clock=SystemClock(), rng=SystemRng())
@@ -148,6 +155,14 @@ async def create(brokers: Brokers, *, replicas: int = 3, partitions: int = 1, **
     async with brokers.client() as cluster:
         settings = {key.replace("_", "."): value for key, value in config.items()}
         await Admin(cluster).create_topics([NewTopic("t", partitions, replicas, config=settings)])
+    await eventually(lambda: all("t" in server.broker.image.names for server in brokers.up.values()))
+
+
+async def create_on(brokers: Brokers, *replicas: int) -> None:
+    """A topic whose one partition lies on these brokers, the first one leading."""
+    controller = brokers.up[brokers.controller].broker.metadata
+    [topic] = await controller.create_topics([NewSpec("t", assignment={0: [BrokerId(each) for each in replicas]})])
+    assert not isinstance(topic, RunnelError)
     await eventually(lambda: all("t" in server.broker.image.names for server in brokers.up.values()))
 
 
@@ -311,6 +326,50 @@ def test_below_min_insync_replicas_nothing_is_taken(tmp_path: Path) -> None:
             await brokers.start(3 - leader)
             await produce(brokers, b"c")
             assert await read(brokers, 2) == [b"a", b"c"]
+
+    run(main())
+
+
+def test_what_was_acknowledged_outlives_a_minimum_that_differs_from_broker_to_broker(tmp_path: Path) -> None:
+    """The middle of a change of settings, broker by broker: the controller asks for two in sync, the leader for one."""
+
+    async def main() -> None:
+        async with cluster_of(tmp_path, topic=TopicConfig(min_insync_replicas=2)) as brokers:
+            leader, follower = sorted({1, 2, 3} - {brokers.controller})
+            await brokers.stop(leader)
+            await brokers.start(leader, min_insync_replicas=1)
+            await create_on(brokers, leader, follower)
+            await produce(brokers, b"a")
+            await brokers.kill(follower)
+            await eventually(lambda: brokers.image().isr == (leader,))
+            assert brokers.image().elr == (follower,)
+            async with brokers.client() as cluster:
+                with pytest.raises(NotEnoughReplicas):
+                    await raw_produce(cluster, leader, b"b")
+            with pytest.raises(NotEnoughReplicas, match=rf"controller.*\[{follower}\].*min.insync.replicas"):
+                brokers.replica(leader).must_have_enough()
+            await brokers.kill(leader)
+            await brokers.start(follower)
+            await eventually(lambda: brokers.image().leader == follower)  # from the ELR: it has all that was told
+            await brokers.start(leader)
+            await produce(brokers, b"c")
+            assert await read(brokers, 2) == [b"a", b"c"]
+
+    run(main())
+
+
+def test_a_minimum_that_is_set_for_all_lets_a_leader_go_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path, topic=TopicConfig(min_insync_replicas=2)) as brokers:
+            leader, follower = sorted({1, 2, 3} - {brokers.controller})
+            await create_on(brokers, leader, follower)
+            await brokers.kill(follower)
+            await eventually(lambda: brokers.image().elr == (follower,))
+            async with brokers.client() as cluster:
+                await Admin(cluster).alter_broker_config(None, set_={"min.insync.replicas": "1"})
+            await eventually(lambda: brokers.image().elr == ())
+            await produce(brokers, b"a")
+            assert await read(brokers, 1) == [b"a"]
 
     run(main())
 

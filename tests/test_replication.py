@@ -19,6 +19,7 @@ from confluent_kafka.cimpl import NewTopic as KafkaTopic
 
 from runnel import server as server_module
 from runnel.broker.config import Address, BrokerConfig
+from runnel.broker.measures import measures
 from runnel.client.admin import Admin, NewTopic
 from runnel.client.cluster import Cluster
 from runnel.client.connection import connect
@@ -26,6 +27,7 @@ from runnel.client.consumer import Consumer
 from runnel.client.errors import check
 from runnel.client.metadata import TopicPartition
 from runnel.client.offsets import Committed, commit, fetch_committed
+from runnel.client.positions import Bounds, known_bounds
 from runnel.client.producer import Producer
 from runnel.cluster.image import Partition as PartitionImage
 from runnel.cluster.nodes import broker_path
@@ -158,10 +160,12 @@ async def create(brokers: Brokers, *, replicas: int = 3, partitions: int = 1, **
     await eventually(lambda: all("t" in server.broker.image.names for server in brokers.up.values()))
 
 
-async def create_on(brokers: Brokers, *replicas: int) -> None:
+async def create_on(brokers: Brokers, *replicas: int, **config: str) -> None:
     """A topic whose one partition lies on these brokers, the first one leading."""
     controller = brokers.up[brokers.controller].broker.metadata
-    [topic] = await controller.create_topics([NewSpec("t", assignment={0: [BrokerId(each) for each in replicas]})])
+    settings = {key.replace("_", "."): value for key, value in config.items()}
+    on = [BrokerId(replica) for replica in replicas]
+    [topic] = await controller.create_topics([NewSpec("t", assignment={0: on}, config=settings)])
     assert not isinstance(topic, RunnelError)
     await eventually(lambda: all("t" in server.broker.image.names for server in brokers.up.values()))
 
@@ -372,6 +376,50 @@ def test_a_minimum_that_is_set_for_all_lets_a_leader_go_on(tmp_path: Path) -> No
             assert await read(brokers, 1) == [b"a"]
 
     run(main())
+
+
+def test_a_partition_whose_end_nobody_knows_keeps_nobody_from_seeing_the_others(tmp_path: Path) -> None:
+    """Elected from the ELR, alone and below its minimum: it can't say what is committed until others are back."""
+
+    async def main() -> None:
+        async with cluster_of(tmp_path) as brokers:
+            leader, follower = sorted({1, 2, 3} - {brokers.controller})
+            await create_on(brokers, leader, follower, min_insync_replicas="2")
+            await produce(brokers, b"a")
+            await brokers.kill(follower)
+            await eventually(lambda: brokers.image().elr == (follower,))
+            await brokers.kill(leader)
+            await brokers.start(follower)
+            await eventually(lambda: brokers.image().leader == follower)
+            async with brokers.client() as cluster:
+                await Admin(cluster).create_topics([NewTopic("other", 4, 1)])
+                other = [TopicPartition("other", number) for number in range(4)]
+                known = await known_bounds(cluster, [TopicPartition("t", 0), *other])
+            assert known == dict.fromkeys(other, Bounds(0, 0))
+
+    run(main())
+
+
+def test_an_unclean_election_is_counted_where_somebody_looks(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path) as brokers:
+            controller = brokers.controller
+            leader, follower = sorted({1, 2, 3} - {controller})
+            await create_on(brokers, leader, follower, unclean_leader_election_enable="true")
+            assert await measured(brokers, controller, "unclean_elections") == 0
+            await brokers.kill(follower)
+            await eventually(lambda: brokers.image().isr == (leader,))
+            await produce(brokers, b"only on the leader")
+            await brokers.kill(leader)
+            await brokers.start(follower)
+            await eventually(lambda: brokers.image().leader == follower)
+            assert await measured(brokers, controller, "unclean_elections") == 1
+
+    run(main())
+
+
+async def measured(brokers: Brokers, broker: int, name: str) -> float:
+    return next(each.rows[()] for each in await measures(brokers.up[broker].broker) if each.name == name)
 
 
 def test_what_only_a_dead_leader_had_is_cut_off_when_it_comes_back(tmp_path: Path) -> None:

@@ -334,7 +334,9 @@ def test_below_min_insync_replicas_nothing_is_taken(tmp_path: Path) -> None:
     run(main())
 
 
-def test_what_was_acknowledged_outlives_a_minimum_that_differs_from_broker_to_broker(tmp_path: Path) -> None:
+def test_what_was_acknowledged_outlives_a_minimum_that_differs_from_broker_to_broker(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """The middle of a change of settings, broker by broker: the controller asks for two in sync, the leader for one."""
 
     async def main() -> None:
@@ -350,6 +352,7 @@ def test_what_was_acknowledged_outlives_a_minimum_that_differs_from_broker_to_br
             async with brokers.client() as cluster:
                 with pytest.raises(NotEnoughReplicas):
                     await raw_produce(cluster, leader, b"b")
+            assert "t-0 has 1 replicas in sync, enough for this broker, not for the controller" in caplog.text
             with pytest.raises(NotEnoughReplicas, match=rf"controller.*\[{follower}\].*min.insync.replicas"):
                 brokers.replica(leader).must_have_enough()
             await brokers.kill(leader)

@@ -19,6 +19,7 @@ from confluent_kafka.cimpl import NewTopic as KafkaTopic
 
 from runnel import server as server_module
 from runnel.broker.config import Address, BrokerConfig
+from runnel.broker.measures import measures
 from runnel.client.admin import Admin, NewTopic
 from runnel.client.cluster import Cluster
 from runnel.client.connection import connect
@@ -26,6 +27,7 @@ from runnel.client.consumer import Consumer
 from runnel.client.errors import check
 from runnel.client.metadata import TopicPartition
 from runnel.client.offsets import Committed, commit, fetch_committed
+from runnel.client.positions import Bounds, known_bounds
 from runnel.client.producer import Producer
 from runnel.cluster.image import Partition as PartitionImage
 from runnel.cluster.nodes import broker_path
@@ -35,6 +37,7 @@ from runnel.cluster.topic_rules import NewTopic as NewSpec
 from runnel.model.errors import NotEnoughReplicas, RetriableError, RunnelError
 from runnel.model.ids import BrokerId, Epoch, Offset, PartitionKey
 from runnel.model.once import OnceMessage
+from runnel.model.topic_config import TopicConfig
 from runnel.record import records
 from runnel.record.batch import read_header
 from runnel.replica.partition import Partition
@@ -71,7 +74,8 @@ class Brokers:
         self.up: dict[int, Server] = {}
         self.fatal: list[BaseException] = []
 
-    async def start(self, number: int, rack: str = "") -> None:
+    async def start(self, number: int, rack: str = "", **topic: Any) -> None:
+        """`topic`: where its [topic] defaults are other ones than those of the others."""
         disk = self._disks[number] = RealDisk(str(self._folder / str(number)))
 
         async def open_store() -> Store:
@@ -80,7 +84,8 @@ class Brokers:
 
         machine = Machine(disk, SystemClock(), SystemRng(), open_store)
         address = self._addresses.get(number, self._config.kafka)
-        config = replace(self._config, broker_id=number, kafka=address, rack=rack)
+        defaults = replace(self._config.topic, **topic)
+        config = replace(self._config, broker_id=number, kafka=address, rack=rack, topic=defaults)
         self.up[number] = server = Server(config, machine, partial(self._fatal, number))
         await server.start()
         self._addresses[number] = server.kafka  # for its next life: clients know it
@@ -103,6 +108,10 @@ class Brokers:
         self._disks.pop(number).close()
         identity = self._folder / str(number) / "identity.json"
         identity.write_text(json.dumps({**json.loads(identity.read_text()), "clean_epoch": None}))
+
+    @property
+    def controller(self) -> BrokerId:
+        return next(iter(self.up.values())).broker.image.controller.broker
 
     def client(self) -> Cluster:
         return Cluster([str(server.kafka) for server in self.up.values()], clock=SystemClock(), rng=SystemRng())
@@ -148,6 +157,16 @@ async def create(brokers: Brokers, *, replicas: int = 3, partitions: int = 1, **
     async with brokers.client() as cluster:
         settings = {key.replace("_", "."): value for key, value in config.items()}
         await Admin(cluster).create_topics([NewTopic("t", partitions, replicas, config=settings)])
+    await eventually(lambda: all("t" in server.broker.image.names for server in brokers.up.values()))
+
+
+async def create_on(brokers: Brokers, *replicas: int, **config: str) -> None:
+    """A topic whose one partition lies on these brokers, the first one leading."""
+    controller = brokers.up[brokers.controller].broker.metadata
+    settings = {key.replace("_", "."): value for key, value in config.items()}
+    on = [BrokerId(replica) for replica in replicas]
+    [topic] = await controller.create_topics([NewSpec("t", assignment={0: on}, config=settings)])
+    assert not isinstance(topic, RunnelError)
     await eventually(lambda: all("t" in server.broker.image.names for server in brokers.up.values()))
 
 
@@ -313,6 +332,97 @@ def test_below_min_insync_replicas_nothing_is_taken(tmp_path: Path) -> None:
             assert await read(brokers, 2) == [b"a", b"c"]
 
     run(main())
+
+
+def test_what_was_acknowledged_outlives_a_minimum_that_differs_from_broker_to_broker(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The middle of a change of settings, broker by broker: the controller asks for two in sync, the leader for one."""
+
+    async def main() -> None:
+        async with cluster_of(tmp_path, topic=TopicConfig(min_insync_replicas=2)) as brokers:
+            leader, follower = sorted({1, 2, 3} - {brokers.controller})
+            await brokers.stop(leader)
+            await brokers.start(leader, min_insync_replicas=1)
+            await create_on(brokers, leader, follower)
+            await produce(brokers, b"a")
+            await brokers.kill(follower)
+            await eventually(lambda: brokers.image().isr == (leader,))
+            assert brokers.image().elr == (follower,)
+            async with brokers.client() as cluster:
+                with pytest.raises(NotEnoughReplicas):
+                    await raw_produce(cluster, leader, b"b")
+            assert "t-0 has 1 replicas in sync, enough for this broker, not for the controller" in caplog.text
+            with pytest.raises(NotEnoughReplicas, match=rf"controller.*\[{follower}\].*min.insync.replicas"):
+                brokers.replica(leader).must_have_enough()
+            await brokers.kill(leader)
+            await brokers.start(follower)
+            await eventually(lambda: brokers.image().leader == follower)  # from the ELR: it has all that was told
+            await brokers.start(leader)
+            await produce(brokers, b"c")
+            assert await read(brokers, 2) == [b"a", b"c"]
+
+    run(main())
+
+
+def test_a_minimum_that_is_set_for_all_lets_a_leader_go_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path, topic=TopicConfig(min_insync_replicas=2)) as brokers:
+            leader, follower = sorted({1, 2, 3} - {brokers.controller})
+            await create_on(brokers, leader, follower)
+            await brokers.kill(follower)
+            await eventually(lambda: brokers.image().elr == (follower,))
+            async with brokers.client() as cluster:
+                await Admin(cluster).alter_broker_config(None, set_={"min.insync.replicas": "1"})
+            await eventually(lambda: brokers.image().elr == ())
+            await produce(brokers, b"a")
+            assert await read(brokers, 1) == [b"a"]
+
+    run(main())
+
+
+def test_a_partition_whose_end_nobody_knows_keeps_nobody_from_seeing_the_others(tmp_path: Path) -> None:
+    """Elected from the ELR, alone and below its minimum: it can't say what is committed until others are back."""
+
+    async def main() -> None:
+        async with cluster_of(tmp_path) as brokers:
+            leader, follower = sorted({1, 2, 3} - {brokers.controller})
+            await create_on(brokers, leader, follower, min_insync_replicas="2")
+            await produce(brokers, b"a")
+            await brokers.kill(follower)
+            await eventually(lambda: brokers.image().elr == (follower,))
+            await brokers.kill(leader)
+            await brokers.start(follower)
+            await eventually(lambda: brokers.image().leader == follower)
+            async with brokers.client() as cluster:
+                await Admin(cluster).create_topics([NewTopic("other", 4, 1)])
+                other = [TopicPartition("other", number) for number in range(4)]
+                known = await known_bounds(cluster, [TopicPartition("t", 0), *other])
+            assert known == dict.fromkeys(other, Bounds(0, 0))
+
+    run(main())
+
+
+def test_an_unclean_election_is_counted_where_somebody_looks(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path) as brokers:
+            controller = brokers.controller
+            leader, follower = sorted({1, 2, 3} - {controller})
+            await create_on(brokers, leader, follower, unclean_leader_election_enable="true")
+            assert await measured(brokers, controller, "unclean_elections") == 0
+            await brokers.kill(follower)
+            await eventually(lambda: brokers.image().isr == (leader,))
+            await produce(brokers, b"only on the leader")
+            await brokers.kill(leader)
+            await brokers.start(follower)
+            await eventually(lambda: brokers.image().leader == follower)
+            assert await measured(brokers, controller, "unclean_elections") == 1
+
+    run(main())
+
+
+async def measured(brokers: Brokers, broker: int, name: str) -> float:
+    return next(each.rows[()] for each in await measures(brokers.up[broker].broker) if each.name == name)
 
 
 def test_what_only_a_dead_leader_had_is_cut_off_when_it_comes_back(tmp_path: Path) -> None:

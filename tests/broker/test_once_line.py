@@ -26,6 +26,9 @@ from runnel.testing.gated_disk import GatedDisk
 
 Run = Callable[[Scenario], None]
 CLOCK = SystemClock()
+OTHER = BrokerId(2)
+ALONE = PartitionImage(ME, Epoch(2), Epoch(1), (ME, OTHER), (ME,))
+BOTH = PartitionImage(ME, Epoch(2), Epoch(2), (ME, OTHER), (ME, OTHER))
 
 
 def line_of(partition: Partition, share: int = 1_000, page_bytes: int = 0) -> Line:
@@ -182,6 +185,7 @@ def test_who_is_behind_one_that_needs_a_look_does_not_overtake_it(run: Run) -> N
 def test_where_one_cannot_be_appended_nobody_behind_it_is(run: Run) -> None:
     async def scenario(open_partition: OpenPartition, disk: GatedDisk) -> None:
         partition = await open_partition(min_insync_replicas=2)
+        await partition.apply(ALONE)
         plain(partition, row(0, "x"))
         line = line_of(partition)
         disk.gate.clear()
@@ -189,8 +193,7 @@ def test_where_one_cannot_be_appended_nobody_behind_it_is(run: Run) -> None:
         for _ in range(5):
             await asyncio.sleep(0)
         assert not waiting[0].done(), "it waits for the one that needs a look"
-        other = BrokerId(2)
-        await partition.apply(PartitionImage(ME, Epoch(2), Epoch(1), (ME, other), (ME, other)))
+        await partition.apply(BOTH)
         disk.gate.set()
         assert [one.offset for one in await asyncio.gather(*waiting)] == [1, 2, 3]
 
@@ -292,11 +295,11 @@ def test_a_look_into_a_long_log_keeps_the_last_names(run: Run) -> None:
 def test_what_could_not_be_appended_can_be_sent_again(run: Run) -> None:
     async def scenario(open_partition: OpenPartition, disk: GatedDisk) -> None:
         partition = await open_partition(min_insync_replicas=2)
+        await partition.apply(ALONE)
         line = line_of(partition)
         with pytest.raises(NotEnoughReplicas):
             await line.add(message("a"))
-        other = BrokerId(2)
-        await partition.apply(PartitionImage(ME, Epoch(2), Epoch(1), (ME, other), (ME, other)))
+        await partition.apply(BOTH)
         assert (await line.add(message("a"))).duplicate is False
 
     run(scenario)
@@ -307,6 +310,7 @@ def test_what_fails_when_nobody_waits_for_it_any_more_is_no_mishap(run: Run) -> 
         mishaps: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: mishaps.append(context))
         partition = await open_partition(min_insync_replicas=2)
+        await partition.apply(ALONE)
         line = line_of(partition)
         with pytest.raises(NotEnoughReplicas):
             await line.add(message("a"))

@@ -102,7 +102,6 @@ def test_a_commit_that_takes_too_long_times_out_and_the_message_stays(run: Run) 
         (None, {}, 1, e.InvalidRecord),
         (batch(b"x")[:-1], {}, 1, e.CorruptBatch),
         (batch(b"x" * 2000), {"max_message_bytes": 1000}, 1, e.BatchTooLarge),
-        (batch(b"x"), {"min_insync_replicas": 2}, -1, e.NotEnoughReplicas),
         (batch(b"x"), {}, 7, e.InvalidAcks),
         (batch(b"x", transactional=True, producer_id=1, producer_epoch=0, base_sequence=0), {}, 1,
          e.InvalidTransactionState),
@@ -191,6 +190,30 @@ def sent(sequence: int) -> memoryview:
 async def ask(partition: Partition, sequence: int) -> "Produced | e.RunnelError":
     [result] = await produce((partition, sent(sequence)))
     return result
+
+
+def test_below_the_minimum_acks_all_is_refused_and_the_good_one_beside_it_is_kept(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        strict, lenient = await open_partition(0, min_insync_replicas=2), await open_partition(1)
+        await strict.apply(ALONE)
+        refused, kept = await produce((strict, batch(b"x")), (lenient, batch(b"good")))
+        assert isinstance(refused, e.NotEnoughReplicas)
+        assert "t-0 has 1 replicas in sync, min.insync.replicas asks for 2" in str(refused)
+        assert strict.log.end_offset == 0
+        assert isinstance(kept, Produced)
+
+    run(scenario)
+
+
+def test_a_minimum_above_the_number_of_replicas_asks_for_all_of_them(run: Run) -> None:
+    """As in Kafka (effectiveMinIsr): else nobody could write to a topic with one copy, on a cluster that wants two."""
+
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition(min_insync_replicas=2)
+        [result] = await produce((partition, batch(b"x")))
+        assert isinstance(result, Produced)
+
+    run(scenario)
 
 
 def test_a_batch_that_is_in_the_log_is_not_refused_for_want_of_replicas(run: Run) -> None:

@@ -12,12 +12,20 @@ import pytest
 
 from runnel.cluster import nodes
 from runnel.cluster import zookeeper as body
+from runnel.cluster.duties import WATCHED
+from runnel.cluster.image import Broker, Endpoint
+from runnel.cluster.membership import Identity
+from runnel.cluster.metadata import Metadata
 from runnel.cluster.nodes import ChangesNode, Recent
 from runnel.cluster.store import Create, Node, OutcomeUnknown, Set, StoreUnavailable
+from runnel.cluster.topic_rules import NewTopic
 from runnel.cluster.zookeeper import ZooKeeper
+from runnel.model.ids import BrokerId
 from runnel.testing import zookeeper as real
+from runnel.testing.clock import SeededRng
 
 LIMIT_S = 60.0
+WATCHES_MAX = 2 * len(WATCHED)  # of one broker: each node, and its children
 
 
 @pytest.fixture
@@ -51,6 +59,33 @@ def test_silence_ends_the_session_before_the_server_would(own: real.ZooKeeper) -
 
     with own:
         run(scene)
+
+
+def test_ten_thousand_partitions_need_no_more_watches_than_none(own: real.ZooKeeper) -> None:
+    async def scene() -> None:
+        members = [await member_of(own, number) for number in (1, 2)]
+        controller = members[0]  # the first that came
+        assert own.watches() <= WATCHES_MAX * len(members)
+        for number in range(5):
+            await controller.create_topics([NewTopic(f"t{number}", 2_000, 2)])
+        while any(len(each.image.topics) < 5 for each in members):
+            await asyncio.sleep(0.01)
+        assert {len(topic.partitions) for each in members for topic in each.image.topics.values()} == {2_000}
+        assert 0 < own.watches() <= WATCHES_MAX * len(members)
+        for each in members:
+            await each.close()
+
+    with own:
+        run(scene)
+
+
+async def member_of(server: real.ZooKeeper, number: int) -> Metadata:
+    store = await ZooKeeper.open(server.address, session_ms=6_000)
+    metadata = await Metadata.open(store, rng=SeededRng(number))
+    broker = Broker(BrokerId(number), {"kafka": Endpoint("h", 9_000 + number)})
+    await metadata.register(broker, Identity(metadata.image.cluster_id, broker.id, f"d{number}"))
+    await metadata.ready()
+    return metadata
 
 
 def test_a_loop_that_comes_late_is_not_taken_for_a_session_that_ended(

@@ -72,6 +72,28 @@ def test_below_the_minimum_nothing_is_committed() -> None:
     assert progress.high_watermark == 0
 
 
+def test_while_the_controller_keeps_somebody_eligible_nothing_is_committed() -> None:
+    """Its minimum may be another than this broker's: then 2 may lead, so 2 must have all that is committed."""
+    progress = leading(ONE, TWO)
+    progress.own(Offset(10))
+    fetch(progress, TWO, 4)
+    assert not progress.see(replace(image(ONE, epoch=1), elr=(TWO,)))
+    assert not progress.enough
+    assert not progress.own(Offset(20))
+    assert progress.high_watermark == 4
+    assert progress.see(image(ONE, epoch=2))
+    assert progress.high_watermark == 20
+
+
+def test_a_leader_with_a_higher_minimum_than_the_controller_commits_nothing_either() -> None:
+    progress = leading(ONE, TWO, minimum=2)
+    fetch(progress, TWO, 4)
+    progress.own(Offset(10))
+    assert not progress.see(image(ONE, epoch=1))
+    assert not progress.enough
+    assert progress.high_watermark == 4
+
+
 def test_a_minimum_above_the_number_of_replicas_counts_as_all_of_them() -> None:
     progress = Progress(
         ONE, Partition(ONE, Epoch(0), Epoch(0), (ONE,), (ONE,)),

@@ -24,7 +24,7 @@ from runnel.replica.following import Append, AskAgain, Cut, Verdict
 from runnel.replica.partition import Role
 from runnel.replica.progress import Progress
 from runnel.testing.core import replica
-from runnel.testing.core.controller import BASE, ModelController
+from runnel.testing.core.controller import ModelController
 from runnel.testing.core.log import ModelLog
 from runnel.testing.core.replica import Replica
 from runnel.testing.core.rules import Rules
@@ -65,6 +65,10 @@ _lags = Progress.lags
 def _may_join_whoever_asks(self: Progress, who: Any, brokers: Any) -> bool:
     follower = self._followers.get(who)
     return follower is not None and who not in self.isr and brokers.get(who, NO_EPOCH) == follower.broker_epoch
+
+
+def _enough_by_own_minimum(self: Progress) -> bool:
+    return len(self.isr) >= self.needed
 
 
 def _advance_or_retreat(self: Progress) -> bool:
@@ -249,7 +253,7 @@ def _elr_at_any_size(self: Draft) -> Any:
 def _think_admitting_first(self: ModelController, image: Any) -> None:
     ready = elections.waiting(image)
     if ready is not None and image.controller.broker != NO_LEADER:
-        return self._write(image, elections.admit(image, ready, BASE).delta, None)
+        return self._write(image, elections.admit(image, ready, self._broker.base).delta, None)
     return _think(self, image)
 
 
@@ -285,6 +289,13 @@ MUTANTS = [
     ),
     Mutant("join_any", "who joins holds all that is committed", ((Progress, "may_join", _may_join_whoever_asks),)),
     Mutant("min_isr_ignored", "below the minimum nothing is committed", ((Progress, "enough", True),)),
+    Mutant(
+        "elr_unheeded",
+        "while anybody is eligible nothing is committed",
+        ((Progress, "enough", property(_enough_by_own_minimum)),),
+        faults=("kill", "bounce", "pause"),
+        given={"topics": (TopicSwarm(2, None, True, False),)},
+    ),
     Mutant("hw_back", "the high watermark never goes back", ((Progress, "_advance", _advance_or_retreat),)),
     Mutant(
         "older_life",

@@ -19,6 +19,7 @@ QUICK_MUTANTS = [
     "ack1",
     "dedupe_stale",
     "elr_ignored",
+    "elr_unheeded",
     "fast_restart",
     "hw_trunc",
     "local_shrink",

@@ -50,13 +50,14 @@ async def measures(broker: Broker) -> list[Measure]:
 
 
 def _cluster(broker: Broker) -> list[Measure]:
-    image = broker.image
+    image, unclean = broker.image, broker.metadata.unclean_elections
     leaderless = sum(each.leader == NO_LEADER for topic in image.topics.values() for each in topic.partitions)
     return [
         one("brokers", "gauge", "brokers of the cluster that are alive", len(image.brokers)),
         one("controller", "gauge", "1 on the broker that is the controller", float(broker.forwarding.is_ours)),
         one("topics", "gauge", "topics of the cluster", len(image.topics)),
         one("partitions_offline", "gauge", "partitions of the cluster without a leader", leaderless),
+        one("unclean_elections", "counter", "leaders that it chose, as controller, who may lack messages", unclean),
     ]
 
 

@@ -173,7 +173,7 @@ class Producing:
                 f"a batch of {header.size} bytes for {partition.name} is above max.message.bytes,"
                 f" {config.max_message_bytes}: send smaller batches, or raise the topic's setting"
             )
-        few = acks == ACKS_ALL and len(partition.progress.isr) < config.min_insync_replicas
+        few = acks == ACKS_ALL and not partition.progress.enough
         if few and not partition.has(header):  # what is in the log already can't be refused any more
             partition.must_have_enough()
         if partition.quota is not None and not partition.has(header):

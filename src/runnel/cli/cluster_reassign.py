@@ -90,7 +90,10 @@ runnel cluster drain 3 --dry-run
 @click.argument("number", metavar="BROKER", type=click.IntRange(min=0), shell_complete=complete_brokers)
 @_plan_options
 def drain(number: int, **options: Any) -> int:
-    """Move all replicas of a BROKER to others, also of one that is gone for good."""
+    """Move all replicas of a BROKER to others, also of one that is gone for good.
+
+    Nothing keeps new replicas away from it as long as it runs: stop it when it is drained.
+    """
     from runnel.cli.cluster_plan import carry_out
     from runnel.cli.output import Refusal
     from runnel.client.balancing import drain as plan
@@ -107,7 +110,8 @@ def drain(number: int, **options: Any) -> int:
         return plan(ground, number)
 
     moves = _planned(how, moves_of)
-    rest = f"it still holds {', '.join(map(str, sorted(stay)))}" if stay else "it can be stopped"
+    free = "it can be stopped (as long as it runs, new topics may get replicas on it)"
+    rest = f"it still holds {', '.join(map(str, sorted(stay)))}" if stay else free
     nothing = f"Broker {number} holds nothing that could be moved: {rest}."
     return carry_out(moves, how, nothing=nothing, done=f"broker {number} is drained: {rest}")
 
@@ -172,7 +176,7 @@ def reassign(
 
 def _reassign(what: tuple[str, ...], replicas: int | None, file: Path | None, how: "How") -> int:
     from runnel.cli.cluster_plan import carry_out
-    from runnel.cli.partition_language import assignments, existing, named, read_plan
+    from runnel.cli.partition_language import assignments, named, placed, read_plan
     from runnel.client.balancing import assign, replicate
 
     if not what and file is None:
@@ -182,7 +186,7 @@ def _reassign(what: tuple[str, ...], replicas: int | None, file: Path | None, ho
     def moves_of(found: "Survey") -> "list[Move]":
         if replicas is not None:
             return replicate(found.ground(), named(what, found.view), replicas)
-        return assign(found.ground(), {existing(where, found.view): target for where, target in targets.items()})
+        return assign(found.ground(), placed(targets, found.view, found.description.brokers))
 
     moves = _planned(how, moves_of)
     return carry_out(moves, how, nothing="All of them lie there already.", done="all replicas are where they should be")

@@ -1,6 +1,6 @@
 """How partitions are named on the command line: TOPIC for all of a topic, TOPIC/N for one, TOPIC/N=B,B for replicas."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 import click
@@ -51,6 +51,21 @@ def assignments(texts: Iterable[str]) -> dict[TopicPartition, tuple[int, ...]]:
             raise click.UsageError(f"{text!r} is not of the form TOPIC/N=BROKER,BROKER... (or give --replicas N)")
         targets[where] = tuple(map(int, numbers))
     return targets
+
+
+def placed(
+    targets: Mapping[TopicPartition, tuple[int, ...]], view: ClusterView, brokers: Collection[int]
+) -> dict[TopicPartition, tuple[int, ...]]:
+    """The same, if there are such partitions and brokers; what a broker has already, it may keep while it is away."""
+    for where, target in targets.items():
+        held = view.topics[existing(where, view).topic].partitions[where.partition].replicas
+        unknown = sorted(set(target) - {*brokers, *held})
+        if unknown:
+            known = ", ".join(map(str, sorted(brokers)))
+            raise Refusal(f"{where} can't lie on {', '.join(map(str, unknown))}: the cluster has brokers {known}.")
+        if not target or len(set(target)) != len(target):
+            raise Refusal(f"{where} can't lie on {list(target)}: name at least one broker, and each once.")
+    return dict(targets)
 
 
 def read_plan(file: Path) -> dict[TopicPartition, tuple[int, ...]]:

@@ -197,9 +197,9 @@ def _partition_row(p: dict[str, Any]) -> tuple[object, ...]:
 
 # --- what both need
 async def limits_of(cluster: "Cluster", topics: "list[Topic]") -> "dict[TopicPartition, Bounds]":
-    """The offsets that partitions hold, of those that can be asked: a partition without a leader is left out."""
+    """The offsets that partitions hold: one without a leader, or whose leader does not know it yet, is left out."""
     from runnel.client.metadata import TopicPartition
-    from runnel.client.positions import bounds
+    from runnel.client.positions import known_bounds
 
     led = [TopicPartition(t.name, p.number) for t in topics for p in t.partitions.values() if cluster.knows(p.leader)]
-    return await bounds(cluster, led) if led else {}
+    return await known_bounds(cluster, led) if led else {}

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from runnel.client.cluster import Cluster
+from runnel.client.cluster import Cluster, Patience
 from runnel.client.errors import check
 from runnel.client.metadata import TopicPartition
+from runnel.model.errors import OffsetNotAvailable
 from runnel.wire.kafka import messages as m
 from runnel.wire.kafka.apis import Api
 
@@ -14,6 +15,7 @@ LATEST = -1  # the next offset to be written (that consumers may see)
 MAX_TIMESTAMP = -3  # the message with the largest timestamp
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+KNOWN_MS = 2_000  # for which a new leader is asked again how far its partition goes, where it may stay unknown
 NAMES_VERSION_MAX = 9  # OffsetCommit and OffsetFetch name topics by id from version 10 on
 
 
@@ -53,12 +55,37 @@ async def list_offsets(
     found: dict[TopicPartition, FoundOffset] = {}
 
     async def attempt() -> dict[TopicPartition, FoundOffset]:
-        missing = {where: time for where, time in wanted.items() if where not in found}
-        for broker, times in (await _by_leader(cluster, missing)).items():
-            await _list_on(cluster, broker, times, isolation, found)
+        unsure = await _look_up(cluster, wanted, isolation, found)
+        if unsure is not None:
+            raise unsure
         return found
 
     return await cluster.persist(attempt)
+
+
+async def list_known_offsets(
+    cluster: Cluster, wanted: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, FoundOffset]:
+    """As `list_offsets`, without those that their leader does not know: below its minimum, that may take long."""
+    found: dict[TopicPartition, FoundOffset] = {}
+    patience = Patience(cluster.settings, cluster.rng, KNOWN_MS)
+    while (unsure := await cluster.persist(lambda: _look_up(cluster, wanted, READ_UNCOMMITTED, found))) is not None:
+        try:
+            await patience.pause(unsure)
+        except OffsetNotAvailable:
+            break
+    return found
+
+
+async def _look_up(
+    cluster: Cluster, wanted: Mapping[TopicPartition, int], isolation: int, found: dict[TopicPartition, FoundOffset]
+) -> OffsetNotAvailable | None:
+    """Ask for what is not found yet; returns why some of it is not known, if all who lead answered."""
+    missing = {where: time for where, time in wanted.items() if where not in found}
+    unsure = None
+    for broker, times in (await _by_leader(cluster, missing)).items():
+        unsure = await _list_on(cluster, broker, times, isolation, found) or unsure
+    return unsure
 
 
 async def _by_leader(
@@ -78,7 +105,7 @@ async def _list_on(
     times: Mapping[TopicPartition, tuple[int, int]],
     isolation: int,
     found: dict[TopicPartition, FoundOffset],
-) -> None:
+) -> OffsetNotAvailable | None:
     request = m.ListOffsetsRequest(replica_id=-1, isolation_level=isolation, topics=[])
     for topic, numbers in by_topic(times).items():
         partitions = [
@@ -92,12 +119,18 @@ async def _list_on(
         request.topics.append(m.ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=partitions))
     node = cluster.broker(broker)
     answer = await node.ask(Api.LIST_OFFSETS, request, m.ListOffsetsResponse)
+    unsure = None
     for told in answer.topics:
         for p in told.partitions:
             where = TopicPartition(told.name, p.partition_index)
-            if p.error_code:
-                cluster.raise_for(p.error_code, action=f"look up offsets of {where}", broker=node, topics=[where.topic])
-            found[where] = FoundOffset(p.offset, p.timestamp, p.leader_epoch)
+            try:
+                if p.error_code:
+                    action = f"look up offsets of {where}"
+                    cluster.raise_for(p.error_code, action=action, broker=node, topics=[where.topic])
+                found[where] = FoundOffset(p.offset, p.timestamp, p.leader_epoch)
+            except OffsetNotAvailable as error:
+                unsure = error  # the others of this answer are known
+    return unsure
 
 
 async def fetch_committed(

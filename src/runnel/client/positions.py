@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from runnel.client.cluster import Cluster
 from runnel.client.metadata import TopicPartition
-from runnel.client.offsets import EARLIEST, LATEST, READ_UNCOMMITTED, fetch_committed, list_offsets
+from runnel.client.offsets import EARLIEST, LATEST, READ_UNCOMMITTED, fetch_committed, list_known_offsets, list_offsets
 
 
 class From(Enum):
@@ -39,6 +39,13 @@ async def bounds(
     starts = await list_offsets(cluster, dict.fromkeys(partitions, EARLIEST))
     ends = await list_offsets(cluster, dict.fromkeys(partitions, LATEST), isolation=isolation)
     return {where: Bounds(starts[where].offset, ends[where].offset) for where in partitions}
+
+
+async def known_bounds(cluster: Cluster, partitions: list[TopicPartition]) -> dict[TopicPartition, Bounds]:
+    """What partitions hold, of those whose leaders know it."""
+    starts = await list_known_offsets(cluster, dict.fromkeys(partitions, EARLIEST))
+    ends = await list_known_offsets(cluster, dict.fromkeys(starts, LATEST))
+    return {where: Bounds(starts[where].offset, end.offset) for where, end in ends.items()}
 
 
 async def resolve(

@@ -169,16 +169,21 @@ class ZooKeeperServer:
 
 def mode_of(host: str, port: int) -> str | None:
     """What a server says it is: standalone, leader or follower; None while it does not serve."""
+    return said(host, port, "srvr", "Mode: ")
+
+
+def said(host: str, port: int, command: str, label: str) -> str | None:
+    """What a server tells under a label, asked by one of its four-letter words; None if it does not tell."""
     try:
         with socket.create_connection((host, port), 1) as connection:
-            connection.sendall(b"srvr")
+            connection.sendall(command.encode())
             answer = b""
             while piece := connection.recv(4096):
                 answer += piece
     except OSError:
         return None
-    modes = [line.removeprefix("Mode: ") for line in answer.decode().splitlines() if line.startswith("Mode: ")]
-    return modes[0] if modes else None
+    told = [line.removeprefix(label) for line in answer.decode().splitlines() if line.startswith(label)]
+    return told[0] if told else None
 
 
 def free_ports(count: int) -> list[int]:

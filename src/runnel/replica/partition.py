@@ -156,6 +156,7 @@ class Partition(Readable):
             await self._lead(image)
         else:
             self.progress.see(image)
+            self._tell_if_overruled()
             self._replicas_moved()
 
     async def _lead(self, image: PartitionImage) -> None:
@@ -174,7 +175,13 @@ class Partition(Readable):
         )  # fmt: skip
         self._end_seen = self.log.end_offset
         self.role = Role.LEADER
+        self._tell_if_overruled()
         self._log_moved()
+
+    def _tell_if_overruled(self) -> None:
+        """Nothing is wrong with any broker then, but with what was written into their files."""
+        if self.progress.overruled:
+            logger.warning("%s: give all brokers the same one, or set it for the topic", self._lack)
 
     def _follow(self, image: PartitionImage) -> None:
         if self.role is Role.FOLLOWER and image.leader_epoch == self.leader_epoch:
@@ -240,11 +247,8 @@ class Partition(Readable):
 
     def must_have_enough(self) -> None:
         """Raise unless what is appended now can be committed."""
-        if len(self.progress.isr) < self.config.min_insync_replicas:
-            raise NotEnoughReplicas(
-                f"{self.name} has {len(self.progress.isr)} replicas in sync, min.insync.replicas asks for"
-                f" {self.config.min_insync_replicas}: start more brokers, or lower the setting"
-            )
+        if not self.progress.enough:
+            raise NotEnoughReplicas(f"{self._lack}: start more brokers, or set min.insync.replicas lower for the topic")
 
     # --- transactions, as leader
 
@@ -302,9 +306,19 @@ class Partition(Readable):
 
     def _too_few_after_append(self) -> NotEnoughReplicasAfterAppend:
         return NotEnoughReplicasAfterAppend(
-            f"{self.name} has {len(self.progress.isr)} replicas in sync, {self.config.min_insync_replicas} are needed:"
-            " what was written is not committed; it may still be when more are back"
+            f"{self._lack}: what was written is not committed; it may still be when more are back"
         )
+
+    @property
+    def _lack(self) -> str:
+        """Why nothing is committed."""
+        lack = f"{self.name} has {len(self.progress.isr)} replicas in sync, "
+        if self.progress.overruled and self.image is not None:
+            return lack + (
+                f"enough for this broker, not for the controller, which lets {list(self.image.elr)} lead as well:"
+                " its min.insync.replicas is higher"
+            )
+        return f"{lack}min.insync.replicas asks for {self.progress.needed}"
 
     # --- progress
 

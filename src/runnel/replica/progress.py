@@ -3,7 +3,9 @@
 Rule 1: a replica holds what lies below the offset it asks for; the leader's own copy, what its flush mode made durable.
 Rule 2: the high watermark is what every member of the maximal ISR holds: the stored ISR, united with the one proposed.
         It never goes back.
-Rule 3: it stands still while the stored ISR is below its minimum: whoever left then holds all of it (KIP-966).
+Rule 3: it stands still while the stored ISR is below its minimum: whoever left then holds all of it (KIP-966). So it
+        does while anybody is in the ELR, whatever this broker's minimum is: the controller's may be another, and it
+        lets those lead.
 Rule 4: one change of the ISR at a time. What became of it, only the image says: a shrink counts once it is stored.
 Rule 5: a replica may join when it holds all below the high watermark, and below the beginning of this leader's epoch:
         the high watermark of a new leader can be an old one (KAFKA-7128).
@@ -77,9 +79,19 @@ class Progress:
         return self._proposed
 
     @property
+    def needed(self) -> int:
+        """How many have to be in sync: never more than there are replicas."""
+        return min(self.minimum, len(self._image.replicas))
+
+    @property
     def enough(self) -> bool:
-        """Whether the stored ISR is large enough for anything to be committed."""
-        return len(self.isr) >= min(self.minimum, len(self._image.replicas))
+        """Whether anything may be committed (rule 3)."""
+        return len(self.isr) >= self.needed and not self._image.elr
+
+    @property
+    def overruled(self) -> bool:
+        """Whether the controller alone says that too few are in sync: it goes by a higher minimum."""
+        return len(self.isr) >= self.needed and bool(self._image.elr)
 
     @property
     def settled(self) -> bool:

@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from runnel.client.admin import Admin, NewTopic
 from runnel.client.metadata import TopicPartition
-from runnel.client.positions import Bounds, bounds
+from runnel.client.positions import Bounds, known_bounds
 from runnel.cluster.config_rules import topic_defaults
 from runnel.cluster.image import NO_LEADER, Topic
 from runnel.doors.http.call import Call
@@ -154,10 +154,10 @@ def _partition(topic: Topic, number: int, limits: Bounds | None) -> PartitionVie
 
 
 async def _limits(call: Call, topic: Topic) -> dict[int, Bounds]:
-    """What the partitions hold, of those that have a leader."""
+    """What the partitions hold, of those that have a leader who knows it."""
     led = [number for number, each in enumerate(topic.partitions) if each.leader != NO_LEADER]
     try:
-        found = await bounds(call.door.cluster(), [TopicPartition(topic.name, number) for number in led])
+        found = await known_bounds(call.door.cluster(), [TopicPartition(topic.name, number) for number in led])
     except RetriableError:
         return {}
     return {where.partition: limits for where, limits in found.items()}

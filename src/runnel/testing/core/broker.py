@@ -11,6 +11,7 @@ from runnel.cluster.image import Broker, BrokerState, Image
 from runnel.cluster.membership import Identity
 from runnel.model.errors import IneligibleReplica, RunnelError
 from runnel.model.ids import BrokerId, Epoch, Millis, PartitionKey
+from runnel.model.topic_config import TopicConfig
 from runnel.replica.following import Answer, Question
 from runnel.replica.partition import Role
 from runnel.replica.progress import Proposal
@@ -18,6 +19,7 @@ from runnel.testing.core.controller import ModelController
 from runnel.testing.core.log import ModelLog
 from runnel.testing.core.network import Process
 from runnel.testing.core.replica import Replica, Reply
+from runnel.testing.core.swarm import MINIMUMS
 
 if TYPE_CHECKING:
     from runnel.testing.core.simulation import Simulation
@@ -36,6 +38,7 @@ class ModelBroker(Process):
         self.directory = 0
         self.clean_epoch: Epoch | None = None
         self.slow = 1.0  # how many times slower its disk is
+        self.base = TopicConfig()  # what its file says
         self._forget()
 
     def _forget(self) -> None:
@@ -57,6 +60,8 @@ class ModelBroker(Process):
             return
         self.begin()
         self._forget()
+        if self.swarm.files_count:
+            self.base = TopicConfig(min_insync_replicas=self.scheduler.rng.choice(MINIMUMS))
         for log in self.disk.values():
             log.synced = len(log.entries)  # recovery syncs what it found
             log.rebuild()
@@ -250,6 +255,10 @@ class ModelBroker(Process):
 
     def now_ms(self) -> Millis:
         return Millis(int(self.scheduler.now * self.pace))
+
+    def minimum(self, number: int) -> int:
+        """min.insync.replicas as this broker sees it: the topic's own, or that of its file."""
+        return self.swarm.topics[number].minimum or self.base.min_insync_replicas
 
     def sync_ms(self, log: ModelLog) -> float:
         if log.syncs:

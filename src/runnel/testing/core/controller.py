@@ -16,13 +16,11 @@ from runnel.cluster.isr_changes import IsrChange
 from runnel.cluster.reassignment import Move
 from runnel.model.errors import NotController, RunnelError
 from runnel.model.ids import BrokerId, Epoch, PartitionKey
-from runnel.model.topic_config import TopicConfig
 from runnel.replica.progress import Proposal
 
 if TYPE_CHECKING:
     from runnel.testing.core.broker import ModelBroker
 
-BASE = TopicConfig()
 UNSURE_MS = 400.0  # after which a controller looks what became of its write
 QUEUE_MAX = 50
 
@@ -86,17 +84,17 @@ class ModelController:
         change = IsrChange(key, proposal.leader_epoch, proposal.partition_epoch, proposal.isr)
 
         def decide(image: Image) -> Decision[Any]:
-            return isr_changes.alter_partitions(image, BrokerId(leader), broker_epoch, [change], BASE)
+            return isr_changes.alter_partitions(image, BrokerId(leader), broker_epoch, [change], self._broker.base)
 
         self.request(decide, partial(self._broker.send, leader, "on_altered", number, proposal))
 
     def elect(self, name: str, *, unclean: bool) -> None:
         """ElectLeaders: the preferred one, or any."""
-        self.request(lambda image: elections.elect(image, [(name, 0)], BASE, unclean=unclean), _nobody)
+        self.request(lambda image: elections.elect(image, [(name, 0)], self._broker.base, unclean=unclean), _nobody)
 
     def reassign(self, name: str, target: tuple[BrokerId, ...] | None) -> None:
         """Move a partition; None: leave it where it was."""
-        self.request(lambda image: reassignment.reassign(image, [Move(name, 0, target)], BASE), _nobody)
+        self.request(lambda image: reassignment.reassign(image, [Move(name, 0, target)], self._broker.base), _nobody)
 
     def request(self, decide: Callable[[Image], Decision[Any]], answered: Answered) -> None:
         if not self.active:
@@ -109,7 +107,7 @@ class ModelController:
 
     def _think(self, image: Image) -> None:
         if image is not self._settled:
-            decision = elections.settle(image, BASE)
+            decision = elections.settle(image, self._broker.base)
             if decision.delta:
                 return self._write(image, decision.delta, None)
             self._settled = image
@@ -117,7 +115,7 @@ class ModelController:
             return self._answer(image, self._requests.pop(0))
         ready = elections.waiting(image)
         if ready is not None:
-            return self._write(image, elections.admit(image, ready, BASE).delta, None)
+            return self._write(image, elections.admit(image, ready, self._broker.base).delta, None)
         self._thought = image
         return None
 

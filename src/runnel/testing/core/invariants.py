@@ -10,7 +10,8 @@ OneLeader, OneController      at most one in an epoch
 HighWatermark                 never above the log's end, never back in an epoch, never below two values
 Readers                       nobody reads what is not committed
 MinInsync                     what is committed is held by as many as min.insync.replicas asks for
-Image                         what is stored fits: epochs rise, ISR and ELR are replicas, elections are clean
+Image                         what is stored fits: epochs rise, ISR and ELR are replicas, elections are clean, and with
+                              enough in sync there is no ELR, which would keep anything from being committed
 Acked                         what was acknowledged is committed, where it was said to be
 NoDuplicates                  an idempotent producer's record is committed once, in its order
 ProducerState                 what is remembered of producers is what the log says
@@ -20,7 +21,7 @@ until its broker serves again, out of ISR and ELR. Where nothing but excused cop
 unclean election, the partition is `lossy` from then on: only what holds without any promise is checked.
 """
 
-from collections.abc import Set
+from collections.abc import Collection, Set
 from typing import NamedTuple
 
 from runnel.cluster.image import NO_LEADER, Partition
@@ -50,9 +51,10 @@ class Leader(NamedTuple):
 class Truth:
     """All that is known for sure of one partition."""
 
-    def __init__(self, name: str, image: Partition, *, minimum: int, unclean: bool) -> None:
+    def __init__(self, name: str, image: Partition, *, minimums: Collection[int], unclean: bool) -> None:
         self.name = name
-        self.minimum = minimum
+        self.minimum = min(minimums)  # the least that any leader or controller goes by
+        self._minimum_max = max(minimums)
         self.unclean = unclean
         self.committed: list[Entry] = []
         self.image = image
@@ -224,6 +226,8 @@ class Truth:
             self.violated("Image", f"epochs went back from {before} to {image}")
         if not members <= set(image.replicas) or set(image.isr) & set(image.elr):
             self.violated("Image", f"ISR and ELR do not fit the replicas: {image}")
+        if image.elr and len(image.isr) >= min(self._minimum_max, len(image.replicas)):
+            self.violated("Image", f"enough are in sync, but with an ELR nothing is committed: {image}")
         if image.leader == NO_LEADER:
             return
         if image.leader not in image.isr:

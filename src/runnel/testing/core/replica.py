@@ -109,7 +109,8 @@ class Replica:
         self.truth.producers(self._host.id, self.log)
         self.progress = Progress(
             BrokerId(self._host.id), image,
-            epoch_start=end, high_watermark=self.high, minimum=self.truth.minimum, now_ms=self._host.now_ms(),
+            epoch_start=end, high_watermark=self.high,
+            minimum=self._host.minimum(self.number), now_ms=self._host.now_ms(),
         )  # fmt: skip
         self.role = Role.LEADER
         self._host.world.transition("role", self._host, self.number)

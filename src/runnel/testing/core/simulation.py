@@ -81,7 +81,7 @@ class Simulation:
         )  # fmt: skip
         self.store.changed = self._changed
         self.truths = [
-            Truth(f"t{number}", self.store.partition(number), minimum=topic.minimum, unclean=topic.unclean)
+            Truth(f"t{number}", self.store.partition(number), minimums=topic.minimums, unclean=topic.unclean)
             for number, topic in enumerate(swarm.topics)
         ]
         self.brokers = {number: ModelBroker(self, number) for number in range(1, swarm.brokers + 1)}
@@ -277,8 +277,8 @@ class Simulation:
 
 
 def _config(topic: TopicSwarm) -> dict[str, str]:
-    return {
-        "min.insync.replicas": str(topic.minimum),
+    own = {} if topic.minimum is None else {"min.insync.replicas": str(topic.minimum)}
+    return own | {
         "flush.mode": "commit" if topic.syncs else "os",
         "unclean.leader.election.enable": "true" if topic.unclean else "false",
     }

@@ -28,6 +28,7 @@ FAULTS: Final = (
     "retain",  # retention moves the start of a log
     "kill-controller",
 )
+MINIMUMS: Final = (1, 2)  # what a broker's file may say, in each of its lives, of topics that say nothing themselves
 TRANSITIONS: Final = ("elected", "isr", "cut", "role", "admitted")
 AT_TRANSITIONS: Final = ("kill", "bounce", "power", "pause", "isolate", "store-cut", "transfer", "stop", "cut-one-way")
 
@@ -37,9 +38,14 @@ class TopicSwarm:
     """One topic of one partition."""
 
     replicas: int
-    minimum: int
+    minimum: int | None  # None: each broker goes by its own file
     syncs: bool
     unclean: bool
+
+    @property
+    def minimums(self) -> tuple[int, ...]:
+        """What min.insync.replicas may be for its leaders and controllers."""
+        return MINIMUMS if self.minimum is None else (self.minimum,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +81,11 @@ class Swarm:
     burst: int
     delivery_ms: float
     paces: tuple[float, float]  # of the brokers' clocks
+
+    @property
+    def files_count(self) -> bool:
+        """Whether any topic leaves its minimum to the files of the brokers."""
+        return any(topic.minimum is None for topic in self.topics)
 
     @classmethod
     def draw(cls, rng: Random, only: tuple[str, ...] = ()) -> "Swarm":
@@ -119,6 +130,5 @@ class Swarm:
 
 def _topic(rng: Random, brokers: int) -> TopicSwarm:
     replicas = rng.choice((2, 3, 3, 3)) if brokers == 3 else rng.choice((3, 3, 4))
-    return TopicSwarm(
-        replicas=replicas, minimum=rng.choice((1, 2, 2)), syncs=rng.random() < 0.8, unclean=rng.random() < 0.05
-    )
+    minimum, syncs, luck = rng.choice((1, 2, 2)), rng.random() < 0.8, rng.random()
+    return TopicSwarm(replicas, None if luck > 0.85 else minimum, syncs, unclean=luck < 0.05)

@@ -72,7 +72,15 @@ def test_what_stalls_others_is_linear_here(pattern: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", [".*a.{30}", "(.*a){40}.{20}", "(((a?){30}){30}){30}", "(.?){500}(.?){500}", "a{1500}"]
+    "pattern",
+    [
+        ".*a.{30}",
+        "(.*a){40}.{20}",
+        "(((a?){30}){30}){30}",
+        "(.?){500}(.?){500}",
+        "a{1500}",
+        "((((){200}){200}){200}){200}",
+    ],
 )
 def test_what_would_need_too_large_a_table_is_refused_at_once(pattern: str) -> None:
     with pytest.raises(InvalidRegularExpression, match="too"):
@@ -100,6 +108,17 @@ def test_an_expression_is_resolved_once_for_each_picture_of_the_topics() -> None
     assert looks == 1
     cache.matching("a|c", 2, names_now)
     assert looks == 2
+
+
+def test_an_expression_that_was_refused_is_not_looked_at_again() -> None:
+    cache = Patterns()
+    refusals = []
+    for _ in range(2):
+        with pytest.raises(InvalidRegularExpression) as refusal:
+            cache.compile("(.?){500}(.?){500}")
+        refusals.append(str(refusal.value))
+    assert refusals[0] == refusals[1]
+    assert len(cache._compiled) == 1
 
 
 def test_the_cache_is_bounded() -> None:

@@ -17,7 +17,7 @@ from runnel.groups.subscription import (
 )
 from runnel.groups.timers import Alarm
 from runnel.groups.turn import Turn
-from runnel.groups.values import Done, Heartbeat, Join, Joined, Leave, Leaver, Left, Sync, Synced, check_session_timeout
+from runnel.groups.values import Done, Heartbeat, Join, Joined, Leave, Leaver, Left, Sync, Synced, check_timeouts
 from runnel.model.errors import (
     GroupFull,
     IllegalGeneration,
@@ -34,7 +34,7 @@ from runnel.model.partition_sets import Partitions
 class ClassicSeats(Consumers):
     # --- joining
     def join(self, request: Join, ticket: object, turn: Turn) -> None:
-        check_session_timeout(request.session_timeout_ms, turn.config)
+        check_timeouts(request.session_timeout_ms, request.rebalance_timeout_ms, turn.config)
         subscription = self._read_join(request)
         count = len(self.members)
         member = self._enrol_classic(request, subscription, turn)
@@ -158,8 +158,11 @@ def classic_wishes(request: Join, subscription: Subscription) -> ConsumerMemberR
 
 
 def partitions_of(topics: TopicPartitions, turn: Turn) -> Partitions:
+    """Those that there can be: a member may say anything."""
     ids = ((turn.topics.id_of(name), numbers) for name, numbers in topics)
-    return frozenset(PartitionKey(topic_id, number) for topic_id, numbers in ids if topic_id for number in numbers)
+    return frozenset(
+        PartitionKey(topic_id, number) for topic_id, numbers in ids if topic_id for number in numbers if number >= 0
+    )
 
 
 def named(partitions: Partitions, turn: Turn) -> TopicPartitions:

@@ -29,7 +29,7 @@ from runnel.groups.values import (
     ListedGroup,
     Sync,
     Synced,
-    check_session_timeout,
+    check_timeouts,
 )
 from runnel.model.errors import (
     FencedInstance,
@@ -87,7 +87,7 @@ class ClassicGroup(Rebalance):
             self._rejoin(request, ticket, turn)
 
     def _admit(self, request: Join, turn: Turn) -> None:
-        check_session_timeout(request.session_timeout_ms, turn.config)
+        check_timeouts(request.session_timeout_ms, request.rebalance_timeout_ms, turn.config)
         if not self._compatible(request):
             raise InconsistentGroupProtocol(
                 f"group {self.group_id!r} can't take this member: it shares no protocol with all the others"

@@ -26,6 +26,7 @@ from runnel.groups.values import (
     FetchOffsets,
     GroupType,
     ListedGroup,
+    check_rebalance_timeout,
 )
 from runnel.model.errors import (
     FencedMemberEpoch,
@@ -251,6 +252,8 @@ def check_heartbeat(request: ConsumerHeartbeat, turn: Turn) -> None:
     if request.assignor and request.assignor not in turn.config.consumer_assignors:
         offered = ", ".join(turn.config.consumer_assignors)
         raise UnsupportedAssignor(f"there is no assignor {request.assignor!r}: use one of {offered}")
+    if request.rebalance_timeout_ms is not None:
+        check_rebalance_timeout(request.rebalance_timeout_ms)
     if request.member_epoch == 0:
         _check_joining(request)
     if request.topic_regex:
@@ -258,7 +261,7 @@ def check_heartbeat(request: ConsumerHeartbeat, turn: Turn) -> None:
 
 
 def _check_joining(request: ConsumerHeartbeat) -> None:
-    if request.rebalance_timeout_ms is None or request.rebalance_timeout_ms <= 0:
+    if request.rebalance_timeout_ms is None:
         raise InvalidRequest("a member that joins must say its rebalance timeout")
     if request.owned:
         raise InvalidRequest("a member that joins can't own partitions yet: give them up first")

@@ -8,6 +8,8 @@ Rule 1: the log has a generation before any member hears of it, so none is ever 
 Rule 2: a member that waits for us can't send heartbeats, so its session stands still until it is answered.
 """
 
+from typing import Final
+
 from runnel.groups.records import ClassicGroupRecord, Key, Kind
 from runnel.groups.roster import Member, Roster
 from runnel.groups.subscription import CONSUMER
@@ -15,6 +17,8 @@ from runnel.groups.timers import Alarm, Timer
 from runnel.groups.turn import Turn
 from runnel.groups.values import GroupState, Joined
 from runnel.model.errors import RebalanceInProgress, UnknownMember
+
+SILENT_MS_MIN: Final = 1_000  # between two looks at members who may never come back
 
 
 class Rebalance:
@@ -87,7 +91,8 @@ class Rebalance:
                 self._dismiss(member, turn)
         if self.roster.members and not self.roster.elect_joined():
             # Static members alone, all silent: their sessions decide who is still there.
-            turn.timers.set(self._timer(Alarm.JOIN), turn.now_ms + self.roster.rebalance_timeout_ms)
+            again_ms = max(self.roster.rebalance_timeout_ms, SILENT_MS_MIN)
+            turn.timers.set(self._timer(Alarm.JOIN), turn.now_ms + again_ms)
             return
         turn.timers.cancel(self._timer(Alarm.JOIN))
         self._next_generation(turn)

@@ -16,6 +16,7 @@ from runnel.model.errors import InvalidRegularExpression
 
 PATTERN_CHARS_MAX = 2_000
 NODES_MAX = 2_000  # of the automaton before it is made deterministic; a{1000}{1000} must not fill the memory
+BUILT_MAX = 20_000  # parts of the tree that are built, also those without a node: (((){200}){200}){200} must end
 TABLE_STATES_MAX = 1_000
 WORK_MAX = 100_000  # node visits while compiling: a tenth of a second at most
 
@@ -29,10 +30,11 @@ class _Automaton:
     then: list[int] = field(default_factory=list)
     free: list[list[int]] = field(default_factory=list)
     edges: list[bool | None] = field(default_factory=list)  # passable only at the beginning (False) or end (True)
+    built: int = 0
 
     def node(self, reads: frozenset[str] | None = None, then: int = -1, edge: bool | None = None) -> int:
         if len(self.reads) >= NODES_MAX:
-            raise InvalidRegularExpression("regular expression is too large: use fewer or smaller repetitions")
+            raise _too_large()
         self.reads.append(reads)
         self.then.append(then)
         self.free.append([])
@@ -41,6 +43,9 @@ class _Automaton:
 
     def build(self, tree: Node, end: int) -> int:
         """Nodes for a tree that goes on at `end`; returns where it begins. Built from the back."""
+        self.built += 1
+        if self.built > BUILT_MAX:
+            raise _too_large()
         match tree:
             case Chars(allowed):
                 return self.node(allowed, end)
@@ -84,6 +89,10 @@ class _Automaton:
                 found.update(fresh)
                 stack += fresh
         return frozenset(found)
+
+
+def _too_large() -> InvalidRegularExpression:
+    return InvalidRegularExpression("regular expression is too large: use fewer or smaller repetitions")
 
 
 class Pattern:
@@ -156,7 +165,7 @@ class Patterns:
     KEPT_MAX = 1_000  # beyond, the cache starts anew
 
     def __init__(self) -> None:
-        self._compiled: dict[str, Pattern] = {}
+        self._compiled: dict[str, Pattern | InvalidRegularExpression] = {}  # or why it is refused: it may come again
         self._matched: dict[str, tuple[int, frozenset[str]]] = {}
 
     def compile(self, pattern: str) -> Pattern:
@@ -166,7 +175,9 @@ class Patterns:
             if len(self._compiled) >= self.KEPT_MAX:
                 self._compiled.clear()
                 self._matched.clear()
-            found = self._compiled[pattern] = Pattern(pattern)
+            found = self._compiled[pattern] = _compiled(pattern)
+        if isinstance(found, InvalidRegularExpression):
+            raise InvalidRegularExpression(str(found))
         return found
 
     def matching(self, pattern: str, version: int, names: Callable[[], Iterable[str]]) -> frozenset[str]:
@@ -176,3 +187,10 @@ class Patterns:
             known = version, frozenset(name for name in names() if compiled.matches(name))
             self._matched[pattern] = known
         return known[1]
+
+
+def _compiled(pattern: str) -> Pattern | InvalidRegularExpression:
+    try:
+        return Pattern(pattern)
+    except InvalidRegularExpression as refusal:
+        return refusal

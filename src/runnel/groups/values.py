@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from runnel.model.errors import InvalidSessionTimeout, RunnelError
+from runnel.model.errors import InvalidRequest, InvalidSessionTimeout, RunnelError
 from runnel.model.ids import Epoch, Offset, PartitionKey, TopicId
 from runnel.model.limits import OFFSET_METADATA_BYTES_MAX
 
@@ -60,10 +60,17 @@ class GroupConfig(msgspec.Struct, frozen=True):
     offset_metadata_bytes_max: int = OFFSET_METADATA_BYTES_MAX  # offset.metadata.max.bytes
 
 
-def check_session_timeout(timeout_ms: int, config: GroupConfig) -> None:
+def check_timeouts(session_ms: int, rebalance_ms: int, config: GroupConfig) -> None:
+    """Of a member that joins."""
     low, high = config.session_timeout_min_ms, config.session_timeout_max_ms
-    if not low <= timeout_ms <= high:
-        raise InvalidSessionTimeout(f"session timeout {timeout_ms} ms is not allowed: use {low} to {high} ms")
+    if not low <= session_ms <= high:
+        raise InvalidSessionTimeout(f"session timeout {session_ms} ms is not allowed: use {low} to {high} ms")
+    check_rebalance_timeout(rebalance_ms)
+
+
+def check_rebalance_timeout(timeout_ms: int) -> None:
+    if timeout_ms <= 0:
+        raise InvalidRequest(f"rebalance timeout {timeout_ms} ms leaves no time to join: use a number above 0")
 
 
 class GroupType(Enum):

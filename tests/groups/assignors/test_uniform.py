@@ -44,6 +44,13 @@ def check(claimants: list[Claimant], counts: dict[TopicId, int], result: Assignm
         assert all(partition.topic_id in each.topics for partition in result[each.member_id])
 
 
+def test_what_a_member_claims_and_can_not_own_counts_for_nothing() -> None:
+    [topic], topics = TOPICS[:1], frozenset(TOPICS[:1])
+    claimed = frozenset(PartitionKey(topic, number) for number in (-1, 0, 7))
+    claimants = [Claimant("m0", None, topics, claimed), Claimant("m1", None, topics, NOTHING)]
+    check(claimants, {topic: 3}, assign("uniform", claimants, {topic: 3}))
+
+
 def moved(before: Assignment, after: Assignment) -> int:
     return sum(len(after[member] - before.get(member, NOTHING)) for member in after)
 

@@ -41,7 +41,7 @@ class _Plan:
         """By topic, what still counts: it is subscribed to, exists, and nobody else claims it too."""
         owned: dict[int, list[int]] = {}
         for key in claimant.owned - self._claimed:
-            if key.topic_id in claimant.topics and key.number < self.counts[number[key.topic_id]]:
+            if key.topic_id in claimant.topics and 0 <= key.number < self.counts[number[key.topic_id]]:
                 owned.setdefault(number[key.topic_id], []).append(key.number)
         self._claimed |= claimant.owned
         return owned

@@ -76,6 +76,25 @@ def test_only_what_was_handed_out_is_committed(on_cluster: OnCluster, name: str)
     on_cluster(work)
 
 
+def test_who_goes_while_others_wait_for_it_commits_first(on_cluster: OnCluster, name: str) -> None:
+    where = TopicPartition(name, 0)
+
+    async def work(cluster: Cluster) -> None:
+        await fill(cluster, name, 1, 20)
+        async with GroupConsumer(cluster, name, [name], LIVELY) as first:
+            while not await first.poll(count_max=7):
+                pass
+            async with GroupConsumer(cluster, name, [name], LIVELY) as second:
+                joining = asyncio.create_task(read(second, 13))
+                while first.membership.joined:
+                    await asyncio.sleep(0.05)
+                await first.close()
+                assert (await fetch_committed(cluster, name))[where].offset == 7
+                assert await joining == list(range(7, 20))
+
+    on_cluster(work)
+
+
 def test_without_a_commit_it_begins_where_it_is_told(on_cluster: OnCluster, name: str) -> None:
     settings = GroupConsumerSettings(group=LIVELY.group, begin=END)
 

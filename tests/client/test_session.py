@@ -10,7 +10,7 @@ import pytest
 from runnel.client import connect, sync
 from runnel.client.queue import QueueMessage
 from runnel.client.session import Runnel
-from runnel.model.errors import InvalidConfig, LeaseLost, NotPending
+from runnel.model.errors import InvalidConfig, LeaseLost, NotPending, RunnelError
 from runnel.testing.process import BrokerProcess
 
 
@@ -58,6 +58,15 @@ async def fail_at(runnel: Runnel, name: str, offset: int) -> None:
         async for message in messages:
             if message.offset == offset:
                 raise ZeroDivisionError
+
+
+def test_a_failure_that_was_caught_is_not_raised_again_at_the_end(broker: BrokerProcess, name: str) -> None:
+    async def work(runnel: Runnel) -> None:
+        with pytest.raises(RunnelError):
+            await runnel.send(name, "x" * 3_000_000)
+        assert (await runnel.send(name, "short")).offset == 0
+
+    on(broker, work)
 
 
 def test_a_stream_begins_somewhere(broker: BrokerProcess, name: str) -> None:

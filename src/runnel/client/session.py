@@ -50,9 +50,10 @@ class Runnel:
         await self.close()
 
     async def close(self) -> None:
-        """Send what is still to be sent, and close the connections."""
+        """Send what is still to be sent, and close the connections. What failed, the `send` has raised that sent it."""
         try:
-            await self._producer.close()
+            await self._producer.drain()
+            await self._producer.close(flush=False)
         finally:
             await self.cluster.close()
 

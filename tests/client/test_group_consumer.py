@@ -152,6 +152,30 @@ def test_new_partitions_are_divided(broker: BrokerProcess, name: str) -> None:
     talk(broker.kafka, work, ClusterSettings(metadata_age_ms_max=200))
 
 
+def test_a_topic_that_comes_after_its_group_is_read(on_cluster: OnCluster, name: str) -> None:
+    async def work(cluster: Cluster) -> None:
+        async with GroupConsumer(cluster, name, [name], LIVELY) as consumer:
+            assert await consumer.poll() == []
+            await fill(cluster, name, 2, 4)
+            assert sorted(await read(consumer, 4)) == [0, 1, 2, 3]
+
+    on_cluster(work)
+
+
+def test_a_topic_that_goes_leaves_the_others_of_its_group(broker: BrokerProcess, name: str) -> None:
+    async def work(cluster: Cluster) -> None:
+        other = f"{name}.other"
+        await fill(cluster, name, 1, 1)
+        await fill(cluster, other, 1, 1)
+        async with GroupConsumer(cluster, name, [name, other], LIVELY) as consumer:
+            await settle([consumer], [2])
+            consumer.consumer.fetcher.pause(consumer.assignment)
+            await Admin(cluster).delete_topics([other])
+            await settle([consumer], [1])
+
+    talk(broker.kafka, work, ClusterSettings(metadata_age_ms_max=200))
+
+
 def test_a_member_that_lost_its_seat_can_not_commit(on_cluster: OnCluster, name: str) -> None:
     where = TopicPartition(name, 0)
 

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -17,12 +18,12 @@ from runnel.model.errors import InvalidConfig, LeaseLost, NotPending, RunnelErro
 from runnel.testing.process import BrokerProcess
 
 
-def on(broker: BrokerProcess, work: Callable[[Runnel], Awaitable[None]]) -> None:
+def on(broker: BrokerProcess, work: Callable[[Runnel], Awaitable[None]], *, patience_s: float = 120) -> None:
     async def whole() -> None:
         async with connect(broker.kafka) as runnel:
             await work(runnel)
 
-    asyncio.run(asyncio.wait_for(whole(), 120))
+    asyncio.run(asyncio.wait_for(whole(), patience_s))
 
 
 def test_what_is_sent_is_read_by_a_group_and_as_a_stream(broker: BrokerProcess, name: str) -> None:
@@ -226,6 +227,21 @@ def test_a_failure_that_was_caught_is_not_raised_again_at_the_end(broker: Broker
         assert (await runnel.send(name, "short")).offset == 0
 
     on(broker, work)
+
+
+def test_who_is_interrupted_while_the_broker_is_gone_does_not_wait_for_it(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as process:
+
+        async def work(runnel: Runnel) -> None:
+            await runnel.send("t", "x")
+            await asyncio.to_thread(process.kill)
+            sending = asyncio.create_task(runnel.send("t", "y"))
+            await asyncio.sleep(0)  # it is on its way now
+            sending.cancel()
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            on(process, work, patience_s=30)
 
 
 def test_a_stream_begins_somewhere(broker: BrokerProcess, name: str) -> None:

@@ -60,12 +60,16 @@ class Runnel:
         return self
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
-        await self.close()
+        await self.close(flush=kind is None)
 
-    async def close(self) -> None:
-        """Send what is still to be sent, and close the connections. What failed, the `send` has raised that sent it."""
+    async def close(self, *, flush: bool = True) -> None:
+        """Send what is still to be sent (or give it up), and close the connections.
+
+        What fails, the `send` raises that waits for it.
+        """
         try:
-            await self._producer.drain()
+            if flush:
+                await self._producer.drain()
             await self._producer.close(flush=False)
         finally:
             await self.cluster.close()

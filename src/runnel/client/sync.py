@@ -33,8 +33,10 @@ def connect(*brokers: str, name: str = "runnel", linger: float = 0.0) -> Iterato
         runnel = loop.run(opening.__aenter__())
         try:
             yield Runnel(runnel, loop)
-        finally:
-            loop.run(opening.__aexit__(None, None, None))
+        except BaseException as error:
+            loop.run(opening.__aexit__(type(error), error, None))
+            raise
+        loop.run(opening.__aexit__(None, None, None))
     finally:
         loop.close()
 

@@ -13,7 +13,7 @@ from runnel.client.fetcher import Fetcher, FetchSettings, Reading
 from runnel.client.metadata import TopicPartition
 from runnel.client.positions import END, START, From, Position
 from runnel.client.producer import Producer, ProducerSettings
-from runnel.model.errors import OffsetOutOfRange
+from runnel.model.errors import InvalidConfig, OffsetOutOfRange
 
 
 async def fill(cluster: Cluster, name: str, count: int, *, batch: int = 10, partitions: int = 1) -> None:
@@ -31,6 +31,15 @@ async def values(consumer: Consumer, count: int) -> list[int]:
     while len(found) < count:
         found += [int(x.value or b"") for x in await consumer.poll(timeout_ms=10_000)]
     return found
+
+
+def test_no_messages_at_all_can_not_be_asked_for(on_cluster: OnCluster, name: str) -> None:
+    async def work(cluster: Cluster) -> None:
+        async with Consumer(cluster) as consumer:
+            with pytest.raises(InvalidConfig, match="ask for 1 or more"):
+                await consumer.poll(count_max=0)
+
+    on_cluster(work)
 
 
 def test_all_in_order_however_few_at_a_time(on_cluster: OnCluster, name: str) -> None:

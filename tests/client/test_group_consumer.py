@@ -76,6 +76,25 @@ def test_only_what_was_handed_out_is_committed(on_cluster: OnCluster, name: str)
     on_cluster(work)
 
 
+def test_who_goes_while_others_wait_for_it_commits_first(on_cluster: OnCluster, name: str) -> None:
+    where = TopicPartition(name, 0)
+
+    async def work(cluster: Cluster) -> None:
+        await fill(cluster, name, 1, 20)
+        async with GroupConsumer(cluster, name, [name], LIVELY) as first:
+            while not await first.poll(count_max=7):
+                pass
+            async with GroupConsumer(cluster, name, [name], LIVELY) as second:
+                joining = asyncio.create_task(read(second, 13))
+                while first.membership.joined:
+                    await asyncio.sleep(0.05)
+                await first.close()
+                assert (await fetch_committed(cluster, name))[where].offset == 7
+                assert await joining == list(range(7, 20))
+
+    on_cluster(work)
+
+
 def test_without_a_commit_it_begins_where_it_is_told(on_cluster: OnCluster, name: str) -> None:
     settings = GroupConsumerSettings(group=LIVELY.group, begin=END)
 
@@ -129,6 +148,30 @@ def test_new_partitions_are_divided(broker: BrokerProcess, name: str) -> None:
             await settle([consumer], [1])
             await Admin(cluster).create_partitions(name, 3)
             await settle([consumer], [3])
+
+    talk(broker.kafka, work, ClusterSettings(metadata_age_ms_max=200))
+
+
+def test_a_topic_that_comes_after_its_group_is_read(on_cluster: OnCluster, name: str) -> None:
+    async def work(cluster: Cluster) -> None:
+        async with GroupConsumer(cluster, name, [name], LIVELY) as consumer:
+            assert await consumer.poll() == []
+            await fill(cluster, name, 2, 4)
+            assert sorted(await read(consumer, 4)) == [0, 1, 2, 3]
+
+    on_cluster(work)
+
+
+def test_a_topic_that_goes_leaves_the_others_of_its_group(broker: BrokerProcess, name: str) -> None:
+    async def work(cluster: Cluster) -> None:
+        other = f"{name}.other"
+        await fill(cluster, name, 1, 1)
+        await fill(cluster, other, 1, 1)
+        async with GroupConsumer(cluster, name, [name, other], LIVELY) as consumer:
+            await settle([consumer], [2])
+            consumer.consumer.fetcher.pause(consumer.assignment)
+            await Admin(cluster).delete_topics([other])
+            await settle([consumer], [1])
 
     talk(broker.kafka, work, ClusterSettings(metadata_age_ms_max=200))
 

@@ -139,6 +139,18 @@ def test_a_message_that_is_too_large_costs_only_itself(on_cluster: OnCluster, na
     on_cluster(work)
 
 
+def test_a_failure_that_nobody_awaited_is_raised_when_the_producer_is_closed(on_cluster: OnCluster, name: str) -> None:
+    async def work(cluster: Cluster) -> None:
+        await Admin(cluster).create_topics([NewTopic(name, partitions=1, config={"max.message.bytes": "2000"})])
+        producer = Producer(cluster)
+        await producer.send(name, b"x" * 5_000)
+        await producer.drain()
+        with pytest.raises(BatchTooLarge):
+            await producer.close()
+
+    on_cluster(work)
+
+
 def test_a_partition_or_topic_that_is_not_there(on_cluster: OnCluster, name: str) -> None:
     async def work(cluster: Cluster) -> None:
         await Admin(cluster).create_topics([NewTopic(name, partitions=2)])

@@ -4,22 +4,26 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from runnel.client import connect, sync
+from runnel.client.group_consumer import GroupConsumer, GroupConsumerSettings
+from runnel.client.membership import GroupSettings
+from runnel.client.offsets import fetch_committed
 from runnel.client.queue import QueueMessage
-from runnel.client.session import Runnel
-from runnel.model.errors import InvalidConfig, LeaseLost, NotPending
+from runnel.client.session import Group, Message, Runnel
+from runnel.model.errors import InvalidConfig, LeaseLost, NotPending, RunnelError, UnknownMember
 from runnel.testing.process import BrokerProcess
 
 
-def on(broker: BrokerProcess, work: Callable[[Runnel], Awaitable[None]]) -> None:
+def on(broker: BrokerProcess, work: Callable[[Runnel], Awaitable[None]], *, patience_s: float = 120) -> None:
     async def whole() -> None:
         async with connect(broker.kafka) as runnel:
             await work(runnel)
 
-    asyncio.run(asyncio.wait_for(whole(), 120))
+    asyncio.run(asyncio.wait_for(whole(), patience_s))
 
 
 def test_what_is_sent_is_read_by_a_group_and_as_a_stream(broker: BrokerProcess, name: str) -> None:
@@ -58,6 +62,186 @@ async def fail_at(runnel: Runnel, name: str, offset: int) -> None:
         async for message in messages:
             if message.offset == offset:
                 raise ZeroDivisionError
+
+
+async def fill(runnel: Runnel, name: str, count: int) -> None:
+    """Messages 0, 1, ... in one partition, in one batch: all of them come with one answer."""
+    await runnel.queue(name).create(partitions=1)
+    await asyncio.gather(*(runnel.send(name, n) for n in range(count)))
+
+
+async def committed(runnel: Runnel, group: str) -> dict[int, int]:
+    return {where.partition: found.offset for where, found in (await fetch_committed(runnel.cluster, group)).items()}
+
+
+def test_a_commit_in_the_loop_commits_what_was_handed_out_and_no_more(broker: BrokerProcess, name: str) -> None:
+    async def work(runnel: Runnel) -> None:
+        await fill(runnel, name, 10)
+        with pytest.raises(ZeroDivisionError):
+            await commit_each_and_fail_at(runnel, name, 2)
+        assert await committed(runnel, name) == {0: 2}
+        async with runnel.group(name, name) as messages:
+            assert (await anext(messages)).json() == 2
+
+    on(broker, work)
+
+
+async def commit_each_and_fail_at(runnel: Runnel, name: str, offset: int) -> None:
+    async with runnel.group(name, name) as messages:
+        async for message in messages:
+            if message.offset == offset:
+                raise ZeroDivisionError
+            await messages.commit()
+
+
+def test_the_end_of_the_block_commits_what_was_handed_out(broker: BrokerProcess, name: str) -> None:
+    async def work(runnel: Runnel) -> None:
+        await fill(runnel, name, 6)
+        async with runnel.group(name, name) as messages:
+            async for message in messages:
+                if message.offset == 2:
+                    break
+        assert await committed(runnel, name) == {0: 3}
+        async with runnel.group(name, name) as messages:
+            assert [message.json() for message in await some(messages, count_max=2)] == [3, 4]
+        assert await committed(runnel, name) == {0: 5}
+
+    on(broker, work)
+
+
+async def some(messages: Group, count_max: int = 500) -> list[Message]:
+    while not (found := await messages.poll(count_max=count_max)):
+        pass
+    return found
+
+
+def test_who_leaves_a_loop_over_a_group_goes_on_behind_it(broker: BrokerProcess, name: str) -> None:
+    async def work(runnel: Runnel) -> None:
+        await fill(runnel, name, 6)
+        async with runnel.group(name, name) as messages:
+            async for message in messages:
+                if message.offset == 1:
+                    break
+            async for message in messages:
+                assert message.json() == 2
+                break
+            assert [message.json() for message in await some(messages)] == [3, 4, 5]
+            assert await committed(runnel, name) == {0: 3}  # what was in hand before these
+
+    on(broker, work)
+
+
+def test_an_exception_commits_nothing(broker: BrokerProcess, name: str) -> None:
+    async def work(runnel: Runnel) -> None:
+        await fill(runnel, name, 3)
+        with pytest.raises(ZeroDivisionError):
+            await poll_and_fail(runnel, name)
+        assert await committed(runnel, name) == {}
+
+    on(broker, work)
+
+
+async def poll_and_fail(runnel: Runnel, name: str) -> None:
+    async with runnel.group(name, name) as messages:
+        await some(messages)
+        raise ZeroDivisionError
+
+
+def test_what_was_handled_is_committed_while_more_is_waited_for(broker: BrokerProcess, name: str) -> None:
+    async def work(runnel: Runnel) -> None:
+        await fill(runnel, name, 3)
+        async with runnel.group(name, name) as messages:
+            reading = asyncio.create_task(collect(messages, []))
+            await until(lambda: _committed_are(runnel, name, {0: 3}))
+            reading.cancel()
+
+    on(broker, work)
+
+
+async def _committed_are(runnel: Runnel, group: str, wanted: dict[int, int]) -> bool:
+    return await committed(runnel, group) == wanted
+
+
+async def collect(messages: Group, found: list[Message]) -> None:
+    while True:
+        found.append(await anext(messages))
+
+
+def lively(runnel: Runnel, name: str) -> Group:
+    """A member that soon hears of others."""
+    settings = GroupConsumerSettings(group=GroupSettings(heartbeat_ms=50), commit_ms=1_000)
+    return Group(GroupConsumer(runnel.cluster, name, [name], settings))
+
+
+def test_members_that_come_in_the_middle_of_a_loop_double_and_lose_nothing(broker: BrokerProcess, name: str) -> None:
+    async def work(runnel: Runnel) -> None:
+        await runnel.queue(name).create(partitions=2)
+        await asyncio.gather(*(runnel.send(name, n, partition=n % 2) for n in range(20)))
+        async with lively(runnel, name) as first, lively(runnel, name) as second:
+            found = [await anext(first), await anext(first)]
+            reading = [asyncio.create_task(collect(second, found))]
+            while first.consumer.membership.joined:
+                await asyncio.sleep(0.05)
+            reading.append(asyncio.create_task(collect(first, found)))
+            await until(lambda: _committed_are(runnel, name, {0: 10, 1: 10}))
+            for task in reading:
+                task.cancel()
+            await asyncio.gather(*reading, return_exceptions=True)
+            assert sorted(message.json() for message in found) == list(range(20))
+
+    on(broker, work)
+
+
+def test_who_lost_its_seat_hands_out_nothing_more_of_what_it_had(broker: BrokerProcess, name: str) -> None:
+    async def work(runnel: Runnel) -> None:
+        await fill(runnel, name, 10)
+        async with lively(runnel, name) as first:
+            assert [(await anext(first)).json() for _ in range(2)] == [0, 1]
+            await first.consumer.membership.leave()
+            with pytest.raises(UnknownMember, match="no seat"):
+                await first.commit()
+            async with lively(runnel, name) as second:
+                assert [(await anext(second)).json() for _ in range(4)] == [0, 1, 2, 3]
+            assert (await anext(first)).json() == 4
+
+    on(broker, work)
+
+
+def test_who_hears_by_a_commit_that_its_seat_is_lost_joins_again(broker: BrokerProcess, name: str) -> None:
+    async def work(runnel: Runnel) -> None:
+        await fill(runnel, name, 4)
+        async with runnel.group(name, name) as first:
+            assert len(await some(first, count_max=2)) == 2
+            left = first.consumer.membership.generation
+            await first.consumer.membership.leave()
+            first.consumer.membership.generation, first.consumer.membership.joined = left, True
+            assert [message.json() for message in await some(first)] == [0, 1, 2, 3]
+
+    on(broker, work)
+
+
+def test_a_failure_that_was_caught_is_not_raised_again_at_the_end(broker: BrokerProcess, name: str) -> None:
+    async def work(runnel: Runnel) -> None:
+        with pytest.raises(RunnelError):
+            await runnel.send(name, "x" * 3_000_000)
+        assert (await runnel.send(name, "short")).offset == 0
+
+    on(broker, work)
+
+
+def test_who_is_interrupted_while_the_broker_is_gone_does_not_wait_for_it(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as process:
+
+        async def work(runnel: Runnel) -> None:
+            await runnel.send("t", "x")
+            await asyncio.to_thread(process.kill)
+            sending = asyncio.create_task(runnel.send("t", "y"))
+            await asyncio.sleep(0)  # it is on its way now
+            sending.cancel()
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            on(process, work, patience_s=30)
 
 
 def test_a_stream_begins_somewhere(broker: BrokerProcess, name: str) -> None:

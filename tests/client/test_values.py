@@ -1,6 +1,7 @@
 """What programs hand in, as it is stored."""
 
 from datetime import UTC, datetime, timedelta
+from math import inf, nan
 
 import pytest
 
@@ -29,6 +30,11 @@ def test_headers_keep_their_order() -> None:
     assert headers_of({"b": "1", "a": b"\x00", "c": None}) == [("b", b"1"), ("a", b"\x00"), ("c", None)]
 
 
+def test_a_header_that_is_neither_text_nor_bytes_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match="header 'tries' can't be 3: use text or bytes"):
+        headers_of({"tries": 3})  # type: ignore[arg-type]
+
+
 def test_a_time_is_never_rounded_to_an_earlier_one() -> None:
     assert milliseconds(0.0101) == 11
     assert milliseconds(timedelta(seconds=2)) == 2_000
@@ -38,7 +44,8 @@ def test_a_time_is_never_rounded_to_an_earlier_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("delay", "at"), [(1.0, datetime(2030, 1, 1, tzinfo=UTC)), (None, datetime(2030, 1, 1)), (-1.0, None)]
+    ("delay", "at"),
+    [(1.0, datetime(2030, 1, 1, tzinfo=UTC)), (None, datetime(2030, 1, 1)), (-1.0, None), (nan, None), (inf, None)],
 )
 def test_a_time_that_is_not_clear_is_refused(delay: float | None, at: datetime | None) -> None:
     with pytest.raises(InvalidConfig):

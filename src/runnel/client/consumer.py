@@ -20,7 +20,7 @@ from runnel.client.fetcher import Fetched, Fetcher, FetchSettings
 from runnel.client.metadata import TopicPartition
 from runnel.client.offsets import READ_COMMITTED
 from runnel.client.positions import Position, resolve
-from runnel.model.errors import InvalidRecord
+from runnel.model.errors import InvalidConfig, InvalidRecord
 from runnel.record import records
 from runnel.record.records import Headers
 
@@ -90,6 +90,8 @@ class Consumer:
     # --- reading
     async def poll(self, *, count_max: int = 500, timeout_ms: int = 1_000) -> list[Message]:
         """The next messages, at most so many; waits at most so long for the first."""
+        if count_max < 1:
+            raise InvalidConfig(f"{count_max} messages can't be read at once: ask for 1 or more")
         end = asyncio.get_running_loop().time() + timeout_ms / 1000
         while not self._messages:
             if not self._batches:

@@ -10,6 +10,7 @@ within the rebalance timeout loses its seat, and its commits are refused.
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from runnel.client.cluster import Cluster
@@ -21,6 +22,7 @@ from runnel.client.offsets import Committed, Generation, commit, fetch_committed
 from runnel.client.positions import START, Position
 from runnel.client.transaction_calls import Seat
 from runnel.model.errors import (
+    IllegalGeneration,
     InvalidConfig,
     RetriableError,
     RunnelError,
@@ -28,6 +30,8 @@ from runnel.model.errors import (
     UnknownMember,
     UnstableOffsetCommit,
 )
+
+SEAT_LOST = (UnknownMember, IllegalGeneration)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +163,23 @@ class GroupConsumer:
             self._commit_due = self._loop.time() + self.settings.commit_ms / 1000
 
     async def _commit_if_due(self) -> None:
-        if self.settings.commit_ms is None or self._loop.time() < self._commit_due or not self.membership.joined:
+        if self.settings.commit_ms is not None and self._loop.time() >= self._commit_due:
+            await self.commit_if_seated()
+
+    async def commit_if_seated(self) -> None:
+        """Commit all that was polled so far; what can't be committed is carried by the next commit.
+
+        Who hears that its seat is lost joins again with the next poll: whoever has the partitions then reads it again.
+        """
+        if not self.membership.joined:
             return
         self._schedule_commit()
         try:
             await self.commit()
         except RetriableError:
-            return  # the next one carries it
+            return
+        except SEAT_LOST:
+            self.membership.joined = False
 
     async def commit(
         self, offsets: Mapping[TopicPartition, int] | None = None, *, timeout_ms: int | None = None
@@ -182,13 +196,14 @@ class GroupConsumer:
 
     # --- the end
     async def close(self, *, commit: bool = True) -> None:
-        """Commit (if that is automatic), leave the group, and stop."""
+        """Commit (if that is automatic, and the seat is not lost), leave the group, and stop."""
         if self._joining is not None:
             self._joining.cancel()
             await asyncio.gather(self._joining, return_exceptions=True)
         try:
-            if commit and self.settings.commit_ms is not None and self.membership.joined:
-                await self.commit()
+            if commit and self.settings.commit_ms is not None and self.membership.generation.id >= 0:
+                with suppress(*SEAT_LOST):  # whoever has the partitions now reads it again
+                    await self.commit()
         finally:
             await self.membership.close()
             await self.consumer.close()

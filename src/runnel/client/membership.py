@@ -20,7 +20,7 @@ from runnel.client.assignors import (
     encode_subscription,
 )
 from runnel.client.cluster import Cluster, Node
-from runnel.client.errors import check
+from runnel.client.errors import TopicMissing, check
 from runnel.client.metadata import TopicPartition
 from runnel.client.offsets import Generation
 from runnel.model.errors import (
@@ -128,7 +128,7 @@ class Membership:
         topics = sorted({topic for subscribed in members.values() for topic in subscribed})
         view = await self.cluster.refresh(topics)
         counts = {name: len(topic.partitions) for name, topic in view.topics.items()}
-        self._divided = counts
+        self._divided = {name: counts.get(name, 0) for name in topics}
         assigned = ASSIGNORS[answer.protocol_name or self.settings.assignors[0]](members, counts)
         return [
             m.SyncGroupRequest.SyncGroupRequestAssignment(member_id=member, assignment=encode_assignment(partitions))
@@ -193,10 +193,19 @@ class Membership:
             )
 
     async def _look_for_new_partitions(self) -> None:
-        """The leader divides anew when a topic has grown; it looks as often as metadata gets too old."""
+        """The leader divides anew when a topic has grown, came or went.
+
+        It looks as often as metadata gets too old; for a topic that is not there, with every heartbeat.
+        """
         for name, count in self._divided.items():
-            if len((await self.cluster.topic(name)).partitions) != count:
+            if await self._partition_count(name) != count:
                 raise RebalanceInProgress(f"topic {name!r} has other partitions than group {self.group!r} divided")
+
+    async def _partition_count(self, topic: str) -> int:
+        try:
+            return len((await self.cluster.topic(topic)).partitions)
+        except TopicMissing:
+            return 0
 
     async def _stop_heartbeat(self) -> None:
         if self._heartbeat is not None:

@@ -239,15 +239,15 @@ class Producer:
 
     async def flush(self) -> None:
         """Send everything now and wait for the answers; raises the first failure since the last flush."""
-        await self._drain()
+        await self.drain()
         if self._transactions is not None and self._transactions.doom is not None:
             self._transactions.now.check_open()
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
 
-    async def _drain(self) -> None:
-        """Wait until everything is answered or given up."""
+    async def drain(self) -> None:
+        """Send everything now and wait until it is answered or given up: each delivery tells which."""
         self._flushing += 1
         try:
             while not self._sender.idle:
@@ -294,7 +294,7 @@ class Producer:
         transactions = self._transactional()
         if transactions.now.state is State.OPEN:
             transactions.now.check_open()
-            await self._drain()
+            await self.drain()
         await transactions.commit()
 
     async def abort(self) -> None:
@@ -303,7 +303,7 @@ class Producer:
         transactions.now.aborting()
         if not self._sender.idle:
             transactions.now.give_up()
-        await self._drain()
+        await self.drain()
         await transactions.abort()
         self._failure = None
 

@@ -10,7 +10,7 @@
 The same without `async`: `runnel.client.sync`.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime, timedelta
 
 from runnel.client.admin import Admin
@@ -24,13 +24,26 @@ from runnel.client.outcome import only, raise_for
 from runnel.client.positions import END, START, Position
 from runnel.client.producer import Producer, ProducerSettings
 from runnel.client.queue import Queue
-from runnel.client.values import Body, HeaderMap, Message, Pending, Sent, bytes_of, due_ms, headers_of, pending_of
+from runnel.client.values import (
+    Body,
+    HeaderMap,
+    Message,
+    Pending,
+    Sent,
+    bytes_of,
+    due_ms,
+    headers_of,
+    milliseconds,
+    pending_of,
+)
 from runnel.model import calls
 from runnel.model.errors import InvalidConfig
 
 __all__ = ["Group", "Message", "Pending", "Queue", "Runnel", "Schedule", "Sent"]
 
 PAGE = 1_000
+COMMIT_MS = 1_000  # how often a loop over a group commits: for each message, most of the time would go there
+WAIT_MS = 1_000  # for the next message, until it is looked again whether a commit is due
 
 
 class Runnel:
@@ -47,12 +60,17 @@ class Runnel:
         return self
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
-        await self.close()
+        await self.close(flush=kind is None)
 
-    async def close(self) -> None:
-        """Send what is still to be sent, and close the connections."""
+    async def close(self, *, flush: bool = True) -> None:
+        """Send what is still to be sent (or give it up), and close the connections.
+
+        What fails, the `send` raises that waits for it.
+        """
         try:
-            await self._producer.close()
+            if flush:
+                await self._producer.drain()
+            await self._producer.close(flush=False)
         finally:
             await self.cluster.close()
 
@@ -94,7 +112,7 @@ class Runnel:
         """
         wanted = [topics] if isinstance(topics, str) else list(topics)
         settings = GroupConsumerSettings(
-            group=GroupSettings(instance_id=member), begin=_position(begin), commit_ms=None
+            group=GroupSettings(instance_id=member), begin=_position(begin), commit_ms=COMMIT_MS
         )
         return Group(GroupConsumer(self.cluster, name, wanted, settings))
 
@@ -117,15 +135,18 @@ def _position(text: str) -> Position:
 
 
 class Group:
-    """One member of a consumer group, as an asynchronous iterator.
+    """One member of a consumer group, as an asynchronous iterator. One task at a time reads it.
 
-    Rule: what was handed out is committed when the next messages are asked for, and at the end of the block unless
-    that ends by an exception. So a message whose handling failed is handed out again: at least once.
+    Rule 1: what was handed out is handled when more is asked for, and at the end of the block. Then it is committed:
+            by the next `poll`, within about a second by a loop, by the end of the block.
+    Rule 2: an exception that leaves the block commits nothing: all that was handed out since the last commit is handed
+            out again, to whoever has the partition then. At least once.
+    Rule 3: nothing is committed, and nothing counts as read, that was not handed out: who leaves a loop and begins
+            another goes on behind the last message.
     """
 
     def __init__(self, consumer: GroupConsumer) -> None:
         self.consumer = consumer
-        self._handled = False
 
     async def __aenter__(self) -> "Group":
         return self
@@ -135,21 +156,23 @@ class Group:
 
     async def poll(self, *, count_max: int = 500, wait: float = 1.0) -> list[Message]:
         """The next messages, after those before were committed; none if nothing came in time."""
-        if self._handled:
-            await self.commit()
-        found = await self.consumer.poll(count_max=count_max, timeout_ms=int(wait * 1000))
-        self._handled = bool(found)
-        return [Message.of(message) for message in found]
+        await self.consumer.commit_if_seated()
+        return await self._next(count_max, milliseconds(wait))
 
     async def commit(self) -> None:
-        """Commit now all that was handed out."""
+        """Commit now all that was handed out, the message in hand included."""
         await self.consumer.commit()
-        self._handled = False
 
-    async def __aiter__(self) -> AsyncIterator[Message]:
-        while True:
-            for message in await self.poll():
-                yield message
+    def __aiter__(self) -> "Group":
+        return self
+
+    async def __anext__(self) -> Message:
+        while not (found := await self._next(1, WAIT_MS)):
+            pass
+        return found[0]
+
+    async def _next(self, count_max: int, wait_ms: int) -> list[Message]:
+        return [Message.of(found) for found in await self.consumer.poll(count_max=count_max, timeout_ms=wait_ms)]
 
 
 class Schedule:

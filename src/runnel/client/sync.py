@@ -33,8 +33,10 @@ def connect(*brokers: str, name: str = "runnel", linger: float = 0.0) -> Iterato
         runnel = loop.run(opening.__aenter__())
         try:
             yield Runnel(runnel, loop)
-        finally:
-            loop.run(opening.__aexit__(None, None, None))
+        except BaseException as error:
+            loop.run(opening.__aexit__(type(error), error, None))
+            raise
+        loop.run(opening.__aexit__(None, None, None))
     finally:
         loop.close()
 
@@ -63,12 +65,14 @@ class Runnel:
         return Queue(self._runnel.queue(name), self._loop)
 
     @contextmanager
-    def group(self, name: str, topics: str | Sequence[str], *, begin: str = "start") -> Iterator["Group"]:
+    def group(
+        self, name: str, topics: str | Sequence[str], *, begin: str = "start", member: str | None = None
+    ) -> Iterator["Group"]:
         """A member of a consumer group, for the time of the block. What was handed out is committed at its end,
         unless that is an exception."""
 
         async def joined() -> session.Group:
-            return self._runnel.group(name, topics, begin=begin)
+            return self._runnel.group(name, topics, begin=begin, member=member)
 
         group = self._loop.run(joined())
         try:
@@ -84,21 +88,25 @@ class Runnel:
 
 
 class Group:
-    """One member of a consumer group, as an iterator."""
+    """One member of a consumer group, as an iterator; `runnel.client.session.Group` says what is committed when."""
 
     def __init__(self, group: session.Group, loop: LoopThread) -> None:
         self._group = group
         self._loop = loop
 
     def poll(self, *, count_max: int = 500, wait: float = 1.0) -> list[Message]:
+        """The next messages, after those before were committed; none if nothing came in time."""
         return self._loop.run(self._group.poll(count_max=count_max, wait=wait))
 
     def commit(self) -> None:
+        """Commit now all that was handed out, the message in hand included."""
         self._loop.run(self._group.commit())
 
-    def __iter__(self) -> Iterator[Message]:
-        while True:
-            yield from self.poll()
+    def __iter__(self) -> "Group":
+        return self
+
+    def __next__(self) -> Message:
+        return self._loop.run(self._group.__anext__())
 
 
 class Queue:

@@ -107,14 +107,20 @@ def bytes_of(value: Body) -> bytes | None:
 
 def headers_of(headers: HeaderMap | Iterable[calls.Header] | None) -> list[calls.Header]:
     pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
-    return [(name, value.encode() if isinstance(value, str) else value) for name, value in pairs]
+    return [(name, _header(name, value)) for name, value in pairs]
+
+
+def _header(name: str, value: str | bytes | None) -> bytes | None:
+    if not isinstance(value, str | bytes | bytearray | memoryview | None):
+        raise InvalidConfig(f"header {name!r} can't be {value!r}: use text or bytes")
+    return bytes_of(value)
 
 
 def milliseconds(span: float | timedelta) -> int:
     """Seconds, or a timedelta, in whole milliseconds; never less than was asked for."""
     seconds = span.total_seconds() if isinstance(span, timedelta) else span
-    if seconds < 0:
-        raise InvalidConfig(f"{span!r} lies in the past: use a time that is not negative")
+    if not 0 <= seconds < math.inf:
+        raise InvalidConfig(f"{span!r} is no time to wait: use seconds, or a timedelta, from 0 on")
     return math.ceil(seconds * 1000)
 
 

@@ -491,7 +491,7 @@ MUTANTS = [
         "unconfirmed",
         "who tells how far a group has come makes sure first that it is the coordinator",
         ((Groups, "fetch_offsets", Groups.known_offsets),),
-        alone="tests/broker/test_groups.py::test_offsets_are_told_by_who_has_made_sure_that_it_coordinates",
+        alone="tests/broker/test_confirming.py::test_a_coordinator_that_was_replaced_and_cannot_hear_of_it_tells_no_old_offset",
     ),
     Mutant(
         "removed-while-open",

@@ -495,9 +495,9 @@ MUTANTS = [
     ),
     Mutant(
         "removed-while-open",
-        "a copy that has come back is not removed",
+        "a copy that has come back is not set aside",
         ((Partitions, "_is_elsewhere", _yes),),
-        alone="tests/broker/test_partitions.py::test_a_copy_that_comes_back_while_others_are_removed_stays",
+        alone="tests/broker/test_partitions.py::test_a_copy_that_comes_back_while_others_are_opened_is_not_set_aside",
     ),
     Mutant(
         "buffer-reused",

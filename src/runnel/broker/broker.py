@@ -347,7 +347,7 @@ class Broker:
             for part in self._parts:
                 part.follow(change)
             self._seen.reach(change.after)
-            if change.delta.deleted:
+            if change.delta.deleted or self.partitions.has_leftovers:
                 self._removal.look()
 
     def _place(self, changed: Sequence[Partition]) -> None:

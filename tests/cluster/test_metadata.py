@@ -249,6 +249,7 @@ def test_the_newest_of_a_topic_is_what_the_store_has_after_a_sync(tmp_path: Path
     async def scene(metadata: Metadata, store: Unsteady) -> None:
         (made,) = await metadata.create_topics([NewTopic("t")])
         assert isinstance(made, Topic)
+        assert await metadata.newest_topic("t") == made
         path = nodes.topic_path(made.id)
         node = await store.store.get(path)
         assert node is not None

@@ -55,7 +55,7 @@ class Confirming:
         return self._next
 
     async def _ask(self, before: "asyncio.Task[Answer] | None") -> Answer:
-        if before is not None:
+        if before is not None and not before.done():
             await asyncio.wait([before])
         self._asking, self._next = self._next, None  # who comes from here on comes too late for this answer
         try:

@@ -136,7 +136,9 @@ class Metadata:
             return None
         path = nodes.topic_path(known.id)
         node = await self._store.get(path)
-        return None if node is None else nodes.read_topic(path, node)
+        if node is None:
+            return None
+        return known if node.version == known.version else nodes.read_topic(path, node)
 
     # --- topics and settings
 

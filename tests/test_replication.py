@@ -8,7 +8,7 @@ from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pytest
 from confluent_kafka import Consumer as KafkaConsumer
@@ -61,6 +61,16 @@ CONFIG = BrokerConfig(kafka=Address("127.0.0.1", 0), http=None, replica_lag_ms=1
 NOBODY = PartitionImage(BrokerId(-1), Epoch(-1), Epoch(-1), (), ())
 
 
+class Way(NamedTuple):
+    """Of one broker to the store."""
+
+    number: int
+    cut_off: set[int]
+
+    def is_cut(self, *, outward: bool) -> bool:
+        return self.number in self.cut_off
+
+
 class Brokers:
     """Brokers 1, 2, ... on one store; one is gone when its session is."""
 
@@ -68,6 +78,7 @@ class Brokers:
         self._folder = folder
         self._config = config
         self._ensemble = Ensemble()
+        self.cut_off: set[int] = set()  # those who can't reach the store; their sessions live on
         self._sessions: dict[int, SimStore] = {}
         self._disks: dict[int, RealDisk] = {}
         self._addresses: dict[int, Address] = {}
@@ -79,7 +90,7 @@ class Brokers:
         disk = self._disks[number] = RealDisk(str(self._folder / str(number)))
 
         async def open_store() -> Store:
-            store = self._sessions[number] = await self._ensemble.open()
+            store = self._sessions[number] = await self._ensemble.open(Way(number, self.cut_off))
             return store
 
         machine = Machine(disk, SystemClock(), SystemRng(), open_store)
@@ -112,6 +123,10 @@ class Brokers:
     @property
     def controller(self) -> BrokerId:
         return next(iter(self.up.values())).broker.image.controller.broker
+
+    def watch_store(self, on_change: Callable[[set[str]], None]) -> None:
+        """Be told of the nodes that change."""
+        self._ensemble.on_change = on_change
 
     def client(self) -> Cluster:
         return Cluster([str(server.kafka) for server in self.up.values()], clock=SystemClock(), rng=SystemRng())

@@ -33,6 +33,8 @@ from runnel.shell.clock import SystemClock
 from runnel.testing.clock import SeededRng
 from runnel.testing.gated_disk import GatedDisk
 
+from .test_groups import confirmed
+
 ME, OTHER = BrokerId(1), BrokerId(2)
 COORDINATOR_EPOCH = 6
 HERE = Partition(ME, Epoch(0), Epoch(0), (ME,), (ME,))
@@ -75,7 +77,7 @@ class Rig:
         self.groups: Groups
 
     async def open(self) -> None:
-        self.groups = Groups(self.partitions, GroupConfig(), SystemClock(), SeededRng(1), self.gate)
+        self.groups = Groups(self.partitions, GroupConfig(), SystemClock(), SeededRng(1), self.gate, confirm=confirmed)
         self.groups.start(IMAGE)
         await self.loaded()
 
@@ -182,7 +184,7 @@ def test_what_the_coordinator_refuses_is_not_held(
 
 def test_a_broker_without_coordinators_holds_nothing(tmp_path: Path) -> None:
     async def scenario(rig: Rig) -> None:
-        groups = Groups(rig.partitions, GroupConfig(), SystemClock(), SeededRng(1))
+        groups = Groups(rig.partitions, GroupConfig(), SystemClock(), SeededRng(1), confirm=confirmed)
         rig.groups.close()
         rig.groups = groups
         groups.start(IMAGE)

@@ -1,6 +1,7 @@
 """Which answers a coordinator gives while it reads its log."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -14,13 +15,13 @@ from runnel.broker.shard import Shard
 from runnel.cluster.image import Broker, Image, Partition, Topic
 from runnel.groups.values import FetchOffsets, GroupConfig, Heartbeat
 from runnel.model.errors import CoordinatorLoading, NotCoordinator
-from runnel.model.ids import BrokerId, Epoch, TopicId
+from runnel.model.ids import BrokerId, Epoch, PartitionKey, TopicId
 from runnel.model.topic_config import TopicConfig
 from runnel.shell.clock import SystemClock
 from runnel.testing.clock import SeededRng
 from runnel.testing.gated_disk import GatedDisk
 
-ME = BrokerId(1)
+ME, OTHER = BrokerId(1), BrokerId(2)
 ID = TopicId(UUID(int=3))
 PLACED = Partition(ME, Epoch(0), Epoch(0), (ME,), (ME,))
 IMAGE = Image("c", brokers={ME: Broker(ME, {})}, topics={ID: Topic(ID, GROUPS, (PLACED,))}, names={GROUPS: ID})
@@ -35,7 +36,7 @@ def test_while_a_group_is_read_its_members_are_taken_to_be_alive(
     async def main() -> None:
         disk = GatedDisk(str(tmp_path))
         partitions = Partitions(ME, TopicConfig(), disk=disk, files_max=10, clock=SystemClock(), on_fatal=_fail)
-        groups = Groups(partitions, GroupConfig(), SystemClock(), SeededRng(1))
+        groups = Groups(partitions, GroupConfig(), SystemClock(), SeededRng(1), confirm=confirmed)
         try:
             await partitions.start(IMAGE)
             groups.start(IMAGE)
@@ -56,7 +57,8 @@ def test_offsets_are_told_by_who_has_made_sure_that_it_coordinates(tmp_path: Pat
         disk = GatedDisk(str(tmp_path))
         partitions = Partitions(ME, TopicConfig(), disk=disk, files_max=10, clock=SystemClock(), on_fatal=_fail)
 
-        async def replaced() -> None:
+        async def replaced(key: PartitionKey, epoch: Epoch) -> None:
+            assert (key, epoch) == (PartitionKey(ID, 0), PLACED.leader_epoch)
             raise NotCoordinator("another leads, and has committed more")
 
         groups = Groups(partitions, GroupConfig(), SystemClock(), SeededRng(1), confirm=replaced)
@@ -73,6 +75,32 @@ def test_offsets_are_told_by_who_has_made_sure_that_it_coordinates(tmp_path: Pat
             disk.close()
 
     asyncio.run(main())
+
+
+def test_who_does_not_coordinate_a_group_says_so_without_asking_the_store(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = GatedDisk(str(tmp_path))
+        partitions = Partitions(ME, TopicConfig(), disk=disk, files_max=10, clock=SystemClock(), on_fatal=_fail)
+
+        async def never(key: PartitionKey, epoch: Epoch) -> None:
+            raise AssertionError("the store was asked")
+
+        groups = Groups(partitions, GroupConfig(), SystemClock(), SeededRng(1), confirm=never)
+        other = Partition(OTHER, Epoch(0), Epoch(0), (OTHER,), (OTHER,))
+        image = replace(IMAGE, topics={ID: Topic(ID, GROUPS, (other,))})
+        try:
+            await partitions.start(image)
+            groups.start(image)
+            with pytest.raises(NotCoordinator, match="not kept by this broker"):
+                await groups.fetch_offsets(FetchOffsets("g", ()))
+        finally:
+            disk.close()
+
+    asyncio.run(main())
+
+
+async def confirmed(key: PartitionKey, epoch: Epoch) -> None:
+    """The store would say so."""
 
 
 def _fail(error: BaseException) -> None:

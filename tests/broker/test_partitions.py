@@ -1,6 +1,7 @@
 """Partitions follow the image; what can't be opened fails alone, and is tried again."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -164,11 +165,15 @@ def test_a_partition_that_moved_elsewhere_is_closed_and_removed_also_at_the_next
         [gone] = await partitions.follow(Change(before, after, moved))
         assert (gone.key.number, gone.is_leader) == (0, False)
         assert [folder.exists() for folder in folders] == [False, True]
+        await partitions.remove_leftovers()
+        assert list((tmp_path / FOLDER).iterdir()) == [folders[1]]
         await partitions.close()
         both = after.apply(Delta(topics={GOOD: Topic(GOOD, "t", (placed(OTHER, 2, OTHER), placed(OTHER, 2, OTHER)))}))
         later = partitions_on(disk)
         await later.start(both)
         assert not folders[1].exists()
+        await later.remove_leftovers()
+        assert not list((tmp_path / FOLDER).iterdir())
         await later.close()
         disk.close()
 
@@ -214,12 +219,14 @@ def test_a_copy_that_is_half_removed_is_nobodys_and_goes_at_the_next_start(tmp_p
         moved = Delta(topics={GOOD: Topic(GOOD, "t", (placed(OTHER, 2, OTHER),))})
         away = before.apply(moved)
         await partitions.follow(Change(before, away, moved))
+        await partitions.remove_leftovers()
         assert [each.name for each in folder.parent.iterdir()] == [f"{GOOD}-0.gone"]
         await partitions.close()
         disk.close()
         sound = RealDisk(str(tmp_path))
         later = partitions_on(sound)
         await later.start(away.apply(Delta(topics={GOOD: Topic(GOOD, "t", (placed(OTHER, 2, OTHER, ME),))})))
+        await later.remove_leftovers()
         assert [each.name for each in folder.parent.iterdir()] == [f"{GOOD}-0"]
         assert later.find_readable("t", 0).log.is_new
         await later.close()
@@ -228,7 +235,7 @@ def test_a_copy_that_is_half_removed_is_nobodys_and_goes_at_the_next_start(tmp_p
     asyncio.run(main())
 
 
-class ListingDisk(RealDisk):
+class ListingDisk(GatedDisk):
     """Whoever has listed all copies waits, until a test lets it go on."""
 
     def __init__(self, root: str) -> None:
@@ -271,24 +278,82 @@ def test_a_copy_that_comes_back_while_this_broker_starts_is_not_removed(tmp_path
     asyncio.run(main())
 
 
+def test_a_copy_that_comes_back_while_others_are_opened_is_not_set_aside(tmp_path: Path) -> None:
+    async def main() -> None:
+        (tmp_path / FOLDER / f"{GOOD}-0").mkdir(parents=True)
+        disk = ListingDisk(str(tmp_path))
+        partitions = partitions_on(disk)
+        away = image_of(Topic(GOOD, "t", (placed(OTHER, 1, OTHER),)))
+        more = away.apply(made := Delta(topics={BAD: topic(BAD, "other", ME)}))
+        here = more.apply(back := Delta(topics={GOOD: Topic(GOOD, "t", (placed(OTHER, 1, OTHER, ME),))}))
+
+        async def follow() -> None:
+            await partitions.follow(Change(away, more, made))
+            await partitions.follow(Change(more, here, back))
+
+        starting = asyncio.ensure_future(partitions.start(away))
+        await disk.listed.wait()
+        disk.gate.clear()
+        following = asyncio.ensure_future(follow())
+        await turns()  # it has the turn
+        disk.go_on.set()
+        await turns()  # the start waits for its turn, with what was elsewhere
+        disk.gate.set()
+        await asyncio.gather(starting, following)
+        assert disk.list(FOLDER) == [f"{GOOD}-0", f"{BAD}-0"]
+        await partitions.close()
+        disk.close()
+
+    asyncio.run(main())
+
+
+async def turns() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
 class RemovingDisk(RealDisk):
-    """Whoever has removed the first copy waits, until a test lets it go on."""
+    """Whoever is about to remove something waits, until a test lets it go on."""
 
     def __init__(self, root: str) -> None:
         super().__init__(root)
-        self.removed, self.go_on = asyncio.Event(), asyncio.Event()
-        self._removes = False
+        self.removes, self.go_on = threading.Event(), threading.Event()
 
     def remove(self, path: str) -> None:
-        self._removes = True
+        self.removes.set()
+        self.go_on.wait()
         super().remove(path)
 
-    async def offload(self, work: Callable[[], T]) -> T:
-        result = await super().offload(work)
-        if self._removes and not self.removed.is_set():
-            self.removed.set()
-            await self.go_on.wait()
-        return result
+
+def test_a_copy_that_comes_back_while_it_is_removed_is_a_new_one_and_stays(tmp_path: Path) -> None:
+    async def main() -> None:
+        folder = tmp_path / FOLDER / f"{GOOD}-0"
+        disk = RemovingDisk(str(tmp_path))
+        partitions = partitions_on(disk)
+        here = image_of(Topic(GOOD, "t", (placed(ME, 1, ME, OTHER),)))
+        away = here.apply(gone := Delta(topics={GOOD: Topic(GOOD, "t", (placed(OTHER, 2, OTHER),))}))
+        back = away.apply(come := Delta(topics={GOOD: Topic(GOOD, "t", (placed(OTHER, 2, OTHER, ME),))}))
+        await partitions.start(here)
+        batch = memoryview(bytearray(records.encode([records.Record(Offset(0), 1_000, None, b"0", ())])))
+        partitions.find("t", 0).append(batch, check_produced(batch))
+        await partitions.follow(Change(here, away, gone))
+        removing = asyncio.ensure_future(partitions.remove_leftovers())
+        await asyncio.to_thread(disk.removes.wait)
+        await partitions.follow(Change(away, back, come))
+        assert partitions.find_readable("t", 0).log.is_new
+        await partitions.follow(Change(back, away, gone))  # the first one is not gone yet
+        assert not folder.exists()
+        await partitions.follow(Change(away, back, come))
+        disk.go_on.set()
+        await removing
+        await partitions.remove_leftovers()
+        assert list((tmp_path / FOLDER).iterdir()) == [folder]
+        assert (folder / "00000000000000000000.log").exists()
+        assert partitions.find_readable("t", 0).is_follower
+        await partitions.close()
+        disk.close()
+
+    asyncio.run(main())
 
 
 def test_a_copy_that_comes_back_while_others_are_removed_stays(tmp_path: Path) -> None:
@@ -299,13 +364,13 @@ def test_a_copy_that_comes_back_while_others_are_removed_stays(tmp_path: Path) -
         disk = RemovingDisk(str(tmp_path))
         partitions = partitions_on(disk)
         away = image_of(Topic(GOOD, "t", (placed(OTHER, 1, OTHER), placed(OTHER, 1, OTHER))))
-        starting = asyncio.ensure_future(partitions.start(away))
-        await disk.removed.wait()
+        await partitions.start(away)
+        removing = asyncio.ensure_future(partitions.remove_leftovers())
+        await asyncio.to_thread(disk.removes.wait)
         back = Delta(topics={GOOD: Topic(GOOD, "t", (placed(OTHER, 1, OTHER), placed(OTHER, 1, OTHER, ME)))})
-        following = asyncio.ensure_future(partitions.follow(Change(away, away.apply(back), back)))
-        await asyncio.sleep(0)
+        await partitions.follow(Change(away, away.apply(back), back))
         disk.go_on.set()
-        await asyncio.gather(starting, following)
+        await removing
         assert [folder.exists() for folder in folders] == [False, True]
         assert (folders[1] / "00000000000000000000.log").exists()
         assert partitions.find_readable("t", 1).is_follower
@@ -313,6 +378,20 @@ def test_a_copy_that_comes_back_while_others_are_removed_stays(tmp_path: Path) -
         disk.close()
 
     asyncio.run(main())
+
+
+def test_a_copy_that_was_set_aside_does_not_come_back_with_the_power() -> None:
+    async def main(seed: int) -> None:
+        disk = SimDisk(SeededRng(seed))
+        partitions = partitions_on(disk)
+        before = image_of(topic(GOOD, "t", ME, ME))
+        await partitions.start(before)
+        moved = Delta(topics={GOOD: topic(GOOD, "t", ME, OTHER)})
+        await partitions.follow(Change(before, before.apply(moved), moved))
+        assert disk.crash().list(FOLDER) == [f"{GOOD}-0", f"{GOOD}-1.gone"]
+
+    for seed in range(20):
+        asyncio.run(main(seed))
 
 
 def test_roles_change_only_where_the_image_did(tmp_path: Path) -> None:

@@ -2,15 +2,19 @@
 
 import asyncio
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import cast
 from uuid import UUID
 
 import pytest
+from tests.test_replication import Brokers, cluster_of, create, eventually, run
 
-from runnel.broker.partitions import Partitions
+from runnel.broker.partitions import FOLDER, Partitions
 from runnel.broker.removal import Removal
+from runnel.client.admin import Admin, NewTopic
 from runnel.cluster.image import DeletedTopic, Delta, Image
-from runnel.model.errors import RequestTimedOut
+from runnel.cluster.reassignment import Move
+from runnel.model.errors import RequestTimedOut, RunnelError
 from runnel.model.ids import BrokerId, TopicId
 
 ME, OTHER = BrokerId(1), BrokerId(2)
@@ -27,6 +31,9 @@ class Stage:
         self.refuse = False
         self.ends = asyncio.Event()
         self.removal = Removal(ME, cast(Partitions, self), lambda: self.image, self.report, _fail)
+
+    async def remove_leftovers(self) -> None:
+        """None."""
 
     async def remove_data(self, topic_ids: Collection[TopicId]) -> None:
         self.removed += topic_ids
@@ -102,3 +109,46 @@ def test_a_stop_waits_for_what_has_begun() -> None:
         assert stage.told == [ONE]
 
     asyncio.run(main())
+
+
+def test_a_copy_that_has_moved_away_is_removed_while_the_metadata_is_followed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path) as brokers:
+            await create(brokers, replicas=2)
+            holder = brokers.up[brokers.image().replicas[0]].broker
+            folder = tmp_path / str(holder.id) / FOLDER / f"{holder.image.topic_named('t').id}-0"
+            go_on = asyncio.Event()
+            remove = holder.partitions.remove_leftovers
+
+            async def held() -> None:
+                await go_on.wait()
+                await remove()
+
+            holder.partitions.remove_leftovers = held  # type: ignore[method-assign]
+            try:
+                others = [BrokerId(number) for number in brokers.up if number != holder.id]
+                await move(brokers, others)
+                await eventually(lambda: not folder.exists())
+                async with brokers.client() as cluster:
+                    await Admin(cluster).create_topics([NewTopic("other", 1, 3)])
+                await eventually(lambda: "other" in holder.image.names)
+                assert left_of(folder)
+                await move(brokers, [holder.id, others[0]])
+                await eventually(lambda: brokers.image().isr == (holder.id, others[0]))
+            finally:
+                go_on.set()
+            await eventually(lambda: not left_of(folder))
+            assert folder.exists()
+
+    run(main())
+
+
+async def move(brokers: Brokers, replicas: list[BrokerId]) -> None:
+    controller = brokers.up[brokers.up[1].broker.image.controller.broker].broker
+    [moved] = await controller.metadata.reassign([Move("t", 0, tuple(replicas))])
+    assert not isinstance(moved, RunnelError), moved
+
+
+def left_of(folder: Path) -> list[Path]:
+    """The copies that have lost this name."""
+    return list(folder.parent.glob(f"{folder.name}.*"))

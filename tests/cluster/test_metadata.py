@@ -4,8 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from unittest import mock
 
 import pytest
+from msgspec import structs
 
 from runnel.cluster import nodes
 from runnel.cluster.config_rules import BrokerResource, ConfigChange, TopicResource
@@ -239,6 +241,31 @@ def test_the_proof_of_a_deletion_goes_when_the_data_is_gone(tmp_path: Path) -> N
 
     play(tmp_path, scene)
     assert not play(tmp_path, nothing).deleted
+
+
+def test_the_newest_of_a_topic_is_what_the_store_has_after_a_sync(tmp_path: Path) -> None:
+    """The store may be at a server that is behind, and the image behind the store."""
+
+    async def scene(metadata: Metadata, store: Unsteady) -> None:
+        (made,) = await metadata.create_topics([NewTopic("t")])
+        assert isinstance(made, Topic)
+        assert await metadata.newest_topic("t") == made
+        path = nodes.topic_path(made.id)
+        node = await store.store.get(path)
+        assert node is not None
+
+        async def another_writes() -> None:
+            await store.store.multi([Set(path, node.value, node.version)])
+
+        with mock.patch.object(store, "sync", another_writes):
+            newest = await metadata.newest_topic("t")
+        assert newest == structs.replace(made, version=made.version + 1)
+        assert metadata.image.topic_named("t") == made
+        await store.store.multi([Delete(path, node.version + 1)])
+        assert await metadata.newest_topic("t") is None
+        assert await metadata.newest_topic("u") is None
+
+    play(tmp_path, scene)
 
 
 def test_producer_ids_are_never_handed_out_twice(tmp_path: Path) -> None:

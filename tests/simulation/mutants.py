@@ -491,13 +491,13 @@ MUTANTS = [
         "unconfirmed",
         "who tells how far a group has come makes sure first that it is the coordinator",
         ((Groups, "fetch_offsets", Groups.known_offsets),),
-        alone="tests/broker/test_groups.py::test_offsets_are_told_by_who_has_made_sure_that_it_coordinates",
+        alone="tests/broker/test_confirming.py::test_a_coordinator_that_was_replaced_and_cannot_hear_of_it_tells_no_old_offset",
     ),
     Mutant(
         "removed-while-open",
-        "a copy that has come back is not removed",
+        "a copy that has come back is not set aside",
         ((Partitions, "_is_elsewhere", _yes),),
-        alone="tests/broker/test_partitions.py::test_a_copy_that_comes_back_while_others_are_removed_stays",
+        alone="tests/broker/test_partitions.py::test_a_copy_that_comes_back_while_others_are_opened_is_not_set_aside",
     ),
     Mutant(
         "buffer-reused",

@@ -21,7 +21,7 @@ SINK_SEEDS = 6
 QUEUE_SEEDS = 8
 SCHEDULE_SEEDS = 10
 QUICK_SEEDS = 30  # of those that are hunted here, the last needs 24
-SEEDS = int(os.environ.get("RUNNEL_SIMULATION_SEEDS", "60"))
+SEEDS = int(os.environ.get("RUNNEL_SIMULATION_SEEDS", "70"))
 QUICK_MUTANTS = [
     "hold-written", "read-end", "no-rollback", "no-sync-dir", "cut-too-much", "no-dedup", "local-shrink", "no-maximal",
     "below-minimum", "unclean", "same-epoch", "ask-unsynced", "cut-to-high", "always-clean",

@@ -214,8 +214,8 @@ class Broker:
         )  # fmt: skip
         self.gate = Gate(self.id, self.transactions, self._peers, rng)
         group_config = GroupConfig(initial_rebalance_delay_ms=config.group_initial_delay_ms)
-        confirm = Confirming(self.metadata.newest_version, self._seen).confirm
-        self.groups = Groups(self.partitions, group_config, clock, rng, self.gate, confirm)
+        confirming = Confirming(lambda: self.metadata.newest_topic(GROUPS), self._on_fatal)
+        self.groups = Groups(self.partitions, group_config, clock, rng, self.gate, confirm=confirming.confirm)
         self.write_markers = Endings(self.partitions, self.groups).write
 
     def _serve_queues(self, clock: Clock, rng: Rng) -> None:
@@ -347,7 +347,7 @@ class Broker:
             for part in self._parts:
                 part.follow(change)
             self._seen.reach(change.after)
-            if change.delta.deleted:
+            if change.delta.deleted or self.partitions.has_leftovers:
                 self._removal.look()
 
     def _place(self, changed: Sequence[Partition]) -> None:

@@ -60,6 +60,7 @@ from runnel.model.errors import (
     ProducerFenced,
     RetriableError,
 )
+from runnel.model.ids import Epoch, PartitionKey
 from runnel.model.seams import Clock, Rng
 from runnel.replica.partition import Partition
 
@@ -67,23 +68,19 @@ ADMIT_TIMEOUT_MS: Final = 10_000  # how long a transaction's coordinator may tak
 BUMPED_SINCE: Final = 2  # the version of transactions in which an end carries the epoch of the next one
 
 
-async def _nothing() -> None:
-    return
-
-
 class Groups:
     """The coordinator: the shards of the groups' topic that this broker leads."""
 
     def __init__(
         self, partitions: Partitions, config: GroupConfig, clock: Clock, rng: Rng, gate: Gate | None = None,
-        confirm: Callable[[], Awaitable[None]] = _nothing,
+        *, confirm: Callable[[PartitionKey, Epoch], Awaitable[None]],
     ) -> None:  # fmt: skip
         self.shards = Shards(GROUPS, partitions, self._shard)
         self._config = config
         self._clock = clock
         self._rng = rng
         self._gate = gate or Closed()
-        self._confirm = confirm  # that this broker still is the coordinator
+        self._confirm = confirm  # that nobody leads a partition in a later epoch
         self._asking: defaultdict[int, Questions] = defaultdict(Questions)  # by the number of the shard
         self._heard = Heard()
         self._image: Image
@@ -202,7 +199,8 @@ class Groups:
 
     async def fetch_offsets(self, request: FetchOffsets) -> OffsetsFetched:
         """How far a group has come; nothing is older than what was committed before this call, on whichever broker."""
-        await self._confirm()
+        shard = self.shards.of(request.group_id)
+        await self._confirm(self.shards.key_of(request.group_id), shard.epoch)
         return await self.known_offsets(request)
 
     async def known_offsets(self, request: FetchOffsets) -> OffsetsFetched:

@@ -6,15 +6,17 @@ Rule 2: a partition that can't be opened, or whose files went out of hand, fails
         serves the others.
 Rule 3: nothing has a role before the image says that this broker serves: what an image said to an earlier life of it,
         it did not say to this one.
-Rule 4: a copy that is elsewhere is removed if that is so by the newest image and nobody has it open: it may have come
-        back while others were removed. It loses its name first: half a copy, which a kill leaves, is nobody's.
+Rule 4: a copy that is elsewhere is set aside if that is so by the newest image and nobody has it open: it may have come
+        back meanwhile. It loses its name by that, and is nobody's: what comes back from then on is another copy.
+Rule 5: what was set aside is removed beside all else: a large copy takes long to remove, and who leads what must be
+        followed meanwhile. Its new name is durable before: no power loss brings half a copy back under the old one.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from itertools import chain, count
 from uuid import UUID
 
 from runnel.broker.turns import by_turns, side_by_side
@@ -39,7 +41,7 @@ from runnel.net.eager import start
 from runnel.replica.partition import Partition, Role
 
 FOLDER = "partitions"
-GONE = ".gone"  # behind the name of a copy that is being removed
+GONE = ".gone"  # behind the name of a copy that was set aside
 AT_ONCE = 8  # logs opened or closed side by side: their syncs share what they wait for; more do not make a disk faster
 
 logger = logging.getLogger("runnel.partitions")
@@ -65,6 +67,7 @@ class Partitions:
         self._open: dict[PartitionKey, Partition] = {}
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._failed: dict[PartitionKey, RunnelError] = {}
+        self.has_leftovers = False  # whether copies were set aside, and wait to be removed
         self._turn = asyncio.Lock()  # nobody opens or closes while another does: a folder has one log at a time
 
     async def start(self, image: Image) -> None:
@@ -87,7 +90,7 @@ class Partitions:
         affected = await self._apply(change.after.topics.values() if begins else changed)
         affected += await self._open_all(changed)
         for topic in changed:
-            affected += await self._remove_moved(topic)
+            affected += await self._close_moved(topic)
         affected += await self._close_topics(
             {topic_id for topic_id, topic in change.delta.topics.items() if topic is None}
         )
@@ -113,6 +116,13 @@ class Partitions:
         """Remove what this broker keeps of deleted topics."""
         await self._close_topics(topic_ids)
         await self._disk.offload(lambda: _remove(self._disk, _folders_of(self._disk, topic_ids)))
+
+    async def remove_leftovers(self) -> None:
+        """Remove the copies that were set aside; what can't be removed is tried again at the next start."""
+        if self.has_leftovers:
+            self.has_leftovers = False
+            with _or_at_the_next_start():
+                await self._disk.offload(lambda: _remove_leftovers(self._disk))
 
     async def close(self) -> bool:
         """Close every log; returns whether all of them could be closed cleanly."""
@@ -286,8 +296,8 @@ class Partitions:
         else:
             await partition.discard()
 
-    async def _remove_moved(self, topic: Topic) -> list[Partition]:
-        """Remove the copies of partitions that have their replicas elsewhere now."""
+    async def _close_moved(self, topic: Topic) -> list[Partition]:
+        """Close the copies of partitions that have their replicas elsewhere now, and set them aside."""
         moved = [key for key in _elsewhere(topic, self._me) if key in self._open or key in self._failed]
         if not moved:
             return []
@@ -295,38 +305,36 @@ class Partitions:
             closed = await self._close([key for key in moved if key in self._open])
             for key in moved:
                 self._failed.pop(key, None)
-        await self._remove_copies(moved)
+            await self._set_aside(moved)
         return closed
 
     async def _tidy_up(self) -> None:
-        """Remove what moved elsewhere while this broker was away; report what nobody knows."""
+        """Set aside what moved elsewhere while this broker was away; report what nobody knows."""
         names = await self._disk.offload(lambda: self._disk.list(FOLDER))
         image = self._image
         moved = {str(key): key for topic in image.topics.values() for key in _elsewhere(topic, self._me)}
-        await self._remove_copies([moved[name] for name in names if name in moved])
-        if halves := [name for name in names if name.endswith(GONE)]:
-            with _or_at_the_next_start():
-                await self._disk.offload(lambda: _remove(self._disk, halves))
+        async with self._turn:
+            await self._set_aside([moved[name] for name in names if name in moved])
+        leftovers = [name for name in names if name.endswith(GONE)]  # of an earlier life
+        self.has_leftovers = self.has_leftovers or bool(leftovers)
         known = image.topics.keys() | image.deleted.keys()
         for name in names:
-            if _topic_of(name) not in known:
+            if _topic_of(name) not in known and name not in leftovers:
                 logger.warning(
                     "%s/%s belongs to no topic: it is left alone; remove it by hand if you can", FOLDER, name
                 )
 
-    async def _remove_copies(self, keys: Collection[PartitionKey]) -> None:
-        """Remove what is elsewhere; one by one, so that nobody who opens others has to wait for all of them."""
-        if not keys:
+    async def _set_aside(self, keys: Collection[PartitionKey]) -> None:
+        """Rule 4, for who has the turn."""
+        names = [str(key) for key in keys if self._is_elsewhere(key)]
+        if not names:
             return
-        logger.info("removing %d copies of partitions whose replicas are elsewhere now", len(keys))
+        logger.info("removing %d copies of partitions whose replicas are elsewhere now", len(names))
         with _or_at_the_next_start():
-            for key in keys:
-                async with self._turn:
-                    if self._is_elsewhere(key):
-                        await self._disk.offload(partial(_remove_copy, self._disk, f"{FOLDER}/{key}"))
+            await self._disk.offload(lambda: _set_aside(self._disk, names))
+        self.has_leftovers = True
 
     def _is_elsewhere(self, key: PartitionKey) -> bool:
-        """Rule 4, for who has the turn."""
         placed = self._placed(key)
         return placed is not None and self._me not in placed.replicas and key not in self._open
 
@@ -363,13 +371,23 @@ def _remove(disk: Disk, names: list[str]) -> None:
     disk.sync_dir(FOLDER)
 
 
-def _remove_copy(disk: Disk, folder: str) -> None:
-    """If this ends half way, the next start finds what is left under a name that is no copy's."""
-    if disk.exists(folder + GONE):
-        disk.remove(folder + GONE)
-    disk.rename(folder, folder + GONE)
-    disk.sync_dir(FOLDER)
-    disk.remove(folder + GONE)
+def _set_aside(disk: Disk, names: list[str]) -> None:
+    for name in names:
+        if disk.exists(f"{FOLDER}/{name}"):  # what could not be opened may not even have a folder
+            disk.rename(f"{FOLDER}/{name}", f"{FOLDER}/{_name_aside(disk, name)}")
+    sync_dir(disk, FOLDER)
+
+
+def _name_aside(disk: Disk, name: str) -> str:
+    """One that nobody has: the last copy that was set aside may still be there."""
+    names = chain([f"{name}{GONE}"], (f"{name}.{number}{GONE}" for number in count(1)))
+    return next(free for free in names if not disk.exists(f"{FOLDER}/{free}"))
+
+
+def _remove_leftovers(disk: Disk) -> None:
+    leftovers = [name for name in disk.list(FOLDER) if name.endswith(GONE)]
+    sync_dir(disk, FOLDER)  # a kill may have come before it, or this may have come in between
+    _remove(disk, leftovers)
 
 
 def _topic_of(folder: str) -> TopicId | None:

@@ -1,6 +1,7 @@
-"""Removes the data of topics that were deleted.
+"""Removes the data of topics that were deleted, and the copies that partitions have elsewhere now.
 
 Rule 1: it is done beside all else: a large topic takes long to remove, and who leads what must be followed meanwhile.
+        One thing after the other: nothing is removed by two at a time.
 Rule 2: what is removed was seen to be deleted by this broker, and is closed. That it is gone is told then, not before.
 Rule 3: what could not be told is told at the next change, as if it had been removed only then.
 """
@@ -56,6 +57,8 @@ class Removal:
         while not self._over:
             await self._due.wait()
             self._due.clear()
+            if not self._over:
+                await self._partitions.remove_leftovers()
             gone = [topic.id for topic in self._image().deleted.values() if self._me in topic.holders]
             if gone and not self._over:
                 await self._remove(gone)

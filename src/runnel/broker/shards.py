@@ -14,7 +14,7 @@ from runnel.broker.shard import Shard
 from runnel.cluster.image import Broker, Image
 from runnel.cluster.image import Partition as PartitionImage
 from runnel.model.errors import CoordinatorNotAvailable, LeaderNotAvailable, NotCoordinator, NotLeader, RunnelError
-from runnel.model.ids import Epoch
+from runnel.model.ids import Epoch, PartitionKey
 from runnel.replica.partition import Partition
 
 logger = logging.getLogger("runnel.coordinator")
@@ -72,6 +72,10 @@ class Shards(Generic[V]):
         if topic is None:
             raise CoordinatorNotAvailable(f"the topic {self.topic} is not there yet: try again")
         return shard_number(name, len(topic.partitions))
+
+    def key_of(self, name: str) -> PartitionKey:
+        """The same, whatever the topic may be called."""
+        return PartitionKey(self._image.topic_named(self.topic).id, self.number_of(name))
 
     def leader_of(self, name: str) -> Broker:
         """The broker that keeps this; there must be the topic."""

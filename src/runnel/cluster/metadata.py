@@ -129,10 +129,16 @@ class Metadata:
         except (TimeoutError, RetriableError) as error:
             logger.warning("not everything that this broker led was taken over before it stops: %s", error)
 
-    async def newest_version(self) -> int:
-        """The version of the metadata in the store: nothing that was changed before this call is missing in it."""
+    async def newest_topic(self, name: str) -> Topic | None:
+        """A topic as the store has it: nothing that was changed before this call is missing. None if it is gone."""
         await self._store.sync()
-        return (await must_get(self._store, nodes.CHANGES_PATH)).version
+        if (known := self.image.topic(name)) is None:
+            return None
+        path = nodes.topic_path(known.id)
+        node = await self._store.get(path)
+        if node is None:
+            return None
+        return known if node.version == known.version else nodes.read_topic(path, node)
 
     # --- topics and settings
 

@@ -1,6 +1,7 @@
 """Queues: the verbs of users, on any broker. Each asks those that lead the partitions in question.
 
-`receiving`, `settling` and `overseeing` do it for partitions here and elsewhere; `deliveries` holds those here.
+`receiving`, `settling`, `overseeing` and `shifting` do it for partitions here and elsewhere; `deliveries` holds those
+here.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from runnel.broker.owners import Life, Owners
 from runnel.broker.receiving import Receiving
 from runnel.broker.sending import Sending
 from runnel.broker.settling import Settling
+from runnel.broker.shifting import Shifting
 from runnel.broker.sources import Sources
 from runnel.cluster.image import Change, Image
 from runnel.model.calls import (
@@ -51,14 +53,15 @@ class Queues:
         self._sending = sending
         settling = Settling(me, deliveries, sources, calls, image, rng)
         overseeing = Overseeing(me, deliveries, sources, calls, messages)
+        shifting = Shifting(me, deliveries, sources, calls, overseeing)
         self._owners = Owners(deliveries, calls, life)
         self._receiving = Receiving(deliveries, sources, calls, self._owners, life, settling.give_back)
         self.settle = settling.settle
         self.extend = settling.extend
         self.describe = overseeing.describe
         self.peek = overseeing.peek
-        self.purge = overseeing.purge
-        self.rewind = overseeing.rewind
+        self.purge = shifting.purge
+        self.rewind = shifting.rewind
         calls.serve_waiting(QUEUE_RECEIVE, self.receive)
         calls.serve(QUEUE_SEND, self.send)
         calls.serve(QUEUE_SETTLE, self.settle)

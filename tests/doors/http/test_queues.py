@@ -65,6 +65,17 @@ def test_a_released_message_comes_again_and_its_old_receipt_is_void(api: Api) ->
     assert mixed.json["refused"][0]["error"]["code"] == "lease-lost"
 
 
+def test_one_consumer_at_a_time_has_a_name(api: Api) -> None:
+    path = queue(api, "q-single", consumers="single")
+    api.ok("POST", f"{path}/messages", [{"value": n} for n in range(3)])
+    nameless = api.post(f"{path}/receive")
+    assert nameless.code == "invalid-request"
+    assert "parameter consumer" in nameless.json["detail"]
+    assert len(receive(api, path, "&consumer=one")) == 1
+    assert api.ok("POST", f"{path}/receive?consumer=two")["messages"] == []
+    assert len(receive(api, path, "&consumer=one")) == 1
+
+
 def test_a_lease_can_be_extended(api: Api) -> None:
     path = queue(api, "q-extend")
     api.ok("POST", f"{path}/messages", {"value": "x"})

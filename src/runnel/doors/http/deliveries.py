@@ -85,7 +85,7 @@ async def receive_from_queue(
     bytes_max: BytesMax = MIB,
     wait_ms: Annotated[int, Meta(ge=0, le=RECEIVE_WAIT_MS_MAX, description="for the first message")] = 0,
     lease_ms: Annotated[LeaseMs | None, Meta(description="the queue's own, if it is left out")] = None,
-    consumer: Annotated[str, Meta(max_length=256, description="a name for who receives")] = "",
+    consumer: Annotated[str, Meta(max_length=256, description="who receives; needed if consumers=single")] = "",
     filter: Filter = "",
     value: Value = "auto",
 ) -> ReceivedView:

@@ -141,6 +141,20 @@ def test_competing_consumers_never_have_one_message_twice(broker: BrokerProcess)
     talk(broker.kafka, scenario)
 
 
+def test_each_client_is_a_consumer_of_its_own(broker: BrokerProcess) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one, other = Queue(cluster, "lonely"), Queue(cluster, "lonely")
+        await one.create(partitions=1, consumers="single")
+        for value in (b"a", b"b"):
+            await one.send(value)
+        assert values(await receive(one)) == [(b"a", 1)]
+        assert await other.receive() == []
+        assert await one.receive(consumer="another") == []
+        assert values(await receive(one)) == [(b"b", 1)]
+
+    talk(broker.kafka, scenario)
+
+
 def test_a_consumer_that_gave_up_waiting_is_not_given_a_message(broker: BrokerProcess) -> None:
     async def scenario(cluster: Cluster) -> None:
         queue = Queue(cluster, "gave-up")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runnel.cli.output import bytes_text, left, plural, print_table, right
+from runnel.cli.output import bytes_text, left, note, plural, print_table, right, say
 
 
 def test_tables_are_plain_columns_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -13,6 +13,16 @@ def test_tables_are_plain_columns_where_there_is_no_terminal(capsys: pytest.Capt
 def test_an_empty_table_says_so_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(left("NAME"), [], none="There are none.")
     assert capsys.readouterr() == ("", "There are none.\n")
+
+
+def test_nothing_that_others_wrote_does_anything_to_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    title = "\x1b]0;mine\x07"
+    print_table(left("REASON", "FROM"), [(f"{title}\nno", "\x9b2J\u202eübung")])
+    say(f"died: {title}\r\n")
+    note(f"one: {title}\ntwo")
+    told = capsys.readouterr()
+    assert told.out == "REASON        FROM\n·]0;mine··no  ·2J·übung\ndied: ·]0;mine···\n"
+    assert told.err == "one: ·]0;mine·\ntwo\n"
 
 
 @pytest.mark.parametrize(

@@ -213,6 +213,16 @@ def test_every_broker_of_a_cluster_serves_every_queue(trio: list[BrokerProcess],
     assert name not in on(1, "queue", "ls", "-q").split()
 
 
+def test_each_process_is_a_consumer_of_its_own_unless_it_is_named(call: Call, name: str) -> None:
+    call("queue", "create", name, "-p", "1", "-c", "consumers=single")
+    call("queue", "send", name, "-m", "a", "-m", "b", "-m", "c")
+    assert call("queue", "receive", name, "-c", "1", "-w", "30s").out == "a\n"
+    assert call("queue", "receive", name, "-e").out == ""
+    call("queue", "create", f"{name}.named", "-t", name, "-c", "consumers=single")
+    assert call("queue", "receive", f"{name}.named", "--consumer", "mill", "-c", "1", "-w", "30s").out == "a\n"
+    assert call("queue", "receive", f"{name}.named", "--consumer", "mill", "-c", "1", "-w", "30s").out == "b\n"
+
+
 # --- moving
 def test_purge_and_rewind_show_their_plan_and_ask(call: Call, name: str) -> None:
     call("queue", "create", name)

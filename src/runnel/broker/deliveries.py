@@ -3,8 +3,8 @@
 Rule 1: an outlet is opened when it is first used, in the leader epoch of its partition, and closed when that ends, when
         its topic goes, and when nobody has used it for a while and nothing in it waits for its time.
 Rule 2: an idle queue costs nothing: no task, no timer, no memory.
-Rule 3: what was copied forward is delivered from the first copy on, wherever the queue itself begins. So is what lies
-        in a partition that was added after the queue, or the share group, had come to the topic.
+Rule 3: what was copied forward is delivered from the first copy on that the queue made, wherever it begins itself. So
+        is what lies in a partition that was added after the queue, or the share group, had come to the topic.
 Rule 4: a lease that belongs to a connection ends with it, wherever the connection is: with its broker's life, too.
 Rule 5: while a queue is being deleted nothing is opened under its name; and what was opened for it is not for a queue
         that is made under its name afterwards.
@@ -133,7 +133,7 @@ class Deliveries:
             topic = self._image.topic(outlet.config.topic_of(queue))
             return len(topic.partitions) if topic is not None else 1
 
-        leaver = Leaver(queue, partition, lambda: outlet.config, partitions, self._exits, tell)
+        leaver = Leaver(queue, partition, lambda: outlet.config, partitions, self._exits, tell, lambda: outlet.made)
         made = self._sources.made(queue)
 
         async def begin() -> None:

@@ -23,8 +23,9 @@ from runnel.model.errors import OffsetOutOfRange, RunnelError, UnknownTopic, Unk
 from runnel.model.limits import MIB
 from runnel.model.queue_config import QueueConfig
 from runnel.model.seams import Clock, Rng
+from runnel.queues.copies import maker_of, told
 from runnel.queues.letters import Origin, dead_letter, name_of_copy, retry_copy
-from runnel.queues.values import Aimed, Leaving, LeavingId, Target, Why
+from runnel.queues.values import Aimed, Leaving, LeavingId, Maker, Target, Why
 from runnel.record.records import Record
 from runnel.replica.partition import Partition
 
@@ -112,7 +113,7 @@ class Leaver:
 
     def __init__(
         self, queue: str, partition: Partition, config: Callable[[], QueueConfig], partitions: Callable[[], int],
-        exits: Exits, tell: Callable[[str, Any], None],
+        exits: Exits, tell: Callable[[str, Any], None], made: Callable[[], int],
     ) -> None:  # fmt: skip
         self._queue = queue
         self._partition = partition
@@ -120,6 +121,7 @@ class Leaver:
         self._partitions = partitions  # of the queue's topic
         self._exits = exits
         self._tell = tell
+        self._made = made  # the number of the queue
         self._left: dict[LeavingId, Leaving] = {}  # to do
         self._tries: dict[LeavingId, int] = {}
         self._worker: asyncio.Task[None] | None = None
@@ -269,7 +271,14 @@ class Leaver:
             )  # fmt: skip
         else:
             copy = retry_copy(record, origin, name, attempts=leaving.attempts)
-        return OnceMessage(name, copy.key, copy.value, copy.headers, leaving.left_ms, leaving.target.floor, True)
+        headers = told(copy.headers, None if leaving.why.dies else self._maker(leaving, record))
+        return OnceMessage(name, copy.key, copy.value, headers, leaving.left_ms, leaving.target.floor, True)
+
+    def _maker(self, leaving: Leaving, record: Record) -> Maker:
+        """A copy of a copy was made by what made that one; whatever else comes with such a header, was not made so."""
+        is_copy = self._partition.topic == self._config().retry_topic_of(self._queue)
+        first = maker_of(record.headers) if is_copy else None
+        return first or Maker(self._made(), self._partition.key, leaving.generation)
 
 
 def _groups(todo: Iterable[Leaving]) -> list[list[Leaving]]:

@@ -12,6 +12,7 @@ from runnel.broker.messages import Stretch, size_of
 from runnel.client.isolation import Aborted
 from runnel.log.log import AbortedTransaction
 from runnel.model import headers as h
+from runnel.queues.copies import maker_of
 from runnel.queues.expiry import expires_ms
 from runnel.queues.letters import attempts_of
 from runnel.queues.values import Offered, Span
@@ -27,7 +28,7 @@ class Rules(NamedTuple):
 
     keyed: bool = False
     passes: Passes | None = None
-    copies: bool = False  # they are the queue's own copies, and bring their attempts with them
+    copies: bool = False  # they are copies, and bring their attempts with them, and what made them
 
     @property
     def plain(self) -> bool:
@@ -57,8 +58,10 @@ def offer_of(record: Record, rules: Rules) -> Offered:
     if not record.headers:
         return Offered(offset, offset, size_of(record), passes, key)
     expires = expires_ms(record.headers, record.timestamp)
-    attempts = attempts_of(record.headers) if rules.copies else 0
-    return Offered(offset, offset, size_of(record), passes, key, expires, attempts)
+    if not rules.copies:
+        return Offered(offset, offset, size_of(record), passes, key, expires)
+    attempts, maker = attempts_of(record.headers), maker_of(record.headers)
+    return Offered(offset, offset, size_of(record), passes, key, expires, attempts, maker=maker)
 
 
 # --- batch by batch

@@ -7,7 +7,7 @@ Rule 2: when its connection ends, its broker tells every broker where it has lea
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from runnel.broker import queue_calls
@@ -78,9 +78,13 @@ class Owners:
     def _end(self, bound: _Bound, name: tuple[Waits, str, str]) -> None:
         self._bound.pop(bound.owner, None)
         self._names.pop(name, None)
-        self._release(bound.queue, bound.owner)
-        for broker in bound.brokers:
-            task = asyncio.get_running_loop().create_task(self._tell(broker, OwnerEnded(bound.queue, bound.owner)))
+        self.gone(bound.queue, bound.owner, bound.brokers)
+
+    def gone(self, queue: str, owner: str, brokers: Iterable[BrokerId]) -> None:
+        """Whoever had this name receives no more: tell those where it has leased."""
+        self._release(queue, owner)
+        for broker in brokers:
+            task = asyncio.get_running_loop().create_task(self._tell(broker, OwnerEnded(queue, owner)))
             self._telling.add(task)
             task.add_done_callback(self._telling.discard)
 

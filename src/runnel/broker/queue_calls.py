@@ -16,6 +16,8 @@ from runnel.model.calls import (
     Value,
     Verb,
 )
+from runnel.model.ids import PartitionKey, TopicId
+from runnel.queues.values import Since
 
 
 class At(Value, frozen=True):
@@ -23,6 +25,10 @@ class At(Value, frozen=True):
 
     topic_id: UUID
     partition: int
+
+    @property
+    def key(self) -> PartitionKey:
+        return PartitionKey(TopicId(self.topic_id), self.partition)
 
 
 class LeaseThere(Value, frozen=True):
@@ -87,6 +93,15 @@ class Shift(Value, frozen=True):
     dry_run: bool = False
 
 
+class VoidThere(Value, frozen=True):
+    """Of a partition with copies: partitions were rewound. All that lies below an offset is void in any case."""
+
+    queue: str
+    place: At
+    since: list[Since]
+    below: int
+
+
 # What may have to wait until a queue has been read has a connection of its own: reading it takes calls, too.
 LEASE: Final = Verb("outlet.lease", LeaseThere, Received, waits=True)
 SETTLE: Final = Verb("outlet.settle", Settle, Settled, waits=True)
@@ -97,3 +112,4 @@ OWNER_ENDED: Final = Verb("outlet.owner.ended", OwnerEnded, Nothing)
 STATES: Final = Verb("outlet.states", NamedQueue, States, waits=True)
 PEEK: Final = Verb("outlet.peek", PeekThere, PeekedThere, waits=True)
 SHIFT: Final = Verb("outlet.shift", Shift, Moved, waits=True)
+VOID: Final = Verb("outlet.void", VoidThere, Moved, waits=True)

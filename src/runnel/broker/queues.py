@@ -1,9 +1,11 @@
 """Queues: the verbs of users, on any broker. Each asks those that lead the partitions in question.
 
-`receiving`, `settling` and `overseeing` do it for partitions here and elsewhere; `deliveries` holds those here.
+`receiving`, `settling`, `overseeing` and `shifting` do it for partitions here and elsewhere; `deliveries` holds those
+here.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -16,8 +18,9 @@ from runnel.broker.owners import Life, Owners
 from runnel.broker.receiving import Receiving
 from runnel.broker.sending import Sending
 from runnel.broker.settling import Settling
+from runnel.broker.shifting import Shifting
 from runnel.broker.sources import Sources
-from runnel.cluster.image import Change, Image
+from runnel.cluster.image import NO_LEADER, Change, Image
 from runnel.model.calls import (
     QUEUE_DESCRIBE,
     QUEUE_EXTEND,
@@ -39,6 +42,8 @@ from runnel.model.ids import BrokerId
 from runnel.model.queue_config import QueueConfig
 from runnel.model.seams import Rng
 
+CONSUMER_BYTES: Final = 8  # of chance in a consumer's name
+
 
 class Queues:
     """What doors call. The verbs of definitions are elsewhere (`queue_definitions`)."""
@@ -49,16 +54,19 @@ class Queues:
     ) -> None:  # fmt: skip
         self._sources = sources
         self._sending = sending
+        self._me = me
+        self._rng = rng
         settling = Settling(me, deliveries, sources, calls, image, rng)
         overseeing = Overseeing(me, deliveries, sources, calls, messages)
+        shifting = Shifting(me, deliveries, sources, calls, overseeing)
         self._owners = Owners(deliveries, calls, life)
         self._receiving = Receiving(deliveries, sources, calls, self._owners, life, settling.give_back)
         self.settle = settling.settle
         self.extend = settling.extend
         self.describe = overseeing.describe
         self.peek = overseeing.peek
-        self.purge = overseeing.purge
-        self.rewind = overseeing.rewind
+        self.purge = shifting.purge
+        self.rewind = shifting.rewind
         calls.serve_waiting(QUEUE_RECEIVE, self.receive)
         calls.serve(QUEUE_SEND, self.send)
         calls.serve(QUEUE_SETTLE, self.settle)
@@ -78,6 +86,16 @@ class Queues:
     async def receive(self, request: Receive, waits: Waits) -> Received:
         """Lease messages, waiting for them if there are none."""
         return await self._receiving.receive(request, waits)
+
+    def new_consumer(self, kind: str) -> str:
+        """A name for who receives and has none, which nobody else has."""
+        return f"{kind}-{self._rng.token(CONSUMER_BYTES).hex()}"
+
+    def gone(self, name: str, consumer: str) -> None:
+        """A consumer receives no more: its leases end, and the next may have its place."""
+        if self._sources.defined(name):
+            leaders = {source.leader for source in self._sources.queue(name).sources}
+            self._owners.gone(name, consumer, leaders - {self._me, NO_LEADER})
 
     def lease_ms(self, name: str) -> int:
         """How long a lease of a queue lasts if nobody says; UnknownQueue if there is no such queue."""

@@ -6,6 +6,7 @@ Rule 2: who waits has leased nothing. It waits at the queue's bell here; leaders
         A ring that nobody hears is passed on.
 Rule 3: a leader that can't be asked costs nothing but its own messages.
 Rule 4: leases of a connection (lease_ms 0) end when the connection does, or its broker, wherever they are.
+Rule 5: where one consumer is to have a partition, consumers have names: two without one could not be told apart.
 """
 
 import asyncio
@@ -27,6 +28,7 @@ from runnel.model.calls import Delivered, NamedQueue, Receive, Received
 from runnel.model.errors import InvalidRequest, RetriableError, RunnelError, WindowFull
 from runnel.model.ids import BrokerId, PartitionKey, TopicId
 from runnel.model.limits import MIB
+from runnel.model.queue_config import Consumers
 from runnel.queues.receipts import written
 from runnel.route.filter import compile
 
@@ -98,6 +100,7 @@ class Receiving:
 
     async def _look(self, queue: Queue, ask: LeaseThere, waits: Waits) -> tuple[list[Delivered], RunnelError | None]:
         """Lease what there is now; an error if nobody could be asked."""
+        _check_name(queue, ask.owner)
         found: list[Delivered] = []
         failed: RunnelError | None = None
         answered = False
@@ -256,6 +259,15 @@ class _Far:
 
     def wake(self) -> None:
         self._ring()
+
+
+def _check_name(queue: Queue, owner: str) -> None:
+    """Rule 5."""
+    if queue.config.consumers is Consumers.SINGLE and not owner:
+        raise InvalidRequest(
+            f"queue {queue.name!r} has one consumer at a time (consumers=single), which must have a name: give the"
+            " parameter consumer, one for each process that receives"
+        )
 
 
 def _delivered(outlet: Outlet, haul: Haul) -> list[Delivered]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from runnel.cluster.group_rules import began_of, deleting_of, made_of
 from runnel.cluster.image import GROUP, Image
-from runnel.model.errors import LeaderNotAvailable, UnknownQueue
+from runnel.model.errors import LeaderNotAvailable, UnknownQueue, UnknownTopic
 from runnel.model.ids import BrokerId, PartitionKey
 from runnel.model.queue_config import DEFINED, QueueConfig, config_of
 
@@ -28,6 +28,23 @@ class Queue(NamedTuple):
     config: QueueConfig
     sources: Sequence[Source]
     keys: frozenset[PartitionKey]
+
+    @property
+    def retry_topics(self) -> list[str]:
+        """The topic to which messages go that wait for long, if it is there."""
+        retry = self.config.retry_topic_of(self.name)
+        return [retry] if any(source.topic == retry for source in self.sources) else []
+
+    def chosen(self, partition: int | None, topic: str | None) -> list[Source]:
+        """The partitions of this number and of this topic; all, where None is said."""
+        found = [
+            source
+            for source in self.sources
+            if (partition is None or source.key.number == partition) and (topic is None or source.topic == topic)
+        ]
+        if not found and (partition is not None or topic is not None):
+            raise UnknownTopic(f"queue {self.name!r} has no partition {partition} of topic {topic!r}")
+        return found
 
 
 class Sources:

@@ -193,20 +193,13 @@ def show(name: str, where: "Place", as_json: bool, broker: str) -> None:
 
 
 def _print_letter(letter: "DeadLetter") -> None:
-    import sys
-
-    from runnel.cli.output import left, plural, print_table
+    from runnel.cli.message_view import print_content
+    from runnel.cli.output import plural, say
     from runnel.cli.template import iso_of
 
     origin = f"{letter.origin_topic}/{letter.origin_partition}@{letter.origin_offset}"
     click.echo(f"Dead letter {letter.message.partition}/{letter.message.offset}  of {letter.message.topic}")
-    click.echo(f"died    {iso_of(letter.died_ms)}, after {plural(letter.attempts, 'attempt')}: {letter.reason}")
-    click.echo(f"was     {origin}, of {iso_of(letter.origin_timestamp_ms)}")
+    say(f"died    {iso_of(letter.died_ms)}, after {plural(letter.attempts, 'attempt')}: {letter.reason}")
+    say(f"was     {origin}, of {iso_of(letter.origin_timestamp_ms)}")
     click.echo()
-    rows = [(header, (value or b"").decode(errors="replace")) for header, value in letter.message.headers]
-    print_table(left("HEADER", "VALUE"), rows, none="It has no headers.")
-    click.echo()
-    if letter.message.key is not None:
-        click.echo(f"key     {letter.message.key.decode(errors='replace')}")
-    sys.stdout.flush()
-    sys.stdout.buffer.write((letter.message.value or b"") + b"\n")
+    print_content(letter.message.key, letter.message.value, letter.message.headers)

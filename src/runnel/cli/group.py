@@ -130,11 +130,11 @@ def _described_json(description: "GroupDescription", lags: "list[Lag]") -> dict[
 
 
 def _print_described(description: "GroupDescription", lags: "list[Lag]") -> None:
-    from runnel.cli.output import Column, left, print_table, right
+    from runnel.cli.output import Column, left, print_table, right, say
 
     total = sum(lag.lag for lag in lags)
-    click.echo(f"Group {description.name}  state {description.state}  type {description.kind}  lag {total:,}")
-    click.echo(f"coordinator {description.coordinator}  assignor {description.assignor or '-'}")
+    say(f"Group {description.name}  state {description.state}  type {description.kind}  lag {total:,}")
+    say(f"coordinator {description.coordinator}  assignor {description.assignor or '-'}")
     if description.members:
         click.echo()
         print_table(

@@ -100,7 +100,9 @@ def main() -> NoReturn:
 
 def _explain(error: click.ClickException) -> NoReturn:
     """Say what was wrong with the command, and where to read on."""
-    click.echo(f"runnel: {error.format_message()}", err=True)
+    from runnel.cli.output import note
+
+    note(f"runnel: {error.format_message()}")
     if isinstance(error, click.UsageError) and error.ctx is not None:
         click.echo(f"'{error.ctx.command_path} --help' shows how it is used.", err=True)
     sys.exit(error.exit_code)
@@ -108,7 +110,9 @@ def _explain(error: click.ClickException) -> NoReturn:
 
 def _fail(error: Exception) -> NoReturn:
     """Say what went wrong; a broker that can't be reached is most often one that was not started."""
-    click.echo(f"runnel: {error}", err=True)
+    from runnel.cli.output import note
+
+    note(f"runnel: {error}")
     if type(error).__name__ == "BrokerUnreachable":
         click.echo("Start one with 'runnel serve', or name another with -b HOST:PORT or RUNNEL_BROKER.", err=True)
     sys.exit(FAILED)

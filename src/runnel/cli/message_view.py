@@ -1,7 +1,10 @@
 """One message as people and programs see it, whatever it was read from."""
 
+import sys
 from collections.abc import Sequence
 from typing import Any, Protocol
+
+from runnel.cli.output import left, plain, print_table, say
 
 PREVIEW_CHARS = 48
 
@@ -57,5 +60,20 @@ def preview(content: bytes | None) -> str | None:
         text = content.decode()
     except UnicodeDecodeError:
         return f"{len(content)} bytes"
-    line = "".join(letter if letter.isprintable() else "·" for letter in text[: PREVIEW_CHARS + 1])
+    line = plain(text[: PREVIEW_CHARS + 1])
     return line if len(line) <= PREVIEW_CHARS else line[: PREVIEW_CHARS - 1] + "…"
+
+
+def print_content(key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]) -> None:
+    """All of a message: its value as it is for programs, and as text that does nothing to a terminal."""
+    rows = [(name, (content or b"").decode(errors="replace")) for name, content in headers]
+    print_table(left("HEADER", "VALUE"), rows, none="It has no headers.")
+    say("")
+    if key is not None:
+        say(f"key     {key.decode(errors='replace')}")
+    if sys.stdout.isatty():
+        for line in (value or b"").decode(errors="replace").split("\n"):
+            say(line.expandtabs())
+        return
+    sys.stdout.flush()
+    sys.stdout.buffer.write((value or b"") + b"\n")

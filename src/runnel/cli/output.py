@@ -1,6 +1,7 @@
 """What commands print: tables for people, JSON for programs, progress on stderr, and questions before harm.
 
 A table is drawn by rich on a terminal, and is plain columns elsewhere: `runnel topic ls | awk '{print $1}'` works.
+What is printed for people may come from anybody: nothing of it is more than letters to a terminal.
 """
 
 import sys
@@ -24,6 +25,16 @@ def left(*titles: str) -> list[Column]:
 
 def right(*titles: str) -> list[Column]:
     return [Column(title, True) for title in titles]
+
+
+def plain(text: str) -> str:
+    """A text on one line, of letters alone."""
+    return text if text.isprintable() else "".join(letter if letter.isprintable() else "·" for letter in text)
+
+
+def say(text: str) -> None:
+    """One line for people, which holds names or words of others."""
+    click.echo(plain(text))
 
 
 def print_json(value: Any) -> None:
@@ -62,7 +73,7 @@ def print_changes(
 
 
 def _text(cell: object) -> str:
-    return "-" if cell is None or cell == "" else str(cell)
+    return "-" if cell is None or cell == "" else plain(str(cell))
 
 
 def _draw(columns: Sequence[Column], rows: list[list[str]]) -> None:
@@ -94,7 +105,7 @@ def bytes_text(size: int | None) -> str:
 
 def note(text: str) -> None:
     """A remark for people, on stderr: stdout holds results alone."""
-    click.echo(text, err=True)
+    click.echo("\n".join(map(plain, text.split("\n"))), err=True)
 
 
 def note_silent(brokers: Sequence[int]) -> None:

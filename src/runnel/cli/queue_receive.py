@@ -29,6 +29,7 @@ class Wanted(NamedTuple):
     outcome: str | None
     delay_ms: int | None
     reason: str
+    consumer: str  # none: one of its own
 
 
 @click.command(
@@ -58,6 +59,10 @@ runnel queue receive jobs -c 1 --then nothing --json          keep the lease; se
 )
 @click.option("--delay", metavar="SPAN", type=span, help="With release: try it again after so long.")
 @click.option("--reason", default="", help="With reject: why, for whoever reads the dead letters.")
+@click.option(
+    "--consumer", metavar="NAME", default="",
+    help="Who receives, where consumers=single lets one at a time.  [default: a name of its own]",
+)  # fmt: skip
 @click.option("--filter", "text", metavar="TEXT", default="", help="Only what passes this filter; the rest stays.")
 @click.option("-f", "--format", "template", metavar="FORMAT", help="As of 'runnel consume'.  [default: %s\\n]")
 @click.option("-K", "--key-separator", metavar="SEP", help="Print KEY SEP VALUE.")
@@ -72,6 +77,7 @@ def receive(
     outcome: str,
     delay: int | None,
     reason: str,
+    consumer: str,
     text: str,
     template: str | None,
     key_separator: str | None,
@@ -91,7 +97,7 @@ def receive(
     write = _json_line if as_json and not template and not key_separator else writer(template, key_separator, as_json)
     patience = 0 if stop_at_end else wait
     settled = None if outcome == "nothing" else outcome
-    wanted = Wanted(name, count_max, patience, lease, text, settled, delay, reason)
+    wanted = Wanted(name, count_max, patience, lease, text, settled, delay, reason, consumer)
     run(broker, lambda cluster: _receive(cluster, wanted, write))
 
 
@@ -109,7 +115,10 @@ async def _receive(cluster: "Cluster", wanted: Wanted, write: "Callable[[Any], b
     import asyncio
     import sys
 
+    from runnel.client.queue import new_consumer
+
     loop = asyncio.get_running_loop()
+    wanted = wanted._replace(consumer=wanted.consumer or new_consumer(cluster, "cli"))
     left, heard = wanted.count_max, loop.time()
     while left is None or left > 0:
         silent_ms = int((loop.time() - heard) * 1000)
@@ -138,7 +147,7 @@ def _question(wanted: Wanted, left: int | None, silent_ms: int) -> "Receive":
     wait_ms = WAIT_MS if wanted.wait_ms is None else min(WAIT_MS, max(0, wanted.wait_ms - silent_ms))
     count = MESSAGES_MAX if left is None else min(left, MESSAGES_MAX)
     return Receive(
-        wanted.queue, count, wait_ms=wait_ms, lease_ms=wanted.lease_ms, consumer="runnel-cli", filter=wanted.filter
+        wanted.queue, count, wait_ms=wait_ms, lease_ms=wanted.lease_ms, consumer=wanted.consumer, filter=wanted.filter
     )
 
 

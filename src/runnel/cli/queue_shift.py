@@ -74,7 +74,8 @@ def rewind(
 ) -> None:
     """Have a queue go on from another place: what lies behind it is delivered (again), what lies before is done.
 
-    Leases that are out are void: who has one can't accept it any more.
+    Leases that are out are void: who has one can't accept it any more. What waits for another attempt does not wait any
+    more: it is delivered (again) with the others, or done.
     """
     from msgspec.structs import replace
 

@@ -151,20 +151,13 @@ def show(message_id: str, as_json: bool, broker: str) -> None:
 
 
 def _print_message(message: "Pending") -> None:
-    import sys
-
-    from runnel.cli.output import left, print_table
+    from runnel.cli.message_view import print_content
+    from runnel.cli.output import say
     from runnel.cli.template import iso_of
 
-    click.echo(f"Message {message.id}  due {iso_of(message.due_ms)}  for {message.topic}/{message.partition}")
+    say(f"Message {message.id}  due {iso_of(message.due_ms)}  for {message.topic}/{message.partition}")
     click.echo()
-    rows = [(header, (value or b"").decode(errors="replace")) for header, value in message.headers]
-    print_table(left("HEADER", "VALUE"), rows, none="It has no headers.")
-    click.echo()
-    if message.key is not None:
-        click.echo(f"key     {message.key.decode(errors='replace')}")
-    sys.stdout.flush()
-    sys.stdout.buffer.write((message.value or b"") + b"\n")
+    print_content(message.key, message.value, message.headers)
 
 
 # --- cancel

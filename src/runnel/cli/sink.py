@@ -139,13 +139,13 @@ def _attempt_json(each: "OpenAttempt") -> dict[str, Any]:
 
 
 def _print_described(found: "SinkDescription") -> None:
-    from runnel.cli.output import left, print_table, right
+    from runnel.cli.output import left, print_table, right, say
     from runnel.cli.template import iso_of
 
     doing = f"  {found.phase} batch {found.batch}" if found.batch >= 0 else f"  {found.phase}"
     last = "none yet" if found.last_batch < 0 else str(found.last_batch)
-    click.echo(f"Sink {found.sink}{doing}  since {iso_of(found.changed_ms)}")
-    click.echo(f"last batch {last}  query {found.query or 'not said'}")
+    say(f"Sink {found.sink}{doing}  since {iso_of(found.changed_ms)}")
+    say(f"last batch {last}  query {found.query or 'not said'}")
     click.echo()
     print_table(
         [*left("TRANSACTIONAL ID"), *right("BATCH", "PARTITION", "ATTEMPT"), *left("BEGAN", "CHOSEN")],

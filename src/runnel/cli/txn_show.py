@@ -128,13 +128,13 @@ def described_json(found: "TransactionDescription", written: list[Written]) -> d
 
 
 def print_described(found: "TransactionDescription", written: list[Written]) -> None:
-    from runnel.cli.output import left, print_table, right
+    from runnel.cli.output import left, print_table, right, say
 
-    click.echo(f"Transactional id {found.id}  state {found.state}{_age(found)}")
+    say(f"Transactional id {found.id}  state {found.state}{_age(found)}")
     who = f"producer {found.identity.producer_id} epoch {found.identity.epoch}"
     click.echo(f"{who}  timeout {found.timeout_ms / 1000:g} s  coordinator {found.coordinator}")
     if found.holder:
-        click.echo(f"held by sink {found.holder}: 'runnel sink describe {found.holder}' shows its batch")
+        say(f"held by sink {found.holder}: 'runnel sink describe {found.holder}' shows its batch")
     if written:
         click.echo()
         print_table(

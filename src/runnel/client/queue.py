@@ -33,6 +33,7 @@ WAIT_S = 20.0  # of an empty queue, until it is asked again
 SPARE_MS = 10_000  # for the answer itself
 BATCH = 16
 LOOK_S = 0.1  # at how far a re-drive is
+CONSUMER_BYTES = 8  # of chance in a consumer's name
 DEAD_PAGE = 500  # dead letters that are asked for at once
 
 
@@ -48,11 +49,17 @@ async def queues(cluster: Cluster, prefix: str = "", *, page_max: int = 1_000) -
     return found
 
 
+def new_consumer(cluster: Cluster, kind: str) -> str:
+    """A name for who receives and was given none, which nobody else has."""
+    return f"{kind}-{cluster.rng.token(CONSUMER_BYTES).hex()}" if cluster.rng is not None else ""
+
+
 class Queue:
-    """One queue of the cluster."""
+    """One queue of the cluster. Whoever receives through it is one consumer, unless another name is given."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.name = name
+        self.consumer = new_consumer(cluster, "python")
         self._cluster = cluster
         self._settlements = _Settlements(cluster, name)
         self._lanes: list[str] = []  # connections that nobody waits on now
@@ -104,11 +111,14 @@ class Queue:
         self, count: int = 1, *, wait: float = 0.0, lease: float | timedelta | None = None, consumer: str = "",
         filter: str = "",
     ) -> list["QueueMessage"]:  # fmt: skip
-        """Lease up to so many messages, and wait so many seconds for the first. They are ours until the lease ends."""
+        """Lease up to so many messages, and wait so many seconds for the first. They are ours until the lease ends.
+
+        `consumer` names who receives, where a queue has one consumer at a time; without it, it is this `Queue`.
+        """
         wait_ms = milliseconds(wait)
         asked = calls.Receive(
             self.name, count, wait_ms=wait_ms, lease_ms=None if lease is None else milliseconds(lease),
-            consumer=consumer, filter=filter,
+            consumer=consumer or self.consumer, filter=filter,
         )  # fmt: skip
         lane = self._lanes.pop() if self._lanes else self._cluster.new_lane("receive")
         try:

@@ -289,6 +289,7 @@ class Moved(Value, frozen=True):
     before: int
     after: int
     failure: Failure | None = None
+    generation: int = -1  # that the queue has there since it was rewound
 
 
 class Shifted(Value, frozen=True):

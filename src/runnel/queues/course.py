@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from runnel.model.queue_config import Overflow, QueueConfig
 from runnel.model.step import Step
+from runnel.queues.copies import Copies
 from runnel.queues.keys import Keys
 from runnel.queues.outbox import Outbox
 from runnel.queues.past import OTHERWISE, Past
@@ -45,6 +46,7 @@ class Course:
         self.outbox = Outbox()
         self.keys: Keys | None = None
         self.past = Past()
+        self.copies = Copies()
         self.longest_ms = 0  # of all leases and waits
         self.generation = 0
         self.made = 0  # the number of the queue whose state this is
@@ -148,6 +150,13 @@ class Course:
                 self.end(piece, OTHERWISE, turn)
             dropped += piece.last - first + 1
         return dropped
+
+    def give_up(self, below: int, turn: Turn) -> None:
+        """All that lies below this offset is done, whoever has it."""
+        pieces = (piece for piece in self.window.unsettled(READY, WAIT, LEASED) if piece.first < below)
+        dropped = self.drop((piece._replace(last=min(piece.last, below - 1)) for piece in pieces), NEVER, turn)
+        self.counters.dropped += dropped + max(0, below - self.window.next)
+        self.pass_fresh(below)
 
     def pass_fresh(self, offset: int) -> None:
         """What is fresh below this offset is done."""

@@ -14,6 +14,7 @@ Rule 6: messages that leave (dead, or copied forward) are done here, and wait in
 Rule 7: whoever finds nothing to lease is told when that may have changed (the order Available): see `demand`.
 Rule 8: what was kept for another queue of the same name, which was deleted since, counts for nothing, and is taken out.
         What a share group kept is the queue's that it was made into.
+Rule 9: copies that do not count are done when they are offered: see `copies`.
 """
 
 from collections.abc import Callable
@@ -30,7 +31,7 @@ from runnel.queues.demand import Demand
 from runnel.queues.holder import Holder
 from runnel.queues.keys import Keys
 from runnel.queues.past import OTHERWISE
-from runnel.queues.records import KeptChunk, KeptLeaving, KeptMark, KeptPast, Mark, Run, chunk_record, decode
+from runnel.queues.records import KeptChunk, KeptLeaving, KeptMark, KeptPast, KeptSince, Mark, Run, chunk_record, decode
 from runnel.queues.retry import rounded_up
 from runnel.queues.status import DONE, DONE_STATUS, LEASED, READY, STATES, WAIT, Status
 from runnel.queues.taking import Taking
@@ -55,6 +56,8 @@ from runnel.queues.values import (
     Standing,
     Verdict,
     View,
+    Void,
+    Voided,
     Why,
 )
 from runnel.queues.verdicts import settled
@@ -92,6 +95,8 @@ class Delivery:
                 self._outbox.restore(id, leaving)
             case KeptPast(first, note):
                 self._course.past.restore(first, note)
+            case KeptSince(origin, generation):
+                self._course.copies.restore(origin, generation)
 
     def wake(self, view: View, now_ms: Millis, wall_ms: Millis) -> Step:
         """Begin to serve: all that was kept is read. Connections of the time before are gone; what leaves goes on."""
@@ -122,6 +127,7 @@ class Delivery:
         step.records.extend(chunk_record(number, None) for number in self._kept_chunks)
         self._kept_chunks = {}
         self._outbox.clear(step)
+        self._course.copies.clear(step)
         self._course.past.rewind(step)
 
     def _restore(self, mark: Mark) -> None:
@@ -211,6 +217,7 @@ class Delivery:
         taking = Taking(
             self._window, self._course.keys, request.owner, until, turn.wall_ms, bound=request.bound,
             messages_max=room, bytes_max=request.bytes_max, window_max=config.window_max,
+            counts=lambda maker: self._course.copies.count(maker, turn.view.made),
         )  # fmt: skip
         taking.take(request.offers if room > 0 else ())
         self._expire(taking, turn)
@@ -297,8 +304,20 @@ class Delivery:
         self._course.generation += 1
         self._window.reset(offset)
         self._course.past.rewind(turn.step)
+        self._outbox.recall(turn.step)
         self._course.keys = Keys(self._window) if turn.config.keyed else None
         return Rewound(before, offset, self._course.generation)
+
+    def void(self, request: Void, ticket: object, view: View, now_ms: Millis, wall_ms: Millis) -> Step:
+        """Answered with Voided."""
+        return self._answer(self._void, request, ticket, self._begin(view, now_ms, wall_ms))
+
+    def _void(self, request: Void, turn: Turn) -> Voided:
+        before, leased = self._window.done, self._demand.leased
+        self._course.copies.void(request.since, turn.step)
+        self._course.give_up(min(request.below, turn.view.end), turn)
+        self._breaker.forgotten(leased - self._demand.leased)
+        return Voided(before, self._window.done)
 
     def describe(self, request: Describe, ticket: object, view: View, now_ms: Millis, wall_ms: Millis) -> Step:
         """Answered with Described."""

@@ -3,7 +3,8 @@
 Rule 1: who leaves is done here at once, and stands in the outbox until it is in its target: both are kept together.
 Rule 2: it is ordered to leave when that is kept, and again by each new leader; its target knows its name, and takes it
         once. The floor is from before the order was kept, so whatever was appended for it lies above.
-Rule 3: whatever happens to the queue meanwhile (purge, rewind) does not concern who has left.
+Rule 3: whatever happens to the queue meanwhile (purge, rewind) does not concern who has left. But a copy would count
+        for nothing after a rewind (see `copies`): it does not leave any more.
 """
 
 from msgspec.structs import replace
@@ -35,6 +36,11 @@ class Outbox:
         step.records.extend(leaving_record(id, None) for id in self._leaving)
         self._leaving.clear()
         self.messages = 0
+
+    def recall(self, step: Step) -> None:
+        """No copy leaves any more; dead letters do."""
+        for id in [id for id, leaving in self._leaving.items() if not leaving.why.dies]:
+            self.left(id, step)
 
     def add(self, leaving: Leaving, step: Step) -> None:
         self.restore(leaving.id, leaving)

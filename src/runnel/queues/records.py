@@ -4,11 +4,13 @@ Keys and values are msgpack arrays. A key begins with the number of its kind, a 
 fields may be added at the end of a value.
 """
 
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
+from uuid import UUID
 
 import msgspec
 
 from runnel.model.errors import Fatal
+from runnel.model.ids import PartitionKey, TopicId
 from runnel.model.step import Record
 from runnel.queues.status import DONE, LEASED, WAIT
 from runnel.queues.values import Counters, Leaving, LeavingId
@@ -17,6 +19,7 @@ MARK: Final = 1
 CHUNK: Final = 2
 LEAVING: Final = 3
 PAST: Final = 4
+SINCE: Final = 5
 
 
 class Run(NamedTuple):
@@ -61,6 +64,12 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag=1):
     attempt: int
 
 
+class Counts(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """Since which generation the copies of a partition count, see `copies`."""
+
+    generation: int
+
+
 class KeptMark(NamedTuple):
     mark: Mark
 
@@ -80,13 +89,19 @@ class KeptPast(NamedTuple):
     note: tuple[int, int] | None
 
 
-Kept: TypeAlias = KeptMark | KeptChunk | KeptLeaving | KeptPast
+class KeptSince(NamedTuple):
+    key: PartitionKey
+    generation: int | None
+
+
+Kept: TypeAlias = KeptMark | KeptChunk | KeptLeaving | KeptPast | KeptSince
 
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 _marks = msgspec.msgpack.Decoder(Mark)
 _chunks = msgspec.msgpack.Decoder(Chunk)
 _leavings = msgspec.msgpack.Decoder(Left)
 _pasts = msgspec.msgpack.Decoder(Ended)
+_sinces = msgspec.msgpack.Decoder(Counts)
 _MARK_KEY: Final = _encoder.encode((MARK,))
 LEAVING_BEGINS: Final = _encoder.encode((LEAVING, 0, 0))[:2]  # the keys of what is on its way out of a queue
 
@@ -107,6 +122,10 @@ def past_record(first: int, note: tuple[int, int] | None) -> Record:
     return _encoder.encode((PAST, first)), None if note is None else _encoder.encode(Ended(*note))
 
 
+def since_record(key: PartitionKey, generation: int | None) -> Record:
+    return _encoder.encode((SINCE, *key)), None if generation is None else _encoder.encode(Counts(generation))
+
+
 def decode(key: bytes, value: bytes | None) -> Kept | None:
     """One record as it was written; None if its kind is unknown: a newer broker wrote it and can do without us."""
     try:
@@ -117,7 +136,7 @@ def decode(key: bytes, value: bytes | None) -> Kept | None:
         ) from None
 
 
-def _decoded(parts: list[int], value: bytes | None) -> Kept | None:
+def _decoded(parts: list[Any], value: bytes | None) -> Kept | None:
     match parts:
         case [1] if value is not None:
             return KeptMark(_marks.decode(value))
@@ -129,6 +148,9 @@ def _decoded(parts: list[int], value: bytes | None) -> Kept | None:
         case [4, first]:
             ended = None if value is None else _pasts.decode(value)
             return KeptPast(first, None if ended is None else (ended.last, ended.attempt))
+        case [5, bytes(topic_id), number]:
+            key = PartitionKey(TopicId(UUID(bytes=topic_id)), number)
+            return KeptSince(key, None if value is None else _sinces.decode(value).generation)
     return None
 
 

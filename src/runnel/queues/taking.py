@@ -9,11 +9,11 @@ Rule 4: the window has room for so many messages that somebody has, or had; what
         its keys, and takes room alike.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from runnel.queues.keys import Keys
 from runnel.queues.status import DONE, DONE_STATUS, FRESH, FRESH_STATUS, LEASED, READY, Status
-from runnel.queues.values import Granted, Offered
+from runnel.queues.values import Granted, Maker, Offered
 from runnel.queues.window import SHIFT, Piece, Window
 
 PASSED_OVER = Status(READY)
@@ -26,6 +26,7 @@ class Taking:
     def __init__(
         self, window: Window, keys: Keys | None, owner: str, until: int, wall_ms: int, *,
         messages_max: int, bytes_max: int, window_max: int, bound: bool = False,
+        counts: Callable[[Maker], bool] = lambda maker: True,
     ) -> None:  # fmt: skip
         self._window = window
         self._keys = keys
@@ -33,6 +34,7 @@ class Taking:
         self._until = until
         self._bound = bound
         self._wall_ms = wall_ms
+        self._counts = counts  # whether what made a copy does
         self._messages_left = messages_max
         self._bytes_left = bytes_max
         self._new_left = window_max - (window.tried if keys is None else window.open)
@@ -56,10 +58,11 @@ class Taking:
             return False
         if not self._reach(offer.first):
             return False
+        passes = offer.passes and (offer.maker is None or self._counts(offer.maker))
         for piece in self._pieces(offer):
             if piece.status.kind not in (FRESH, READY):
                 continue
-            if not offer.passes:
+            if not passes:
                 self.filtered += piece.last - piece.first + 1
                 self._finish(piece)
             elif 0 < offer.expires_ms <= self._wall_ms:

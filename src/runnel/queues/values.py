@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple
 from msgspec import Struct
 
 from runnel.model.errors import RunnelError
-from runnel.model.ids import TopicId
+from runnel.model.ids import PartitionKey, TopicId
 from runnel.model.queue_config import QueueConfig
 
 BYTES_MAX: Final = 1 << 62
@@ -64,6 +64,22 @@ class View(Struct, frozen=True):
     made: int = 0  # the number of the queue, which no other of its name has; 0: a share group
 
 
+# --- copies for another attempt
+class Maker(NamedTuple):
+    """What made a copy: a queue of this number, of a message of this partition, in this generation there."""
+
+    made: int
+    key: PartitionKey
+    generation: int
+
+
+class Since(NamedTuple):
+    """A partition was rewound: of its copies those count that are of this generation, or of a later one."""
+
+    key: PartitionKey
+    generation: int
+
+
 # --- leasing
 class Offered(NamedTuple):
     """Messages of the log that may be leased. Several at once if nothing in them matters (a plain queue).
@@ -80,6 +96,7 @@ class Offered(NamedTuple):
     expires_ms: int = 0  # by the wall clock; 0: never
     attempts: int = 0  # deliveries before it was copied here
     wanted: bool = True  # else it is passed over, for its key alone: who is offered it has chosen others
+    maker: Maker | None = None  # of a copy: if that does not count any more, nor does the copy, and is done
 
 
 class Lease(Struct, frozen=True):
@@ -165,6 +182,21 @@ class Rewound(Struct, frozen=True):
     before: int  # what was the first that was not done
     after: int
     generation: int
+
+
+class Void(Struct, frozen=True):
+    """Of a partition with copies: others were rewound. What lies below an offset is done, as far as it was not.
+
+    Who leased it can't settle it any more. Answered with Voided.
+    """
+
+    since: Sequence[Since]
+    below: int = 0  # all that lies there is void
+
+
+class Voided(Struct, frozen=True):
+    before: int  # what was the first that was not done
+    after: int
 
 
 class Describe(Struct, frozen=True):

@@ -160,6 +160,9 @@ def test_a_message_that_its_topic_refuses_costs_the_others_nothing(api: Api, ack
     assert answer.status == 207
     codes = [each["error"]["code"] if "error" in each else each["offset"] for each in answer.json["results"]]
     assert codes == [0, 1, 2, 3, "invalid-record", "batch-too-large", 4, 5, 6, 7, 8, 9]
+    none = api.post(f"/v1/topics/{topic}/messages?acks={acks}", sent[4:6])
+    assert none.status == 207  # not for one reason
+    assert [each["error"]["code"] for each in none.json["results"]] == ["invalid-record", "batch-too-large"]
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,18 @@ def test_the_document_is_whole() -> None:
             assert all(answer["description"] for answer in each["responses"].values())
 
 
+def test_all_that_an_operation_answers_is_told() -> None:
+    send = DOCUMENT["paths"]["/send"]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
+    assert send == {"anyOf": [{"$ref": f"#/components/schemas/{name}"} for name in ("Sent", "Scheduled")]}
+    partly = {
+        path for path, methods in DOCUMENT["paths"].items() for each in methods.values() if "207" in each["responses"]
+    }
+    verbs = ("messages", "ack", "nack", "reject", "settle", "extend")
+    assert partly == {"/v1/topics/{topic}/messages", *(f"/v1/queues/{{queue}}/{verb}" for verb in verbs)}
+    ack = DOCUMENT["paths"]["/v1/queues/{queue}/ack"]["post"]["responses"]
+    assert ack["207"]["content"] == ack["200"]["content"]
+
+
 def check_parameters(path: str, parameters: list[dict[str, Any]]) -> None:
     in_path = {each["name"] for each in parameters if each["in"] == "path"}
     assert in_path == set(re.findall(r"{(\w+)}", path))

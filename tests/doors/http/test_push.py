@@ -249,6 +249,20 @@ def test_what_a_socket_leaves_unsettled_is_delivered_again(broker: BrokerProcess
         assert (message["text"], message["attempt"]) == ("mine", 2)
 
 
+def test_each_stream_is_a_consumer_of_its_own_and_leaves_its_place_to_the_next(
+    broker: BrokerProcess, user: User
+) -> None:
+    queue = queue_of(user, "push-single", **{"consumers": "single", "lease.ms": 600_000})
+    user.ask("POST", f"{queue}/messages", [{"text": f"m{n}"} for n in range(3)])
+    with line(broker, f"{queue}/socket", credit=1) as first, line(broker, f"{queue}/socket", credit=1) as second:
+        had = heard(first)["message"]
+        assert silent(second)
+        say(first, ack=[had["receipt"]])
+        assert {heard(first)["type"], heard(first)["type"]} == {"settled", "message"}
+        first.close()
+        assert heard(second)["message"]["text"] == "m1"
+
+
 def test_what_can_not_be_had_is_refused_at_the_handshake(broker: BrokerProcess, user: User) -> None:
     for path, status in (("/v1/topics/push-none/socket", 404), ("/v1/queues/push-none/socket", 404), ("/v1/none", 404)):
         with pytest.raises(InvalidStatus) as refused, connect(f"ws://{broker.http}{path}"):

@@ -65,6 +65,30 @@ def test_a_released_message_comes_again_and_its_old_receipt_is_void(api: Api) ->
     assert mixed.json["refused"][0]["error"]["code"] == "lease-lost"
 
 
+def test_what_fails_for_several_reasons_is_told_one_by_one(api: Api) -> None:
+    path = queue(api, "q-reasons", retry_backoff_ms=0)
+    api.ok("POST", f"{path}/messages", {"value": "x"})
+    lost = receive(api, path)
+    api.ok("POST", f"{path}/nack", {**receipts(lost), "delay_ms": 0})
+    answer = api.post(f"{path}/ack", {"receipts": [lost[0]["receipt"], "nonsense"]})
+    assert (answer.status, answer.json["settled"]) == (207, 0)
+    codes = [each["error"]["code"] for each in answer.json["refused"]]
+    assert codes[0] == "lease-lost"
+    assert codes[1] != "lease-lost"
+    assert api.post(f"{path}/ack", receipts([*lost, *lost])).code == "lease-lost"
+
+
+def test_one_consumer_at_a_time_has_a_name(api: Api) -> None:
+    path = queue(api, "q-single", consumers="single")
+    api.ok("POST", f"{path}/messages", [{"value": n} for n in range(3)])
+    nameless = api.post(f"{path}/receive")
+    assert nameless.code == "invalid-request"
+    assert "parameter consumer" in nameless.json["detail"]
+    assert len(receive(api, path, "&consumer=one")) == 1
+    assert api.ok("POST", f"{path}/receive?consumer=two")["messages"] == []
+    assert len(receive(api, path, "&consumer=one")) == 1
+
+
 def test_a_lease_can_be_extended(api: Api) -> None:
     path = queue(api, "q-extend")
     api.ok("POST", f"{path}/messages", {"value": "x"})

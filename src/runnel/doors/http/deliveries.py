@@ -7,7 +7,17 @@ from msgspec import Meta
 from runnel.client.outcome import error_of_failure
 from runnel.doors.http.call import Call
 from runnel.doors.http.idempotency import IdempotencyKey, send_once
-from runnel.doors.http.messages import MESSAGES_MAX, MULTI_STATUS, BytesMax, Filter, Limit, SentView, Value, sent
+from runnel.doors.http.messages import (
+    MESSAGES_MAX,
+    MULTI_STATUS,
+    BytesMax,
+    Filter,
+    Limit,
+    SentView,
+    Value,
+    raise_one_reason,
+    sent,
+)
 from runnel.doors.http.operation import Struct, View, operation
 from runnel.doors.http.payload import Form, MessageView, NewMessage, Whole, body_of
 from runnel.doors.http.problems import Problem, problem_of
@@ -38,7 +48,7 @@ LEASE_MS_MAX = 12 * 3_600_000
 LeaseMs = Annotated[int, Meta(ge=1_000, le=LEASE_MS_MAX)]
 
 
-@operation("POST /v1/queues/{queue}/messages")
+@operation("POST /v1/queues/{queue}/messages", partly=True)
 async def send_to_queue(
     call: Call,
     queue: str,
@@ -85,7 +95,7 @@ async def receive_from_queue(
     bytes_max: BytesMax = MIB,
     wait_ms: Annotated[int, Meta(ge=0, le=RECEIVE_WAIT_MS_MAX, description="for the first message")] = 0,
     lease_ms: Annotated[LeaseMs | None, Meta(description="the queue's own, if it is left out")] = None,
-    consumer: Annotated[str, Meta(max_length=256, description="a name for who receives")] = "",
+    consumer: Annotated[str, Meta(max_length=256, description="who receives; needed if consumers=single")] = "",
     filter: Filter = "",
     value: Value = "auto",
 ) -> ReceivedView:
@@ -129,11 +139,12 @@ class Ack(Struct):
     receipts: Receipts
 
 
-@operation("POST /v1/queues/{queue}/ack")
+@operation("POST /v1/queues/{queue}/ack", partly=True)
 async def ack(call: Call, queue: str, body: Ack) -> SettledView:
     """Accept messages: they are done, and are not delivered again.
 
-    If some could not be settled and others were, the status is 207.
+    If some could not be settled and others were, or not all for the same reason, the status is 207 and each that could
+    not is told with the reason.
 
         POST /v1/queues/emails/ack {"receipts": ["AQAB"]}
     """
@@ -145,7 +156,7 @@ class Nack(Struct):
     delay_ms: Annotated[Whole | None, Meta(description="instead of the queue's backoff")] = None
 
 
-@operation("POST /v1/queues/{queue}/nack")
+@operation("POST /v1/queues/{queue}/nack", partly=True)
 async def nack(call: Call, queue: str, body: Nack) -> SettledView:
     """Release messages: they are delivered again, after the queue's backoff.
 
@@ -159,7 +170,7 @@ class Reject(Struct):
     reason: Annotated[str, Meta(max_length=1_000, description="is kept with the dead letter")] = ""
 
 
-@operation("POST /v1/queues/{queue}/reject")
+@operation("POST /v1/queues/{queue}/reject", partly=True)
 async def reject(call: Call, queue: str, body: Reject) -> SettledView:
     """Give messages up: they become dead letters.
 
@@ -179,7 +190,7 @@ class Settlements(Struct):
     settlements: Annotated[list[OneSettlement], Meta(min_length=1, max_length=MESSAGES_MAX)]
 
 
-@operation("POST /v1/queues/{queue}/settle")
+@operation("POST /v1/queues/{queue}/settle", partly=True)
 async def settle(call: Call, queue: str, body: Settlements) -> SettledView:
     """Settle messages, each in its own way.
 
@@ -199,7 +210,7 @@ class Extension(Struct):
     lease_ms: Annotated[LeaseMs | None, Meta(description="from now on; the queue's own, if it is left out")] = None
 
 
-@operation("POST /v1/queues/{queue}/extend")
+@operation("POST /v1/queues/{queue}/extend", partly=True)
 async def extend(call: Call, queue: str, body: Extension) -> SettledView:
     """Extend leases: they end so much later, from now on.
 
@@ -213,8 +224,7 @@ def _settled(receipts: list[str], failures: list[Failure | None]) -> SettledView
     """What fails for one reason fails as a whole."""
     errors = [(receipt, error_of_failure(failure)) for receipt, failure in zip(receipts, failures, strict=True)]
     refused = [(receipt, error) for receipt, error in errors if error is not None]
-    if refused and len(refused) == len(receipts):
-        raise refused[0][1]
+    raise_one_reason([error for _, error in refused], len(receipts))
     view = SettledView(
         settled=len(receipts) - len(refused),
         refused=[RefusedView(receipt=receipt, error=problem_of(error)) for receipt, error in refused],

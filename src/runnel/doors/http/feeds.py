@@ -136,7 +136,11 @@ class QueueFeed:
         self._queue = queue
         self._form = form
         lease_ms = broker.queues.lease_ms(queue)
-        self.grants = Grants(broker.calls, broker.id, queue, lease_ms, credit, waits, filter=filter)
+        self._queues = broker.queues
+        self._consumer = broker.queues.new_consumer("stream")
+        self.grants = Grants(
+            broker.calls, broker.id, queue, lease_ms, credit, waits, filter=filter, consumer=self._consumer
+        )
         if filter:
             compile(filter)
 
@@ -148,6 +152,7 @@ class QueueFeed:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.grants.__aexit__(kind, error, trace)
+        self._queues.gone(self._queue, self._consumer)
 
     def hello(self) -> Any:
         return {"queue": self._queue, "credit": self.grants.credit}

@@ -4,7 +4,6 @@ import asyncio
 import re
 from datetime import UTC, datetime
 from functools import lru_cache
-from http import HTTPStatus
 from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
@@ -18,7 +17,6 @@ from runnel.doors.http.idempotency import IdempotencyKey, send_once
 from runnel.doors.http.operation import Struct, View, decoded, operation
 from runnel.doors.http.payload import Instant, Whole, due_ms
 from runnel.doors.http.problems import PROBLEM_JSON, headers_of, problem_of
-from runnel.doors.http.replies import json
 from runnel.model.calls import Outgoing
 from runnel.model.errors import RunnelError
 from runnel.model.seams import Clock
@@ -82,7 +80,7 @@ class Messages(View, omit_defaults=False):
 
 
 @operation("POST /send")
-async def send(call: Call, body: Message, idempotency_key: IdempotencyKey = None) -> Sent:
+async def send(call: Call, body: Message, idempotency_key: IdempotencyKey = None) -> Sent | Scheduled:
     """Send a message to a user.
 
     It is answered once the message is kept durably. Messages to one user are received in the order in which they were
@@ -96,10 +94,10 @@ async def send(call: Call, body: Message, idempotency_key: IdempotencyKey = None
         message = await _addressed(inbox, body, due)
         [placed] = await send_once(call, idempotency_key, body, INBOX, [message])
         if due is not None:
-            return _as_answer(Scheduled(status=SCHEDULED, scheduled_id=placed.scheduled_id))
+            return Scheduled(status=SCHEDULED, scheduled_id=placed.scheduled_id)
         place = inbox.id_of(placed.partition, placed.offset)
     elif due is not None:
-        return _as_answer(await _send_later(call.broker, body, due))
+        return await _send_later(call.broker, body, due)
     else:
         place = await inbox.send(body.from_user, body.to_user, body.message)
     return Sent(status=SENT, message_id=str(place))
@@ -138,12 +136,6 @@ async def _send_later(broker: Broker, body: Message, due: int) -> Scheduled:
     if isinstance(placed, RunnelError):
         raise placed
     return Scheduled(status=SCHEDULED, scheduled_id=placed.scheduled_id)
-
-
-def _as_answer(scheduled: Scheduled) -> Sent:
-    """The other answer that this operation has."""
-    answer: Sent = json(scheduled, HTTPStatus.OK)
-    return answer
 
 
 # --- the same without task and application: see net/hot.py

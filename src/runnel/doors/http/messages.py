@@ -42,7 +42,7 @@ class SentView(View):
     results: list[PlacedView]  # in the order of the messages
 
 
-@operation("POST /v1/topics/{topic}/messages")
+@operation("POST /v1/topics/{topic}/messages", partly=True)
 async def send_messages(
     call: Call,
     topic: str,
@@ -54,8 +54,8 @@ async def send_messages(
     """Send one message or a list of them.
 
     The answer comes when the messages are kept: with acks=all on the disk of every replica in sync. A list is much
-    cheaper than as many requests. If some messages of a list could not be kept and others were, the status is 207 and
-    each result says which.
+    cheaper than as many requests. If some messages of a list could not be kept and others were, or not all for the same
+    reason, the status is 207 and each result says which.
 
         POST /v1/topics/orders/messages {"key": "alice", "value": {"item": "tea", "amount": 3}}
     """
@@ -72,10 +72,15 @@ async def send_messages(
 def sent(topic: str, results: "Sequence[Placed | RunnelError]") -> SentView:
     """The answer to sending; what fails for one reason fails as a whole."""
     errors = [each for each in results if isinstance(each, RunnelError)]
-    if len(errors) == len(results):
-        raise errors[0]
+    raise_one_reason(errors, len(results))
     view = SentView(topic=topic, results=[placed_view(each) for each in results])
     return view if not errors else json(view, MULTI_STATUS)
+
+
+def raise_one_reason(errors: "Sequence[RunnelError]", asked: int) -> None:
+    """Raise why nothing of what was asked could be done, if that is one reason for all of it."""
+    if errors and len(errors) == asked and len({type(error) for error in errors}) == 1:
+        raise errors[0]
 
 
 def placed_view(result: Placed | RunnelError) -> PlacedView:

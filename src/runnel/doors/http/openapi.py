@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from http import HTTPStatus
+from types import UnionType
 from typing import Annotated, Any, Final, get_args, get_origin
 
 import msgspec
@@ -40,7 +41,7 @@ def _schemas(operations: Iterable[Operation]) -> tuple[dict[int, Any], dict[str,
     kinds: list[Any] = [Problem]
     for operation in operations:
         kinds += [parameter.type for parameter in operation.parameters]
-        kinds += [kind for kind in (operation.body, operation.result) if _is_json(kind)]
+        kinds += [kind for kind in (operation.body, *_answers(operation)) if _is_json(kind)]
     found, components = msgspec.json.schema_components(kinds, ref_template=REF)
     return {id(kind): schema for kind, schema in zip(kinds, found, strict=True)}, components
 
@@ -63,7 +64,7 @@ def _described(operation: Operation, schemas: dict[int, Any]) -> dict[str, Any]:
         "operationId": operation.name,
         "summary": operation.summary,
         "tags": [operation.tag],
-        "responses": {str(_status(operation)): _answer(operation, schemas), "default": _problem(schemas)},
+        "responses": _responses(operation, schemas),
     }
     if operation.description:
         described["description"] = operation.description
@@ -80,10 +81,22 @@ def _status(operation: Operation) -> int:
     return int(HTTPStatus.NO_CONTENT) if nothing else operation.status
 
 
-def _answer(operation: Operation, schemas: dict[int, Any]) -> dict[str, Any]:
-    answer: dict[str, Any] = {"description": HTTPStatus(_status(operation)).phrase}
+def _responses(operation: Operation, schemas: dict[int, Any]) -> dict[str, Any]:
+    statuses = [_status(operation), *([HTTPStatus.MULTI_STATUS] if operation.partly else [])]
+    responses = {str(int(status)): _answer(operation, status, schemas) for status in statuses}
+    return {**responses, "default": _problem(schemas)}
+
+
+def _answers(operation: Operation) -> tuple[Any, ...]:
+    """The types of what an operation answers: of `A | B` both."""
+    return get_args(operation.result) if isinstance(operation.result, UnionType) else (operation.result,)
+
+
+def _answer(operation: Operation, status: int, schemas: dict[int, Any]) -> dict[str, Any]:
+    answer: dict[str, Any] = {"description": HTTPStatus(status).phrase}
     if operation.method != SOCKET and operation.result not in (None, type(None)):
-        schema = schemas[id(operation.result)] if _is_json(operation.result) else {"type": "string"}
+        found = [schemas[id(kind)] if _is_json(kind) else {"type": "string"} for kind in _answers(operation)]
+        schema = found[0] if len(found) == 1 else {"anyOf": found}
         answer["content"] = {content_type(operation.result): {"schema": schema}}
     return answer
 

@@ -235,7 +235,7 @@ class RewindTo(Struct):
 
 @operation("POST /v1/queues/{queue}/rewind")
 async def rewind_queue(call: Call, queue: str, body: RewindTo, dry_run: DryRun = False) -> ShiftedView:
-    """Deliver messages again, from an offset or a time on. Receipts that are out are void then.
+    """Deliver messages again, from an offset or a time on, and no others. Receipts that are out are void then.
 
     POST /v1/queues/emails/rewind {"to": "time", "time": "2030-01-31T12:00:00Z"}
     """

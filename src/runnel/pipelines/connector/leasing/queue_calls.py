@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from runnel.client.calls import call, call_until_done
 from runnel.client.outcome import error_of_failure
+from runnel.client.queue import new_consumer
 from runnel.model import calls
 from runnel.model.calls import Delivered
 from runnel.model.errors import LeaseLost, RetriableError
@@ -19,7 +20,6 @@ from runnel.pipelines.connector.leasing.lease import Lease, Place
 
 T = TypeVar("T")
 
-CONSUMER = "spark"
 RECEIVE_MAX = 10_000  # messages in one call, and
 RECEIVE_BYTES_MAX = 32 * MIB  # bytes: what a broker gives at most
 RECEIPTS_MAX = 10_000  # in one call
@@ -34,6 +34,7 @@ class QueueCalls:
         self._through = through
         self._lease_ms = lease_ms
         self._filter = filter
+        self._consumer = new_consumer(through.cluster, "spark")
         self._lane = through.cluster.new_lane("receive")
 
     def ready(self, queue: str) -> int:
@@ -67,7 +68,7 @@ class QueueCalls:
             min(room, RECEIVE_BYTES_MAX),
             wait_ms,
             self._lease_ms,
-            CONSUMER,
+            self._consumer,
             self._filter,
             bare=True,
         )

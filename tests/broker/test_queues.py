@@ -5,23 +5,27 @@ from pathlib import Path
 
 from tests.broker.serving import serve
 from tests.broker.test_deliveries import make, take
-from tests.broker.test_leaving import letters
+from tests.broker.test_leaving import letters, reject
 
 from runnel.broker.broker import Broker
 from runnel.broker.fetch import Waits
+from runnel.cluster.topic_rules import NewTopic
 from runnel.model import headers as h
 from runnel.model.calls import (
     QUEUE_CREATE,
     CreateQueue,
     Extend,
+    ListDead,
     Outgoing,
     Peek,
     Receive,
+    Redrive,
     Send,
     Sent,
     Settle,
     Settlement,
 )
+from runnel.queues.letters import ATTEMPTS_MAX
 from runnel.shell.clock import SystemClock
 
 LONG_MS = 60_000
@@ -85,6 +89,43 @@ def test_what_expired_is_dropped_or_dies(tmp_path: Path) -> None:
             assert await take(broker, queue, 10) == [(b"fresh", 1)]
         assert await letters(broker, "buries.dead", 1) == [(b"late", b"expired")]
         assert "drops.dead" not in broker.image.names
+
+    serve(tmp_path, scenario)
+
+
+ODD_NUMBERS = (b"--5", b"-", "²".encode(), b"9" * 5_000, b"99999999999")
+
+
+def test_messages_with_odd_numbers_in_their_headers_hold_up_no_queue(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        names = (h.TTL_MS, h.EXPIRES_AT, h.ORIGIN_PARTITION, h.ORIGIN_OFFSET, h.ATTEMPTS)
+        odd = [Outgoing(b"odd", headers=[(h.ORIGIN_TOPIC, b"x"), *((name, text) for name in names)])
+               for text in ODD_NUMBERS[:-1]]  # fmt: skip
+        rows = [Outgoing(b"first"), *odd, Outgoing(b"last")]
+        await make(broker, "q")
+        await send(broker, "q", *rows)
+        await reject(broker, "q", len(rows))
+        found = await letters(broker, "q.dead", len(rows))
+        assert [value for value, _ in found] == [row.value for row in rows]
+        listed = (await broker.redrives.list(ListDead("q"))).letters
+        assert {(letter.origin_topic, letter.origin_partition) for letter in listed} == {("q", 0)}
+        assert [letter.origin_offset for letter in listed] == list(range(len(rows)))
+        await broker.redrives.start(Redrive("q"))
+        back = [await take(broker, "q", 1, wait_ms=LONG_MS) for _ in rows]
+        assert [value for [(value, _)] in back] == [row.value for row in rows]
+
+    serve(tmp_path, scenario)
+
+
+def test_copies_with_odd_attempts_hold_up_no_queue(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.topics.create([NewTopic("q.retry", 1)])
+        await make(broker, "q", attempts_max="0")
+        rows = [Outgoing(text[:20], headers=[(h.ATTEMPTS, text)]) for text in (b"2", *ODD_NUMBERS, b"3")]
+        await broker.sending.send("q.retry", rows)
+        got = await take(broker, "q", 10, wait_ms=LONG_MS)
+        assert [value for value, _ in got] == [row.value for row in rows]
+        assert [attempt for _, attempt in got] == [3, 1, 1, 1, 1, ATTEMPTS_MAX + 1, 4]
 
     serve(tmp_path, scenario)
 

@@ -9,6 +9,7 @@ from runnel.model.calls import Outgoing
 from runnel.model.errors import InvalidRequest
 from runnel.model.ids import PartitionKey, TopicId
 from runnel.queues.letters import (
+    ATTEMPTS_MAX,
     Edit,
     Origin,
     attempts_of,
@@ -22,6 +23,7 @@ from runnel.queues.letters import (
     origin_of,
     retry_copy,
 )
+from runnel.queues.receipts import read, written
 from runnel.record.records import Record
 
 KEY = PartitionKey(TopicId(UUID(int=1)), 3)
@@ -57,6 +59,21 @@ def test_a_copy_of_a_copy_tells_where_the_message_was_first() -> None:
     letter = buried(as_record(copy), origin=Origin("q.retry", 0, 5, 9_000))
     assert origin_of(tuple(letter.headers)) == ORIGIN
     assert [name for name, _ in letter.headers].count(h.ATTEMPTS) == 1
+
+
+@pytest.mark.parametrize("text", ["--1", "-", "²", "9" * 5_000])
+def test_an_origin_that_no_number_tells_is_none(text: str) -> None:
+    headers = ((h.ORIGIN_TOPIC, b"x"), (h.ORIGIN_PARTITION, text.encode()), (h.ORIGIN_OFFSET, b"3"))
+    assert origin_of(headers) is None
+    assert origin_of(tuple(buried(message(*headers)).headers)) == ORIGIN
+
+
+@pytest.mark.parametrize(
+    ("text", "attempts"), [("3", 3), ("-3", 0), ("--3", 0), ("99999999999", ATTEMPTS_MAX), ("9" * 5_000, 0)]
+)
+def test_attempts_are_no_more_than_a_receipt_can_tell(text: str, attempts: int) -> None:
+    assert attempts_of(((h.ATTEMPTS, text.encode()),)) == attempts
+    assert read(written(KEY, 5, attempts + 1, 1)).attempt == attempts + 1
 
 
 def test_the_name_from_the_sender_is_told_but_names_no_copy() -> None:

@@ -42,7 +42,7 @@ from runnel.model.calls import (
 )
 from runnel.model.errors import InvalidRequest, PolicyViolation, RunnelError, UnknownTopic
 from runnel.model.ids import BrokerId, Offset, PartitionKey, TopicId
-from runnel.queues.letters import Origin, header, is_letter_of, number, origin_of
+from runnel.queues.letters import Origin, attempts_of, header, is_letter_of, number, origin_of
 from runnel.queues.redrive import Asked, Mark, Start, Stop, Task, state_of
 from runnel.record.records import Record
 from runnel.replica.partition import Partition
@@ -387,6 +387,6 @@ def _letter(topic: str, partition: int, letter: Record) -> DeadLetter:
     shown = Read(topic, partition, letter.offset, letter.timestamp, letter.key, letter.value, list(letter.headers))
     died_ms = number(letter.headers, h.DEAD_AT)
     return DeadLetter(
-        shown, *origin, header(letter.headers, h.DEAD_REASON) or "", number(letter.headers, h.ATTEMPTS) or 0,
+        shown, *origin, header(letter.headers, h.DEAD_REASON) or "", attempts_of(letter.headers),
         -1 if died_ms is None else died_ms,
     )  # fmt: skip

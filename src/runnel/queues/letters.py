@@ -18,6 +18,7 @@ from runnel.model import headers as h
 from runnel.model.calls import Header, Outgoing
 from runnel.model.errors import InvalidRequest
 from runnel.model.ids import PartitionKey
+from runnel.model.numbers import whole_number
 from runnel.record.records import Headers, Record
 
 EXPIRED: Final = "expired"  # the reason of a message that nobody got in time
@@ -25,6 +26,7 @@ ORIGIN: Final = (h.ORIGIN_TOPIC, h.ORIGIN_PARTITION, h.ORIGIN_OFFSET, h.ORIGIN_T
 ABOUT_DEATH: Final = (h.DEAD_QUEUE, h.DEAD_REASON, h.DEAD_AT, h.ATTEMPTS)
 EXPIRY: Final = (h.EXPIRES_AT, h.TTL_MS)
 DUE: Final = (h.DELIVER_AT, h.DELAY_MS)
+ATTEMPTS_MAX: Final = 2**31 - 1  # that a copy is believed: a receipt has 32 bits for the attempts that follow
 
 Json: TypeAlias = Any
 
@@ -49,7 +51,7 @@ def header(headers: Headers, name: str) -> str | None:
 def number(headers: Headers, name: str) -> int | None:
     """The whole number in a header; None if there is none."""
     text = header(headers, name)
-    return int(text) if text is not None and text.isascii() and text.lstrip("-").isdigit() else None
+    return None if text is None else whole_number(text)
 
 
 def origin_of(headers: Headers) -> Origin | None:
@@ -63,7 +65,7 @@ def origin_of(headers: Headers) -> Origin | None:
 
 def attempts_of(headers: Headers) -> int:
     """How often the message had been delivered when it was copied."""
-    return max(number(headers, h.ATTEMPTS) or 0, 0)
+    return min(max(number(headers, h.ATTEMPTS) or 0, 0), ATTEMPTS_MAX)
 
 
 def is_letter_of(queue: str, headers: Headers) -> bool:

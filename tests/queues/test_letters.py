@@ -120,13 +120,15 @@ def test_headers_and_value_are_edited() -> None:
     assert going_back(letter, "n", edit_of({}, [], "aGV5", "")).value == b"hey"
 
 
-def test_a_merge_into_what_is_not_json_is_refused() -> None:
+@pytest.mark.parametrize("value", [b"\x00", b'{"a":"\xff"}', b"[" * 3_000 + b"]" * 3_000])
+def test_a_merge_into_what_is_not_json_is_refused(value: bytes) -> None:
     with pytest.raises(InvalidRequest, match="offset 5"):
-        going_back(as_record(buried(message(value=b"\x00"))), "n", Edit(merge={"a": 1}))
+        going_back(as_record(buried(message(value=value))), "n", Edit(merge={"a": 1}))
 
 
 @pytest.mark.parametrize(
-    ("value", "merge", "headers"), [("%%%", "", {}), ("", "{", {}), ("aGV5", "{}", {}), ("", "", {"runnel-x": "1"})]
+    ("value", "merge", "headers"),
+    [("%%%", "", {}), ("", "{", {}), ("", "[" * 3_000, {}), ("aGV5", "{}", {}), ("", "", {"runnel-x": "1"})],
 )
 def test_an_edit_that_makes_no_sense_is_refused(value: str, merge: str, headers: dict[str, str]) -> None:
     with pytest.raises(InvalidRequest):

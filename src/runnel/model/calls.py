@@ -382,6 +382,7 @@ class RedriveState(Value, frozen=True):
     total: int = 0
     failure: str = ""
     dry_run: bool = False  # nothing was sent: `moved` is what would have been
+    stopping: bool = False  # it runs until nothing of it is in doubt, and no longer
 
 
 class DropDead(Value, frozen=True):

@@ -19,6 +19,7 @@ from runnel.model.calls import Header, Outgoing
 from runnel.model.errors import InvalidRequest
 from runnel.model.ids import PartitionKey
 from runnel.model.numbers import whole_number
+from runnel.model.unreadable import UNREADABLE
 from runnel.record.records import Headers, Record
 
 EXPIRED: Final = "expired"  # the reason of a message that nobody got in time
@@ -133,7 +134,7 @@ def edit_of(set_headers: Mapping[str, str], remove_headers: Sequence[str], value
         merged = msgspec.json.decode(merge) if merge else None
     except Base64Error as error:
         raise InvalidRequest(f"the new value is not base64: {error}") from None
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise InvalidRequest(f"what is to be merged is not JSON: {error}") from None
     edit = Edit(set_headers, frozenset(remove_headers), replaced, merged)
     edit.check()
@@ -155,10 +156,10 @@ def _value(letter: Record, edit: Edit) -> bytes | None:
     if edit.merge is None:
         return letter.value
     try:
-        before = msgspec.json.decode(letter.value or b"null")
-    except msgspec.DecodeError as error:
-        raise InvalidRequest(f"the dead letter at offset {letter.offset} is not JSON: {error}") from None
-    return msgspec.json.encode(merged(before, edit.merge))
+        return msgspec.json.encode(merged(msgspec.json.decode(letter.value or b"null"), edit.merge))
+    except UNREADABLE as error:
+        why = f"the dead letter at offset {letter.offset} is not JSON that can be merged into: {error}"
+        raise InvalidRequest(why) from None
 
 
 def merged(before: Json, patch: Json) -> Json:

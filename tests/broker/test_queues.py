@@ -154,6 +154,21 @@ def test_a_named_message_is_kept_once(tmp_path: Path) -> None:
     serve(tmp_path, scenario)
 
 
+def test_a_queue_that_refuses_takes_of_many_at_once_what_it_has_room_for(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await make(broker, "q", 1, max_length="3", overflow="refuse")
+        named = [Outgoing(b"%d" % number, message_id=f"m{number}") for number in range(5)]
+        sent = await send(broker, "q", *named)
+        assert [failure.name if failure else "" for failure in sent.failures] == ["", "", *["PolicyViolation"] * 3]
+        [outlet] = broker.deliveries
+        assert outlet.refusals.messages == 3
+        again = await send(broker, "q", *named[:2])  # they are there: nothing is added
+        assert [place.duplicate for place in again.placed if place] == [True, True]
+        assert [value for value, _ in await take(broker, "q", 10)] == [b"0", b"0", b"1"]
+
+    serve(tmp_path, scenario)
+
+
 def test_one_consumer_has_a_partition_until_it_is_done_with_it(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         await make(broker, "q", 4, consumers="single")

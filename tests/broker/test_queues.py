@@ -25,6 +25,7 @@ from runnel.model.calls import (
     Settle,
     Settlement,
 )
+from runnel.queues.expiry import expires_ms
 from runnel.queues.letters import ATTEMPTS_MAX
 from runnel.shell.clock import SystemClock
 
@@ -89,6 +90,20 @@ def test_what_expired_is_dropped_or_dies(tmp_path: Path) -> None:
             assert await take(broker, queue, 10) == [(b"fresh", 1)]
         assert await letters(broker, "buries.dead", 1) == [(b"late", b"expired")]
         assert "drops.dead" not in broker.image.names
+
+    serve(tmp_path, scenario)
+
+
+def test_a_message_that_is_copied_for_a_later_attempt_lives_no_longer(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await make(broker, "q", window_wait_max_ms="0")
+        sent_ms = SystemClock().wall_ms() - 1_000
+        await send(broker, "q", Outgoing(b"a", headers=[(h.TTL_MS, b"%d" % LONG_MS)], timestamp_ms=sent_ms))
+        [got] = (await broker.queues.receive(Receive("q"), Waits())).messages
+        await broker.queues.settle(Settle("q", [Settlement(got.receipt, "release", delay_ms=1)]))
+        [copy] = (await broker.queues.receive(Receive("q", wait_ms=LONG_MS), Waits())).messages
+        assert (copy.topic, copy.attempt) == ("q.retry", 2)
+        assert expires_ms(tuple(copy.headers), copy.timestamp_ms) == sent_ms + LONG_MS
 
     serve(tmp_path, scenario)
 

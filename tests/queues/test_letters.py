@@ -8,6 +8,7 @@ from runnel.model import headers as h
 from runnel.model.calls import Outgoing
 from runnel.model.errors import InvalidRequest
 from runnel.model.ids import PartitionKey, TopicId
+from runnel.queues.expiry import expires_ms
 from runnel.queues.letters import (
     ATTEMPTS_MAX,
     Edit,
@@ -59,6 +60,18 @@ def test_a_copy_of_a_copy_tells_where_the_message_was_first() -> None:
     letter = buried(as_record(copy), origin=Origin("q.retry", 0, 5, 9_000))
     assert origin_of(tuple(letter.headers)) == ORIGIN
     assert [name for name, _ in letter.headers].count(h.ATTEMPTS) == 1
+
+
+def test_a_copy_lives_no_longer_than_the_message_and_a_dead_letter_is_as_the_message_was() -> None:
+    sent = message((h.TTL_MS, b"500"))
+    copy = as_record(retry_copy(sent, ORIGIN, "n", attempts=1, expires_ms=expires_ms(sent.headers, sent.timestamp)))
+    assert expires_ms(copy.headers, copy.timestamp) == 1_500
+    again = as_record(retry_copy(copy, ORIGIN, "n", attempts=2, expires_ms=expires_ms(copy.headers, copy.timestamp)))
+    assert expires_ms(again.headers, again.timestamp) == 1_500
+    back = as_record(going_back(as_record(buried(again)), "n", Edit()))
+    assert expires_ms(back.headers, back.timestamp) == back.timestamp + 500, "a time to live begins anew"
+    without = retry_copy(message(), ORIGIN, "n", attempts=1, expires_ms=expires_ms((), 1_000))
+    assert header(tuple(without.headers), h.COPY_EXPIRES_AT) is None
 
 
 @pytest.mark.parametrize("text", ["--1", "-", "²", "9" * 5_000])

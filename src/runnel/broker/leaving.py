@@ -23,6 +23,7 @@ from runnel.model.errors import OffsetOutOfRange, RunnelError, UnknownTopic, Unk
 from runnel.model.limits import MIB
 from runnel.model.queue_config import QueueConfig
 from runnel.model.seams import Clock, Rng
+from runnel.queues.expiry import expires_ms
 from runnel.queues.letters import Origin, dead_letter, name_of_copy, retry_copy
 from runnel.queues.values import Aimed, Leaving, LeavingId, Target, Why
 from runnel.record.records import Record
@@ -268,7 +269,8 @@ class Leaver:
                 attempts=leaving.attempts, now_ms=leaving.left_ms,
             )  # fmt: skip
         else:
-            copy = retry_copy(record, origin, name, attempts=leaving.attempts)
+            expires = expires_ms(record.headers, record.timestamp)
+            copy = retry_copy(record, origin, name, attempts=leaving.attempts, expires_ms=expires)
         return OnceMessage(name, copy.key, copy.value, copy.headers, leaving.left_ms, leaving.target.floor, True)
 
 

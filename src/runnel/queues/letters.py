@@ -84,14 +84,17 @@ def dead_letter(
 ) -> Outgoing:
     """What is put aside of a message that a queue gives up."""
     told = {h.DEAD_QUEUE: queue, h.DEAD_REASON: reason, h.DEAD_AT: str(now_ms), h.ATTEMPTS: str(attempts)}
-    return _copy(record, origin, name, told)
+    return _copy(record, origin, name, told, without=(h.COPY_EXPIRES_AT,))  # its time to live is that of the message
 
 
-def retry_copy(record: Record, origin: Origin, name: str, *, attempts: int, due_ms: int | None = None) -> Outgoing:
-    """What goes to a queue's retry topic instead of waiting in its place."""
-    return msgspec.structs.replace(
-        _copy(record, origin, name, {h.ATTEMPTS: str(attempts)}, without=DUE), deliver_at_ms=due_ms
-    )
+def retry_copy(
+    record: Record, origin: Origin, name: str, *, attempts: int, expires_ms: int = 0, due_ms: int | None = None
+) -> Outgoing:
+    """What goes to a queue's retry topic instead of waiting in its place; 0: it never expires."""
+    told = {h.ATTEMPTS: str(attempts)}
+    if expires_ms:
+        told[h.COPY_EXPIRES_AT] = str(expires_ms)
+    return msgspec.structs.replace(_copy(record, origin, name, told, without=DUE), deliver_at_ms=due_ms)
 
 
 def _copy(record: Record, origin: Origin, name: str, told: Mapping[str, str], without: Sequence[str] = ()) -> Outgoing:

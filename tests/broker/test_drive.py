@@ -10,6 +10,7 @@ from tests.broker.test_leaving import letters, reject
 
 from runnel.broker import drive
 from runnel.broker.broker import Broker
+from runnel.cluster.topic_rules import NewTopic
 from runnel.model.calls import Outgoing, Redrive, RedriveState, RedriveTask, Send
 
 LONG_MS = 60_000
@@ -94,5 +95,20 @@ def test_a_re_drive_into_a_full_queue_waits_for_room_but_not_if_it_is_to_stop(tm
         assert (state.state, state.moved, state.skipped) == ("done", 0, 1)
         assert "can't go back" in state.failure
         assert [value for value, _ in await take(broker, "q", 5)] == [b"in the way"]
+
+    serve(tmp_path, scenario)
+
+
+def test_a_letter_goes_back_however_large_its_headers_made_it(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.topics.create([NewTopic("q", 1, config={"max.message.bytes": "1000"})])
+        await make(broker, "q")
+        value = b"x" * 850
+        await bury(broker, "q", value)
+        await broker.redrives.start(Redrive("q", set_headers={"more": "y" * 100}))
+        assert (await ended(broker, "q")).skipped == 1  # it is another message: the topic's limit counts
+        await broker.redrives.start(Redrive("q"))
+        assert (await ended(broker, "q")).moved == 1
+        assert [got for got, _ in await take(broker, "q", 5, wait_ms=LONG_MS)] == [value]
 
     serve(tmp_path, scenario)

@@ -99,6 +99,14 @@ def test_letters_that_cannot_be_merged_into_are_passed_over(call: Call, dead: st
     assert "offset 3 is not JSON" in call("dlq", "redrive", dead, "--status").out
 
 
+def test_a_value_can_be_emptied_and_a_letter_that_is_not_there_is_told(call: Call, dead: str) -> None:
+    call("dlq", "redrive", dead, "--only", "0/1", "--value", "", "-y")
+    assert call("queue", "receive", dead, "-c", "1", "--json").json["value"] == ""
+    for gone in ("0/1", "0/99"):
+        told = call("dlq", "redrive", dead, "--only", gone, "-y", code=1)
+        assert f"no dead letter is at offset {gone[2:]}" in told.err
+
+
 @pytest.mark.parametrize(
     ("state", "told"),
     [

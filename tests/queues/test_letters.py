@@ -131,6 +131,7 @@ def test_headers_and_value_are_edited() -> None:
     assert header(tuple(back.headers), "b") is None
     assert back.value == b'{"x":5,"y":{"z":2,"q":1}}'
     assert going_back(letter, "n", edit_of({}, [], "aGV5", "")).value == b"hey"
+    assert going_back(letter, "n", edit_of({}, [], "", "", empties=True)).value == b""
 
 
 @pytest.mark.parametrize("value", [b"\x00", b'{"a":"\xff"}', b"[" * 3_000 + b"]" * 3_000])

@@ -175,6 +175,18 @@ def test_letters_that_are_named_bound_the_task() -> None:
     assert (task.first, task.end) == (5, 10)
 
 
+def test_letters_that_are_named_but_not_there_are_told() -> None:
+    rig = Rig(3, 20)
+    rig.ask("mark", Mark([5]))
+    for offset in (2, 20, 5):
+        task = rig.start(f"no {offset}", only=(offset,))
+        assert (task.skipped, task.failure.partition(":")[0]) == (1, f"no dead letter is at offset {offset}")
+        rig.ask("progress", Progress(f"no {offset}", task.end, [], 0, 0, {}))
+    both = rig.start(only=(4, 99))
+    assert (both.first, both.end, both.skipped) == (4, 20, 1)
+    assert rig.progress(20, [4]).failure == both.failure
+
+
 def test_what_a_task_says_that_is_over_counts_for_nothing() -> None:
     rig = Rig()
     rig.start()

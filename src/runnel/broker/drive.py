@@ -242,11 +242,12 @@ class Drive:
 
     async def _send(self, place: Place, letters: Sequence[Record], floor: int, task: Task, stretch: Stretch) -> None:
         edit, now_ms = edit_in(task.asked), self._parts.clock.wall_ms()
+        as_it_was = not task.asked.to and edit == Edit(remove_headers=edit.remove_headers)  # its topic took it before
         messages = []
         for letter in letters:
             name = f"redrive:{self.queue}:{self.partition.key}:{letter.offset}"
             back = going_back(letter, name, edit)
-            messages.append(OnceMessage(name, back.key, back.value, back.headers, now_ms, floor))
+            messages.append(OnceMessage(name, back.key, back.value, back.headers, now_ms, floor, as_it_was))
         results = await self._parts.once.append_each(TopicId(place[0]), place[1], messages)
         for result in results:
             if isinstance(result, RetriableError):
@@ -262,7 +263,7 @@ class Drive:
 
 
 def edit_in(asked: Asked) -> Edit:
-    return edit_of(asked.set_headers, asked.remove_headers, asked.value, asked.merge)
+    return edit_of(asked.set_headers, asked.remove_headers, asked.value, asked.merge, empties=asked.empties)
 
 
 def _room(task: Task) -> int:

@@ -87,8 +87,9 @@ def redrive(
         raise click.UsageError("--value is that of one letter: name it with --only PARTITION/OFFSET")
     coded = b64encode(value.encode()).decode() if value is not None else ""
     asked = Redrive(
-        name, text, target, rate or 0, limit or 0, True, list(only), coded, dict(headers), list(without), merge
-    )
+        name, text, target, rate or 0, limit or 0, True, list(only), coded, dict(headers), list(without), merge,
+        empties=value == "",
+    )  # fmt: skip
     _redrive(asked, dry_run=dry_run, detach=detach, yes=yes, as_json=as_json, broker=broker)
 
 

@@ -365,6 +365,7 @@ class Redrive(Value, frozen=True):
     remove_headers: list[str] = []
     merge: str = ""  # JSON that is merged into the value of each (RFC 7396)
     task: str = ""  # its name: asked for twice under one, it is done once; a new one if empty
+    empties: bool = False  # the new value is an empty one, which `edit` can't say
 
 
 class RedriveTask(Value, frozen=True):

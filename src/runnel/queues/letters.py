@@ -130,10 +130,12 @@ class Edit(NamedTuple):
             raise InvalidRequest("a value is either replaced or merged into: give one of the two")
 
 
-def edit_of(set_headers: Mapping[str, str], remove_headers: Sequence[str], value: str, merge: str) -> Edit:
-    """What a request says is to be changed: the value as base64, what is merged as JSON."""
+def edit_of(
+    set_headers: Mapping[str, str], remove_headers: Sequence[str], value: str, merge: str, *, empties: bool = False
+) -> Edit:
+    """What a request says is to be changed: the value as base64, what is merged as JSON; nothing leaves them."""
     try:
-        replaced = b64decode(value, validate=True) if value else None
+        replaced = b64decode(value, validate=True) if value or empties else None
         merged = msgspec.json.decode(merge) if merge else None
     except Base64Error as error:
         raise InvalidRequest(f"the new value is not base64: {error}") from None

@@ -45,6 +45,7 @@ class Asked(msgspec.Struct, frozen=True, array_like=True):
     merge: str = ""  # JSON
     set_headers: dict[str, str] = {}
     remove_headers: tuple[str, ...] = ()
+    empties: bool = False  # the new value is an empty one
 
 
 class Floor(msgspec.Struct, frozen=True, array_like=True):
@@ -177,7 +178,11 @@ class Redriving:
         first, end = view.start, view.end
         if asked.only:
             first, end = max(first, min(asked.only)), min(end, max(asked.only) + 1)
-        self._task = Task(asked, "running", first, first, max(first, end), floors=_in_doubt(self._task))
+        gone = [offset for offset in asked.only if not view.start <= offset < view.end or self.went(offset)]
+        self._task = Task(
+            asked, "running", first, first, max(first, end), skipped=len(gone), floors=_in_doubt(self._task),
+            failure=f"no dead letter is at offset {gone[0]}: it never was, went back, or was dropped" if gone else "",
+        )  # fmt: skip
         return Step([*self._kept(), (RUNNING_KEY, b"\x01")], [Reply(ticket, self._task)], [Run(asked.task)])
 
     def stop(self, request: Stop, ticket: object, view: View, now_ms: Millis, wall_ms: Millis) -> Step:

@@ -125,7 +125,9 @@ def settled(user: User, name: str) -> int:
 
 def test_what_is_refused_is_posted_again_until_it_is_dead(hooking: BrokerProcess) -> None:
     def answer(post: Post) -> tuple[int, dict[str, str]]:
-        return (500 if post.body == b"bad" else 302 if post.body == b"moved" else 204), {"Location": "/elsewhere"}
+        if post.body == b"bad":
+            return 503, {"Retry-After": "Mon, 01 Jan 99999999999999999999 00:00:00 +0000"}  # says nothing
+        return (302 if post.body == b"moved" else 204), {"Location": "/elsewhere"}
 
     settings = {"retry.backoff.ms": 10, "attempts.max": 3}
     with Subscriber(answer) as subscriber, hooked(hooking, "hook-2", subscriber, settings=settings) as user:

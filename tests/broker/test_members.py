@@ -75,7 +75,7 @@ def test_a_call_keeps_its_member() -> None:
     run(scenario)
 
 
-@pytest.mark.parametrize("name", ["", "nonsense", "x-1", "1-unknown", "-"])
+@pytest.mark.parametrize("name", ["", "nonsense", "x-1", "1-unknown", "-", "²-1", "9" * 5_000 + "-1"])
 def test_a_name_that_is_none_is_told_so(name: str) -> None:
     async def scenario(some: Members) -> None:
         with pytest.raises(NoSuchMember):

@@ -11,7 +11,14 @@ from tests.broker.conftest import ME, OpenPartition, Scenario
 from runnel.broker.once_line import Line, check
 from runnel.broker.once_names import WINDOW_MS, Share
 from runnel.cluster.image import Partition as PartitionImage
-from runnel.model.errors import BatchTooLarge, InvalidRecord, InvalidRequest, NotEnoughReplicas, NotLeader
+from runnel.model.errors import (
+    BatchTooLarge,
+    InvalidRecord,
+    InvalidRequest,
+    NotEnoughReplicas,
+    NotLeader,
+    PolicyViolation,
+)
 from runnel.model.headers import MESSAGE_ID
 from runnel.model.ids import BrokerId, Epoch
 from runnel.model.once import WINDOW, OnceMessage, Placed
@@ -134,6 +141,33 @@ def test_one_below_the_floor_is_another_message(run: Run) -> None:
         assert (await add(line, message("a", floor=1)))[0] == Placed(1, (await kept(partition))[1].timestamp, False)
         assert (await add(line, message("a", floor=2)))[0].offset == 2
         assert [one.duplicate for one in await add(line, message("a", floor=2), message("a"))] == [True, True]
+
+    run(scenario)
+
+
+def test_what_waits_in_line_counts_for_a_quota(run: Run) -> None:
+    async def scenario(open_partition: OpenPartition, disk: GatedDisk) -> None:
+        partition = await open_partition(flush_mode=FlushMode.COMMIT)
+        line = line_of(partition)
+
+        def quota(messages: int, ahead: int = 0) -> None:
+            if partition.log.end_offset + partition.in_line + ahead + messages > 4:
+                raise PolicyViolation("full")
+
+        partition.quota = quota
+        await add(line, message("first"))
+        disk.gate.clear()
+        await add(line, message("second"))  # written; its sync is held up, and all that comes then waits in line
+        waiting = line.add(message("a"))
+        await asyncio.sleep(0)
+        later = [line.add(message(name)) for name in ("b", "c")]
+        await asyncio.sleep(0)
+        assert partition.in_line == 2
+        disk.gate.set()
+        with pytest.raises(PolicyViolation):
+            await later[1]
+        assert [(await one).offset for one in (waiting, later[0])] == [2, 3]
+        assert partition.in_line == 0
 
     run(scenario)
 

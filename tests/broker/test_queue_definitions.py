@@ -132,6 +132,9 @@ def test_a_queue_on_a_topic_that_exists_takes_it_as_it_is(tmp_path: Path) -> Non
         (CreateQueue("q", {"topic": QUEUES}), InvalidTopicName, "internal"),
         (CreateQueue("q", {"lanes": "3"}, 5), InvalidConfig, "3 lanes"),
         (CreateQueue("taken"), QueueAlreadyExists, "taken"),
+        (CreateQueue("q", {"retry.topic": "taken"}), InvalidConfig, "queue 'taken' delivers topic 'taken'"),
+        (CreateQueue("q", {"topic": "taken.retry"}), InvalidConfig, "has the retries of queue 'taken'"),
+        (CreateQueue("q", {"retry.topic": "taken.retry"}), InvalidConfig, "give it another retry.topic"),
     ],
 )
 def test_what_can_not_be_a_queue_is_refused_and_leaves_nothing_behind(
@@ -144,6 +147,23 @@ def test_what_can_not_be_a_queue_is_refused_and_leaves_nothing_behind(
                 await ask(brokers, 1, QUEUE_CREATE, request_)
             assert "q" not in brokers.up[1].broker.image.names
             assert listed(brokers, 1, "q") == {}
+
+    run(main())
+
+
+def test_what_waits_for_another_attempt_is_delivered_by_one_queue_alone(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path, count=1) as brokers:
+            await ask(brokers, 1, QUEUE_CREATE, CreateQueue("a.retry"))
+            with pytest.raises(InvalidConfig, match=r"queue 'a\.retry' delivers topic 'a\.retry'"):
+                await ask(brokers, 1, QUEUE_CREATE, CreateQueue("a"))
+            await ask(brokers, 1, QUEUE_CREATE, CreateQueue("a", {"retry.topic": "elsewhere"}))
+            with pytest.raises(InvalidConfig, match=r"queue 'a\.retry' delivers topic 'a\.retry'"):
+                await ask(brokers, 1, QUEUE_ALTER, AlterQueue("a", {"retry.topic": None}))
+            await ask(brokers, 1, QUEUE_ALTER, AlterQueue("a", {"lease.ms": "5"}))  # a queue is not in its own way
+            await ask(brokers, 1, QUEUE_CREATE, CreateQueue("b", {"order": "key"}))  # it has no retry topic
+            await ask(brokers, 1, QUEUE_CREATE, CreateQueue("b.retry"))
+            await ask(brokers, 1, QUEUE_CREATE, CreateQueue("graves", {"topic": "a.dead"}))  # dead letters are for all
 
     run(main())
 

@@ -5,23 +5,28 @@ from pathlib import Path
 
 from tests.broker.serving import serve
 from tests.broker.test_deliveries import make, take
-from tests.broker.test_leaving import letters
+from tests.broker.test_leaving import letters, reject
 
 from runnel.broker.broker import Broker
 from runnel.broker.fetch import Waits
+from runnel.cluster.topic_rules import NewTopic
 from runnel.model import headers as h
 from runnel.model.calls import (
     QUEUE_CREATE,
     CreateQueue,
     Extend,
+    ListDead,
     Outgoing,
     Peek,
     Receive,
+    Redrive,
     Send,
     Sent,
     Settle,
     Settlement,
 )
+from runnel.queues.expiry import expires_ms
+from runnel.queues.letters import ATTEMPTS_MAX
 from runnel.shell.clock import SystemClock
 
 LONG_MS = 60_000
@@ -89,6 +94,57 @@ def test_what_expired_is_dropped_or_dies(tmp_path: Path) -> None:
     serve(tmp_path, scenario)
 
 
+def test_a_message_that_is_copied_for_a_later_attempt_lives_no_longer(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await make(broker, "q", window_wait_max_ms="0")
+        sent_ms = SystemClock().wall_ms() - 1_000
+        await send(broker, "q", Outgoing(b"a", headers=[(h.TTL_MS, b"%d" % LONG_MS)], timestamp_ms=sent_ms))
+        [got] = (await broker.queues.receive(Receive("q"), Waits())).messages
+        await broker.queues.settle(Settle("q", [Settlement(got.receipt, "release", delay_ms=1)]))
+        [copy] = (await broker.queues.receive(Receive("q", wait_ms=LONG_MS), Waits())).messages
+        assert (copy.topic, copy.attempt) == ("q.retry", 2)
+        assert expires_ms(tuple(copy.headers), copy.timestamp_ms) == sent_ms + LONG_MS
+
+    serve(tmp_path, scenario)
+
+
+ODD_NUMBERS = (b"--5", b"-", "²".encode(), b"9" * 5_000, b"99999999999")
+
+
+def test_messages_with_odd_numbers_in_their_headers_hold_up_no_queue(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        names = (h.TTL_MS, h.EXPIRES_AT, h.ORIGIN_PARTITION, h.ORIGIN_OFFSET, h.ATTEMPTS)
+        odd = [Outgoing(b"odd", headers=[(h.ORIGIN_TOPIC, b"x"), *((name, text) for name in names)])
+               for text in ODD_NUMBERS[:-1]]  # fmt: skip
+        rows = [Outgoing(b"first"), *odd, Outgoing(b"last")]
+        await make(broker, "q")
+        await send(broker, "q", *rows)
+        await reject(broker, "q", len(rows))
+        found = await letters(broker, "q.dead", len(rows))
+        assert [value for value, _ in found] == [row.value for row in rows]
+        listed = (await broker.redrives.list(ListDead("q"))).letters
+        assert {(letter.origin_topic, letter.origin_partition) for letter in listed} == {("q", 0)}
+        assert [letter.origin_offset for letter in listed] == list(range(len(rows)))
+        await broker.redrives.start(Redrive("q"))
+        back = [await take(broker, "q", 1, wait_ms=LONG_MS) for _ in rows]
+        assert [value for [(value, _)] in back] == [row.value for row in rows]
+
+    serve(tmp_path, scenario)
+
+
+def test_copies_with_odd_attempts_hold_up_no_queue(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.topics.create([NewTopic("q.retry", 1)])
+        await make(broker, "q", attempts_max="0")
+        rows = [Outgoing(text[:20], headers=[(h.ATTEMPTS, text)]) for text in (b"2", *ODD_NUMBERS, b"3")]
+        await broker.sending.send("q.retry", rows)
+        got = await take(broker, "q", 10, wait_ms=LONG_MS)
+        assert [value for value, _ in got] == [row.value for row in rows]
+        assert [attempt for _, attempt in got] == [3, 1, 1, 1, 1, ATTEMPTS_MAX + 1, 4]
+
+    serve(tmp_path, scenario)
+
+
 def test_a_delayed_message_is_not_received_before_its_time(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         await make(broker, "q")
@@ -109,6 +165,21 @@ def test_a_named_message_is_kept_once(tmp_path: Path) -> None:
         second = await send(broker, "q", Outgoing(b"a", message_id="order-1"))
         assert [place.duplicate for place in (*first.placed, *second.placed) if place] == [False, True]
         assert await take(broker, "q", 10) == [(b"a", 1)]
+
+    serve(tmp_path, scenario)
+
+
+def test_a_queue_that_refuses_takes_of_many_at_once_what_it_has_room_for(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await make(broker, "q", 1, max_length="3", overflow="refuse")
+        named = [Outgoing(b"%d" % number, message_id=f"m{number}") for number in range(5)]
+        sent = await send(broker, "q", *named)
+        assert [failure.name if failure else "" for failure in sent.failures] == ["", "", *["PolicyViolation"] * 3]
+        [outlet] = broker.deliveries
+        assert outlet.refusals.messages == 3
+        again = await send(broker, "q", *named[:2])  # they are there: nothing is added
+        assert [place.duplicate for place in again.placed if place] == [True, True]
+        assert [value for value, _ in await take(broker, "q", 10)] == [b"0", b"0", b"1"]
 
     serve(tmp_path, scenario)
 

@@ -5,6 +5,9 @@ import json
 import pytest
 from tests.cli.calls import Call
 
+from runnel.cli.dlq_move import _print_state
+from runnel.model.calls import RedriveState
+
 
 @pytest.fixture
 def dead(call: Call, name: str) -> str:
@@ -83,6 +86,40 @@ def test_letters_are_chosen_and_repaired(call: Call, dead: str) -> None:
     assert (headers[0]["a"], "fixed" in headers[0]) == ("b", False)
     assert (headers[1]["fixed"], "a" in headers[1]) == ("yes", False)
     assert [row[0] for row in call("dlq", "ls", dead).rows[1:]] == ["0/0"]
+
+
+def test_letters_that_cannot_be_merged_into_are_passed_over(call: Call, dead: str) -> None:
+    call("queue", "send", dead, "-m", "[" * 3_000)
+    call("queue", "receive", dead, "-c", "1", "--then", "reject")
+    while call("dlq", "ls", dead, "--json").out.count("\n") < 4:
+        pass
+    told = call("dlq", "redrive", dead, "--merge", '{"b":1}', "-y", code=1)
+    assert "3 dead letters sent back, 1 passed over" in told.out
+    assert "offset 3 is not JSON" in told.err
+    assert "offset 3 is not JSON" in call("dlq", "redrive", dead, "--status").out
+
+
+def test_a_value_can_be_emptied_and_a_letter_that_is_not_there_is_told(call: Call, dead: str) -> None:
+    call("dlq", "redrive", dead, "--only", "0/1", "--value", "", "-y")
+    assert call("queue", "receive", dead, "-c", "1", "--json").json["value"] == ""
+    for gone in ("0/1", "0/99"):
+        told = call("dlq", "redrive", dead, "--only", gone, "-y", code=1)
+        assert f"no dead letter is at offset {gone[2:]}" in told.err
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        (RedriveState("q", "t", "running", 5, 3, 2, 9, "", True), "dry run of q is running: 3 dead letters that would"),
+        (RedriveState("q", "t", "failed", dry_run=True), "dry run of q is failed: 0 dead letters that would be sent"),
+        (RedriveState("q", "t", "running", stopping=True), "re-drive of q is stopping: 0 dead letters sent back"),
+        (RedriveState("q", "t", "failed"), "re-drive of q is failed"),
+        (RedriveState("q", "t", "done", dry_run=True), "Nothing was sent (--dry-run)"),
+    ],
+)
+def test_how_a_re_drive_stands_is_told(state: RedriveState, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _print_state(state, as_json=False)
+    assert told in capsys.readouterr().out
 
 
 def test_letters_go_to_another_topic(call: Call, dead: str) -> None:

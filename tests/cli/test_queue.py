@@ -224,6 +224,16 @@ def test_each_process_is_a_consumer_of_its_own_unless_it_is_named(call: Call, na
 
 
 # --- moving
+def test_a_purge_counts_what_waits_in_the_schedule(call: Call, name: str) -> None:
+    call("queue", "create", name)
+    call("queue", "send", name, "-m", "a")
+    call("queue", "receive", name, "-c", "1", "--then", "release", "--delay", "1h")
+    while call("queue", "purge", name, "--dry-run", "--json").json["scheduled"] != 1:  # it is on its way there
+        pass
+    assert "This gives up 1 message of" in call("queue", "purge", name, code=2).err
+    assert "in 0 partitions, and 1 that waited in the schedule" in call("queue", "purge", name, "-y").out
+
+
 def test_purge_and_rewind_show_their_plan_and_ask(call: Call, name: str) -> None:
     call("queue", "create", name)
     call("queue", "send", name, "-m", "a", "-m", "b")

@@ -86,6 +86,7 @@ def test_a_connection_is_used_again() -> None:
         b"HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 9999999\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: \xb2\r\n\r\n",
         b"HTTP/1.1 200 OK\r\n\r\nuntil the end",
     ],
 )

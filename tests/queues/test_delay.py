@@ -42,8 +42,9 @@ def test_a_time_or_a_delay(headers: Headers, due: int | None) -> None:
 @pytest.mark.parametrize(
     "headers",
     [
-        delay(""), delay("-1"), delay("1.5"), delay("soon"), delay("9" * 30),
-        at(""), at("-5"), at("tomorrow"), at("2030-03-17"), at("2030-03-17T17:46:41"), at(str(DUE_MS_MAX + 1)),
+        delay(""), delay("-1"), delay("1.5"), delay("soon"), delay("9" * 30), delay("--5"), delay("9" * 5_000),
+        at(""), at("--5"), at("²"), at("9" * 5_000),
+        at("-5"), at("tomorrow"), at("2030-03-17"), at("2030-03-17T17:46:41"), at(str(DUE_MS_MAX + 1)),
         (("runnel-deliver-at", b"\xff\xfe"),),
     ],
 )  # fmt: skip

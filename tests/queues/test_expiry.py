@@ -21,6 +21,10 @@ from runnel.queues.expiry import NEVER, expires_ms
         (((h.TTL_MS, b"soon"), (h.EXPIRES_AT, b"tomorrow")), NEVER),
         (((h.TTL_MS, b"-1"),), NEVER),
         (((h.EXPIRES_AT, None),), NEVER),
+        (((h.TTL_MS, b"--5"), (h.EXPIRES_AT, b"--5")), NEVER),
+        (((h.TTL_MS, b"-"), (h.EXPIRES_AT, b"-")), NEVER),
+        (((h.TTL_MS, "²".encode()), (h.EXPIRES_AT, "²".encode())), NEVER),
+        (((h.TTL_MS, b"9" * 5_000), (h.EXPIRES_AT, b"9" * 5_000)), NEVER),
     ],
 )
 def test_when_a_message_expires(headers: tuple[tuple[str, bytes | None], ...], moment: int) -> None:

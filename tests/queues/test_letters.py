@@ -8,7 +8,9 @@ from runnel.model import headers as h
 from runnel.model.calls import Outgoing
 from runnel.model.errors import InvalidRequest
 from runnel.model.ids import PartitionKey, TopicId
+from runnel.queues.expiry import expires_ms
 from runnel.queues.letters import (
+    ATTEMPTS_MAX,
     Edit,
     Origin,
     attempts_of,
@@ -22,6 +24,7 @@ from runnel.queues.letters import (
     origin_of,
     retry_copy,
 )
+from runnel.queues.receipts import read, written
 from runnel.record.records import Record
 
 KEY = PartitionKey(TopicId(UUID(int=1)), 3)
@@ -57,6 +60,33 @@ def test_a_copy_of_a_copy_tells_where_the_message_was_first() -> None:
     letter = buried(as_record(copy), origin=Origin("q.retry", 0, 5, 9_000))
     assert origin_of(tuple(letter.headers)) == ORIGIN
     assert [name for name, _ in letter.headers].count(h.ATTEMPTS) == 1
+
+
+def test_a_copy_lives_no_longer_than_the_message_and_a_dead_letter_is_as_the_message_was() -> None:
+    sent = message((h.TTL_MS, b"500"))
+    copy = as_record(retry_copy(sent, ORIGIN, "n", attempts=1, expires_ms=expires_ms(sent.headers, sent.timestamp)))
+    assert expires_ms(copy.headers, copy.timestamp) == 1_500
+    again = as_record(retry_copy(copy, ORIGIN, "n", attempts=2, expires_ms=expires_ms(copy.headers, copy.timestamp)))
+    assert expires_ms(again.headers, again.timestamp) == 1_500
+    back = as_record(going_back(as_record(buried(again)), "n", Edit()))
+    assert expires_ms(back.headers, back.timestamp) == back.timestamp + 500, "a time to live begins anew"
+    without = retry_copy(message(), ORIGIN, "n", attempts=1, expires_ms=expires_ms((), 1_000))
+    assert header(tuple(without.headers), h.COPY_EXPIRES_AT) is None
+
+
+@pytest.mark.parametrize("text", ["--1", "-", "²", "9" * 5_000])
+def test_an_origin_that_no_number_tells_is_none(text: str) -> None:
+    headers = ((h.ORIGIN_TOPIC, b"x"), (h.ORIGIN_PARTITION, text.encode()), (h.ORIGIN_OFFSET, b"3"))
+    assert origin_of(headers) is None
+    assert origin_of(tuple(buried(message(*headers)).headers)) == ORIGIN
+
+
+@pytest.mark.parametrize(
+    ("text", "attempts"), [("3", 3), ("-3", 0), ("--3", 0), ("99999999999", ATTEMPTS_MAX), ("9" * 5_000, 0)]
+)
+def test_attempts_are_no_more_than_a_receipt_can_tell(text: str, attempts: int) -> None:
+    assert attempts_of(((h.ATTEMPTS, text.encode()),)) == attempts
+    assert read(written(KEY, 5, attempts + 1, 1)).attempt == attempts + 1
 
 
 def test_the_name_from_the_sender_is_told_but_names_no_copy() -> None:
@@ -101,15 +131,18 @@ def test_headers_and_value_are_edited() -> None:
     assert header(tuple(back.headers), "b") is None
     assert back.value == b'{"x":5,"y":{"z":2,"q":1}}'
     assert going_back(letter, "n", edit_of({}, [], "aGV5", "")).value == b"hey"
+    assert going_back(letter, "n", edit_of({}, [], "", "", empties=True)).value == b""
 
 
-def test_a_merge_into_what_is_not_json_is_refused() -> None:
+@pytest.mark.parametrize("value", [b"\x00", b'{"a":"\xff"}', b"[" * 3_000 + b"]" * 3_000])
+def test_a_merge_into_what_is_not_json_is_refused(value: bytes) -> None:
     with pytest.raises(InvalidRequest, match="offset 5"):
-        going_back(as_record(buried(message(value=b"\x00"))), "n", Edit(merge={"a": 1}))
+        going_back(as_record(buried(message(value=value))), "n", Edit(merge={"a": 1}))
 
 
 @pytest.mark.parametrize(
-    ("value", "merge", "headers"), [("%%%", "", {}), ("", "{", {}), ("aGV5", "{}", {}), ("", "", {"runnel-x": "1"})]
+    ("value", "merge", "headers"),
+    [("%%%", "", {}), ("", "{", {}), ("", "[" * 3_000, {}), ("aGV5", "{}", {}), ("", "", {"runnel-x": "1"})],
 )
 def test_an_edit_that_makes_no_sense_is_refused(value: str, merge: str, headers: dict[str, str]) -> None:
     with pytest.raises(InvalidRequest):

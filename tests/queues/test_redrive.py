@@ -13,6 +13,7 @@ from runnel.queues.redrive import (
     RUNNING_KEY,
     Aim,
     Asked,
+    Broken,
     Mark,
     Progress,
     Redriving,
@@ -122,6 +123,33 @@ def test_a_task_that_is_to_stop_ends_when_nothing_of_it_is_in_doubt() -> None:
     assert rig.orders == []
 
 
+def test_who_stops_a_task_has_it_gone_on_with() -> None:
+    rig = Rig()
+    rig.start()
+    rig.orders.clear()  # whoever had it is gone
+    for _ in range(2):
+        assert rig.ask("stop", Stop("")).state == "stopping"
+    assert rig.orders == [Run("a"), Run("a")]
+
+
+def test_a_task_that_broke_has_failed_for_good_and_hands_its_floors_on() -> None:
+    rig = Rig()
+    rig.start()
+    rig.ask("aim", Aim("a", {PLACE: 100}))
+    rig.take(rig.machine.broken(Broken("why"), rig.view, NOW, NOW))
+    rig.crash()
+    failed = rig.ask("status", Stop(""))
+    assert (failed.state, failed.failure, rig.orders, RUNNING_KEY in rig.kept) == ("failed", "why", [], False)
+    rig.take(rig.machine.broken(Broken("again"), rig.view, NOW, NOW))  # it is over
+    assert rig.ask("status", Stop("")) == failed
+    look = rig.start("look", dry_run=True)
+    rig.ask("progress", Progress("look", 10, [], 0, 0, {}))
+    again = rig.start("again")
+    assert [floor.offset for task in (look, again) for floor in task.floors] == [100, 100]
+    rig.ask("progress", Progress("again", 10, [], 0, 0, {}))
+    assert rig.start("next").floors == ()
+
+
 def test_floors_are_kept_before_anything_is_sent_and_rise_with_what_was() -> None:
     rig = Rig()
     rig.start()
@@ -145,6 +173,18 @@ def test_a_dry_run_marks_nothing() -> None:
 def test_letters_that_are_named_bound_the_task() -> None:
     task = Rig(3, 20).start(only=(5, 9))
     assert (task.first, task.end) == (5, 10)
+
+
+def test_letters_that_are_named_but_not_there_are_told() -> None:
+    rig = Rig(3, 20)
+    rig.ask("mark", Mark([5]))
+    for offset in (2, 20, 5):
+        task = rig.start(f"no {offset}", only=(offset,))
+        assert (task.skipped, task.failure.partition(":")[0]) == (1, f"no dead letter is at offset {offset}")
+        rig.ask("progress", Progress(f"no {offset}", task.end, [], 0, 0, {}))
+    both = rig.start(only=(4, 99))
+    assert (both.first, both.end, both.skipped) == (4, 20, 1)
+    assert rig.progress(20, [4]).failure == both.failure
 
 
 def test_what_a_task_says_that_is_over_counts_for_nothing() -> None:
@@ -184,6 +224,7 @@ def test_a_task_in_several_partitions_is_one() -> None:
     state = state_of("q", [done, running])
     assert (state.state, state.moved, state.total, state.failure) == ("running", 4, 8, "one of them")
     assert state_of("q", [done]).state == "done"
+    assert [state_of("q", tasks).stopping for tasks in ([done, running], [done])] == [True, False]
 
 
 def test_what_a_newer_broker_wrote_is_fatal() -> None:

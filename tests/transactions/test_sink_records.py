@@ -61,6 +61,7 @@ def test_a_handle_leads_back_to_its_slot() -> None:
     assert handle == Handle("sink/a/b/12", 2**62, 3)
     assert slot_of("a/b", handle) == 12
     assert (slot_of("a", handle), slot_of("a/b", Handle("sink/a/b/x", 1, 1))) == (-1, -1)
+    assert {slot_of("a/b", Handle(f"sink/a/b/{text}", 1, 1)) for text in ("-5", "²", "9" * 5_000)} == {-1}
 
 
 @given(st.binary(max_size=40), st.none() | st.binary(max_size=80))

@@ -24,6 +24,7 @@ from runnel.client.calls import question, result
 from runnel.model.calls import Failure, Verb
 from runnel.model.errors import InvalidRequest, RequestTimedOut, RunnelError, UnsupportedVersion
 from runnel.model.ids import BrokerId
+from runnel.model.unreadable import UNREADABLE
 from runnel.wire.kafka import messages as m
 from runnel.wire.kafka.apis import Api
 
@@ -87,7 +88,7 @@ class Calls:
         served = self._handler(name)
         try:
             request = msgspec.msgpack.decode(body, type=served.request)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise InvalidRequest(f"the call {name!r} can't be read: {error}") from None
         return msgspec.msgpack.encode(await served.handler(request, waits))
 

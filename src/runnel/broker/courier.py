@@ -128,7 +128,7 @@ class Courier:
             return min(float(text), LATER_S_MAX)
         try:
             then = parsedate_to_datetime(text).timestamp()
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
         return min(max(0.0, then - self._clock.wall_ms() / 1000), LATER_S_MAX)
 

@@ -1,6 +1,7 @@
 """One queue's dead letters in one partition that is led here, on their way back.
 
-Rule 1: a letter goes back once, whatever is asked, and whatever crashes (queues/redrive.py).
+Rule 1: a letter goes back once, whatever is asked, and whatever crashes (queues/redrive.py). What breaks in a way that
+        nobody foresaw ends as failed, and says so: nobody would go on with it.
 Rule 2: what can't go back now is tried again, with all that goes with it; what never can (its topic is gone, its value
         is no JSON to merge into, it is too large) is left where it is, and told.
 """
@@ -23,7 +24,7 @@ from runnel.model.errors import ClientError, InvalidRequest, OffsetOutOfRange, P
 from runnel.model.ids import TopicId
 from runnel.model.seams import Clock, Rng
 from runnel.queues.letters import Edit, Origin, edit_of, going_back, is_letter_of, origin_of
-from runnel.queues.redrive import Aim, Asked, Progress, Redriving, Run, Task, View
+from runnel.queues.redrive import Aim, Asked, Broken, Progress, Redriving, Run, Task, View
 from runnel.record.records import Record
 from runnel.replica.partition import Partition
 from runnel.route.filter import compile
@@ -113,26 +114,30 @@ class Drive:
 
     def _carry_out(self, order: object) -> None:
         assert isinstance(order, Run), order
-        if self._runner is None:
-            self._runner = asyncio.get_running_loop().create_task(self._run(order.task))
+        if self._runner is None or self._runner.done():
+            self._runner = asyncio.get_running_loop().create_task(self._run())
             self._runner.add_done_callback(self._ended)
 
     def _ended(self, runner: "asyncio.Task[None]") -> None:
-        self._runner = None
+        if self._runner is runner:
+            self._runner = None
         if not runner.cancelled() and (error := runner.exception()):
-            logger.error("a re-drive of queue %r is stuck", self.queue, exc_info=error)
+            logger.error("a re-drive of queue %r failed", self.queue, exc_info=error)
+            self.shard.tell("broken", Broken(f"{type(error).__name__}: {error}"))
 
     # --- running
 
-    async def _run(self, name: str) -> None:
-        """Go on with a task until it is over, or led elsewhere."""
+    async def _run(self) -> None:
+        """Go on with the task that is under way, and with the next one, until there is none, or it is led elsewhere."""
         loop = asyncio.get_running_loop()
-        begun, moved, pause_ms = loop.time(), 0, PAUSE_MS
+        name, begun, moved, pause_ms = "", loop.time(), 0, PAUSE_MS
         while not (self.shard.lost or self.shard.closed):
             try:
                 task = (await self.machine()).task
-                if task is None or task.asked.task != name or not task.is_open:
+                if task is None or not task.is_open:
                     return
+                if task.asked.task != name:
+                    name, begun, moved = task.asked.task, loop.time(), 0
                 after = await self._step(task)
             except (RetriableError, PolicyViolation) as error:  # a queue that is full may have room again
                 logger.info("re-drive %s of queue %r waits: %s", name, self.queue, error)
@@ -160,7 +165,7 @@ class Drive:
         else:
             floors = await self._floors(task, list(stretch.letters))
             for place, letters in stretch.letters.items():
-                await self._send(place, letters, floors[place], asked, stretch)
+                await self._send(place, letters, floors[place], task, stretch)
         full = bool(asked.limit) and task.moved + len(stretch.sent) >= asked.limit
         return await self.ask(
             "progress",
@@ -235,16 +240,19 @@ class Drive:
 
     # --- sending
 
-    async def _send(self, place: Place, letters: Sequence[Record], floor: int, asked: Asked, stretch: Stretch) -> None:
-        edit, now_ms = edit_in(asked), self._parts.clock.wall_ms()
+    async def _send(self, place: Place, letters: Sequence[Record], floor: int, task: Task, stretch: Stretch) -> None:
+        edit, now_ms = edit_in(task.asked), self._parts.clock.wall_ms()
+        as_it_was = not task.asked.to and edit == Edit(remove_headers=edit.remove_headers)  # its topic took it before
         messages = []
         for letter in letters:
             name = f"redrive:{self.queue}:{self.partition.key}:{letter.offset}"
             back = going_back(letter, name, edit)
-            messages.append(OnceMessage(name, back.key, back.value, back.headers, now_ms, floor))
+            messages.append(OnceMessage(name, back.key, back.value, back.headers, now_ms, floor, as_it_was))
         results = await self._parts.once.append_each(TopicId(place[0]), place[1], messages)
         for result in results:
-            if isinstance(result, RetriableError | PolicyViolation):
+            if isinstance(result, RetriableError):
+                raise result
+            if isinstance(result, PolicyViolation) and task.state == "running":  # who is to stop waits for no room
                 raise result
         for letter, result in zip(letters, results, strict=True):
             if isinstance(result, Placed):
@@ -255,7 +263,7 @@ class Drive:
 
 
 def edit_in(asked: Asked) -> Edit:
-    return edit_of(asked.set_headers, asked.remove_headers, asked.value, asked.merge)
+    return edit_of(asked.set_headers, asked.remove_headers, asked.value, asked.merge, empties=asked.empties)
 
 
 def _room(task: Task) -> int:

@@ -24,6 +24,7 @@ from runnel.model.limits import MIB
 from runnel.model.queue_config import QueueConfig
 from runnel.model.seams import Clock, Rng
 from runnel.queues.copies import maker_of, told
+from runnel.queues.expiry import expires_ms
 from runnel.queues.letters import Origin, dead_letter, name_of_copy, retry_copy
 from runnel.queues.values import Aimed, Leaving, LeavingId, Maker, Target, Why
 from runnel.record.records import Record
@@ -270,7 +271,8 @@ class Leaver:
                 attempts=leaving.attempts, now_ms=leaving.left_ms,
             )  # fmt: skip
         else:
-            copy = retry_copy(record, origin, name, attempts=leaving.attempts)
+            expires = expires_ms(record.headers, record.timestamp)
+            copy = retry_copy(record, origin, name, attempts=leaving.attempts, expires_ms=expires)
         headers = told(copy.headers, None if leaving.why.dies else self._maker(leaving, record))
         return OnceMessage(name, copy.key, copy.value, headers, leaving.left_ms, leaving.target.floor, True)
 

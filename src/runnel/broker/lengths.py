@@ -1,7 +1,8 @@
 """Queues that refuse messages when they are full (`max.length` with `overflow=refuse`), whichever door they come by.
 
 Rule 1: a partition that no such queue delivers is not looked at: its appends pay for one comparison with None.
-Rule 2: what is appended counts from then on, not from when it is committed.
+Rule 2: what is appended counts from then on, not from when it is committed or has its place: also what waits in line,
+        and what goes in the same batch.
 Rule 3: while it is not known how long a queue is, nothing is added to it; producers try again.
 """
 
@@ -69,20 +70,20 @@ class Lengths:
             return None
 
     def _limit(self, partition: Partition, queues: list[str]) -> None:
-        def quota(messages: int) -> None:
+        def quota(messages: int, ahead: int = 0) -> None:
             for queue in queues:
-                self._check(queue, partition, messages)
+                self._check(queue, partition, messages, ahead)
 
         partition.quota = quota
         for queue in queues:
             self._deliveries.find(queue, partition.key)  # how long it is has to be known before the first message
 
-    def _check(self, queue: str, partition: Partition, messages: int) -> None:
+    def _check(self, queue: str, partition: Partition, messages: int, ahead: int) -> None:
         outlet = self._deliveries.find(queue, partition.key)
         outlet.used()
         if not outlet.shard.loaded:
             raise LeaderNotAvailable(f"how long queue {queue!r} is in {partition.name} is being read: try again")
-        length = outlet.machine.length(replace(outlet.view(), end=partition.log.end_offset))
+        length = outlet.machine.length(replace(outlet.view(), end=partition.log.end_offset)) + partition.in_line + ahead
         if length + messages > outlet.config.max_length:
             outlet.refusals.messages += messages
             raise PolicyViolation(

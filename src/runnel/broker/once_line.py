@@ -145,7 +145,7 @@ class Line:
     def _append(self, fresh: list[_Waiting]) -> None:
         """Append messages of which none is in the log, as few batches."""
         failure: RunnelError | None = None
-        for part in loads(fresh, lambda waiting: _size(waiting.message), BATCH_BYTES):
+        for part in loads(self._admitted(fresh), lambda waiting: _size(waiting.message), BATCH_BYTES):
             try:
                 if failure is None:
                     self._begin(part)
@@ -153,6 +153,20 @@ class Line:
                 failure = error
             if failure is not None:
                 self._fail(part, failure)
+
+    def _admitted(self, fresh: list[_Waiting]) -> list[_Waiting]:
+        """As many as there is room for; the others are refused."""
+        quota = self.partition.quota
+        if quota is None:
+            return fresh
+        admitted: list[_Waiting] = []
+        for waiting in fresh:
+            try:
+                quota(1, len(admitted))
+                admitted.append(waiting)
+            except RunnelError as error:
+                self._fail([waiting], error)
+        return admitted
 
     def _begin(self, part: list[_Waiting]) -> None:
         if not self.stands:
@@ -230,8 +244,6 @@ def check(message: OnceMessage, partition: Partition) -> None:
     """Raise unless the topic takes such a message; what it accepted once is not checked again."""
     if not 0 < len(message.id.encode()) <= ID_BYTES_MAX:
         raise InvalidRequest(f"a message id has 1 to {ID_BYTES_MAX} bytes, this one has {len(message.id.encode())}")
-    if partition.quota is not None:
-        partition.quota(1)
     if message.accepted:
         return
     size = HEADER_BYTES + _size(message)

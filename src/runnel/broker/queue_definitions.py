@@ -8,7 +8,8 @@ Rule 2: a queue has its topic before it is defined; one that exists is taken as 
         the queue has lanes.
 Rule 3: a queue that begins at the end of its topic begins there when it is created, or given that topic: it gets all
         that is sent from then on, whenever it is first received from.
-Rule 4: a queue that is created under the name of one that is being deleted waits until nothing of that is left.
+Rule 4: what lies in a queue's retry topic is delivered by that queue alone: no other one has that topic as its own.
+Rule 5: a queue that is created under the name of one that is being deleted waits until nothing of that is left.
 """
 
 import asyncio
@@ -60,7 +61,7 @@ from runnel.model.errors import (
 from runnel.model.ids import BrokerId
 from runnel.model.internal_calls import IMAGE_FOLLOWED, ImageFollowed
 from runnel.model.limits import topic_name_problem
-from runnel.model.queue_config import DEFINED, QueueConfig, Start, canonical, config_of
+from runnel.model.queue_config import DEFAULTS, DEFINED, QUEUE, QueueConfig, Start, canonical, config_of
 from runnel.route import filter as filters
 
 FOLLOW_MS: Final = 5_000  # how long other brokers may take to follow before they are left to themselves
@@ -126,7 +127,8 @@ class QueueDefinitions:
         config = config_of(frozenset(settings.items()))
         changes = [ConfigChange(name, value) for name, value in settings.items()]
         _check_topics(request.queue, config)
-        await self.deletion.finish(request.queue)  # rule 4
+        _check_retries(request.queue, config, self._newest())
+        await self.deletion.finish(request.queue)  # rule 5
         await self._configure(GroupResource(request.queue, Purpose.CREATE), changes, validate_only=True)
         made = await self._make_topic(request, config)
         if not request.validate_only:
@@ -187,6 +189,7 @@ class QueueDefinitions:
         after = {name: value for name, value in {**own, **changed}.items() if value is not None}
         config = config_of(frozenset(after.items()))
         _check_topics(request.queue, config)
+        _check_retries(request.queue, config, self._newest())
         changes = [
             ConfigChange(name, value, ConfigOp.DELETE if value is None else ConfigOp.SET)
             for name, value in request.settings.items()
@@ -316,6 +319,26 @@ def _check_topics(queue: str, config: QueueConfig) -> None:
         raise InvalidConfig(f"dead letters of queue {queue!r} can't go to {dead!r}: the queue would deliver them again")
     if retry and retry == source:
         raise InvalidConfig(f"queue {queue!r} can't have {retry!r} as its topic and as its retry topic")
+
+
+def _check_retries(queue: str, config: QueueConfig, image: Image) -> None:
+    """Rule 4. Looks at all queues, so at no more of each than it has to."""
+    source, retry = config.topic_of(queue), config.retry_topic_of(queue)
+    for key, each in image.configs.items():
+        other = key.removeprefix(GROUP)
+        if not key.startswith(GROUP) or DEFINED not in each.values or other == queue:
+            continue
+        if retry and each.values[DEFINED].replace(QUEUE, other) == retry:
+            raise InvalidConfig(
+                f"queue {other!r} delivers topic {retry!r}: queue {queue!r} can't have it for its retries,"
+                " give it another retry.topic"
+            )
+        theirs = each.values.get("retry.topic", DEFAULTS.retry_topic).replace(QUEUE, other)
+        if theirs and theirs in (source, retry) and _config(each.values).retry_topic_of(other) == theirs:
+            raise InvalidConfig(
+                f"topic {theirs!r} has the retries of queue {other!r}: queue {queue!r} can't deliver it,"
+                f" give it another {'topic' if theirs == source else 'retry.topic'}"
+            )
 
 
 def _check_is_topic(topic: Topic) -> None:

@@ -42,7 +42,7 @@ from runnel.model.calls import (
 )
 from runnel.model.errors import InvalidRequest, PolicyViolation, RunnelError, UnknownTopic
 from runnel.model.ids import BrokerId, Offset, PartitionKey, TopicId
-from runnel.queues.letters import Origin, header, is_letter_of, number, origin_of
+from runnel.queues.letters import Origin, attempts_of, header, is_letter_of, number, origin_of
 from runnel.queues.redrive import Asked, Mark, Start, Stop, Task, state_of
 from runnel.record.records import Record
 from runnel.replica.partition import Partition
@@ -360,7 +360,7 @@ def _check(request: Redrive, graves: int) -> None:
         compile(request.filter)
     if request.rate_max < 0 or request.limit < 0:
         raise InvalidRequest("rate_max and limit are at least 0, which is for: no bound")
-    if request.edit and len(request.only) != 1:
+    if (request.edit or request.empties) and len(request.only) != 1:
         raise InvalidRequest("a new value is for one dead letter: name it in `only`")
     if any(not 0 <= place.partition < graves for place in request.only):
         raise InvalidRequest(f"the dead letters are in partitions 0 to {graves - 1}: name others in `only`")
@@ -378,7 +378,7 @@ def _asked(request: Redrive, name: str, grave: _Grave | None, turn: int, of: int
         0 if request.dry_run else -(-request.rate_max // of),
         request.limit // of + (turn < request.limit % of), request.dry_run,
         _only(request, grave) if grave is not None else (), request.edit, request.merge,
-        dict(request.set_headers), tuple(request.remove_headers),
+        dict(request.set_headers), tuple(request.remove_headers), request.empties,
     )  # fmt: skip
 
 
@@ -387,6 +387,6 @@ def _letter(topic: str, partition: int, letter: Record) -> DeadLetter:
     shown = Read(topic, partition, letter.offset, letter.timestamp, letter.key, letter.value, list(letter.headers))
     died_ms = number(letter.headers, h.DEAD_AT)
     return DeadLetter(
-        shown, *origin, header(letter.headers, h.DEAD_REASON) or "", number(letter.headers, h.ATTEMPTS) or 0,
+        shown, *origin, header(letter.headers, h.DEAD_REASON) or "", attempts_of(letter.headers),
         -1 if died_ms is None else died_ms,
     )  # fmt: skip

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from runnel.model.calls import Place, Redrive, RedriveState
 
 LOOK_MS = 250  # a re-drive that takes long is asked so often how far it is
-RUNNING = "running"
+RUNNING, DONE = "running", "done"
 
 _only = click.option(
     "--only", metavar="PARTITION/OFFSET", type=place, multiple=True, help="This letter alone; may be repeated."
@@ -87,8 +87,9 @@ def redrive(
         raise click.UsageError("--value is that of one letter: name it with --only PARTITION/OFFSET")
     coded = b64encode(value.encode()).decode() if value is not None else ""
     asked = Redrive(
-        name, text, target, rate or 0, limit or 0, True, list(only), coded, dict(headers), list(without), merge
-    )
+        name, text, target, rate or 0, limit or 0, True, list(only), coded, dict(headers), list(without), merge,
+        empties=value == "",
+    )  # fmt: skip
     _redrive(asked, dry_run=dry_run, detach=detach, yes=yes, as_json=as_json, broker=broker)
 
 
@@ -99,7 +100,7 @@ def _redrive(asked: "Redrive", *, dry_run: bool, detach: bool, yes: bool, as_jso
     from runnel.cli.session import run
 
     planned = run(broker, lambda cluster: _driven(cluster, asked))
-    if not dry_run:
+    if not dry_run and planned.state == DONE:
         where = f"to {asked.to}" if asked.to else "back to where they came from"
         confirm(f"This sends {plural(planned.moved, 'dead letter')} of {asked.queue} {where}.", yes=yes)
         planned = run(broker, lambda cluster: _driven(cluster, replace(asked, dry_run=False), detach=detach))
@@ -147,7 +148,10 @@ def _look(name: str, *, stop: bool, as_json: bool, broker: str) -> None:
     from runnel.model.calls import REDRIVE_STATUS, REDRIVE_STOP, RedriveTask
 
     verb = REDRIVE_STOP if stop else REDRIVE_STATUS
-    _print_state(run(broker, lambda cluster: call(cluster, verb, RedriveTask(name))), as_json=as_json)
+    state = run(broker, lambda cluster: call(cluster, verb, RedriveTask(name)))
+    _print_state(state, as_json=as_json)
+    if state.failure and not as_json:
+        click.echo(f"what went wrong first: {state.failure}")
 
 
 def _print_state(state: "RedriveState", *, as_json: bool) -> None:
@@ -155,14 +159,16 @@ def _print_state(state: "RedriveState", *, as_json: bool) -> None:
 
     if as_json:
         print_json(_state_row(state))
-    elif state.dry_run:
+    elif state.dry_run and state.state == DONE:
         click.echo(
             f"Nothing was sent (--dry-run); it would be {plural(state.moved, 'dead letter')}"
             f" of {state.total:,} of {state.queue}."
         )
     else:
+        task, done = ("dry run", "that would be sent back") if state.dry_run else ("re-drive", "sent back")
         click.echo(
-            f"re-drive of {state.queue} is {state.state}: {plural(state.moved, 'dead letter')} sent back,"
+            f"{task} of {state.queue} is {'stopping' if state.stopping else state.state}:"
+            f" {plural(state.moved, 'dead letter')} {done},"
             f" {state.skipped:,} passed over, {state.looked_at:,} of {state.total:,} looked at"
         )
 

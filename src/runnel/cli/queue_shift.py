@@ -39,7 +39,7 @@ def purge(name: str, partition: int | None, dry_run: bool, yes: bool, as_json: b
     from runnel.model.calls import QUEUE_PURGE, Purge
 
     planned = run(broker, lambda cluster: call(cluster, QUEUE_PURGE, Purge(name, partition, True)))
-    count = sum(moved.after - moved.before for moved in planned.partitions)
+    count = sum(moved.after - moved.before for moved in planned.partitions) + max(planned.scheduled, 0)
     if not as_json:
         _print_plan(planned)
     done = planned
@@ -109,7 +109,7 @@ def _print_plan(shifted: "Shifted") -> None:
 
     rows = [(f"{m.topic}/{m.partition}", m.before, m.after, f"{m.after - m.before:+,}") for m in _moved(shifted)]
     print_table([*left("PARTITION"), *right("BEFORE", "AFTER", "MOVED")], rows)
-    if shifted.scheduled:
+    if shifted.scheduled > 0:
         note(f"{shifted.scheduled:,} wait in the schedule for another attempt, and are taken out too")
     for moved in shifted.partitions:
         if moved.failure is not None:
@@ -130,7 +130,8 @@ def _report(name: str, shifted: "Shifted", *, dry_run: bool, as_json: bool, word
         click.echo("Nothing was changed (--dry-run).")
     else:
         changed = sum(moved.before != moved.after for moved in _moved(shifted))
-        click.echo(f"{word} queue {name} in {plural(changed, 'partition')}")
+        scheduled = f", and {shifted.scheduled:,} that waited in the schedule" if shifted.scheduled > 0 else ""
+        click.echo(f"{word} queue {name} in {plural(changed, 'partition')}{scheduled}")
     if not dry_run and any(moved.failure for moved in shifted.partitions):
         raise click.ClickException("some partitions could not be moved: repeat it for them")
 

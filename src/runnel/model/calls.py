@@ -366,6 +366,7 @@ class Redrive(Value, frozen=True):
     remove_headers: list[str] = []
     merge: str = ""  # JSON that is merged into the value of each (RFC 7396)
     task: str = ""  # its name: asked for twice under one, it is done once; a new one if empty
+    empties: bool = False  # the new value is an empty one, which `edit` can't say
 
 
 class RedriveTask(Value, frozen=True):
@@ -383,6 +384,7 @@ class RedriveState(Value, frozen=True):
     total: int = 0
     failure: str = ""
     dry_run: bool = False  # nothing was sent: `moved` is what would have been
+    stopping: bool = False  # it runs until nothing of it is in doubt, and no longer
 
 
 class DropDead(Value, frozen=True):

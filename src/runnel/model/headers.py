@@ -23,6 +23,7 @@ ORIGIN_OFFSET: Final = "runnel-origin-offset"
 ORIGIN_TIMESTAMP: Final = "runnel-origin-timestamp"
 ORIGIN_MESSAGE_ID: Final = "runnel-origin-message-id"  # the name it had: a copy has one of its own
 COPIED_BY: Final = "runnel-copied-by"  # of a copy for another attempt: what made it, see queues/copies.py
+COPY_EXPIRES_AT: Final = "runnel-copy-expires-at"  # of a copy for a later attempt: when the message itself expires
 ATTEMPTS: Final = "runnel-attempts"  # how often it had been delivered
 DEAD_QUEUE: Final = "runnel-dead-queue"  # the queue that gave it up
 DEAD_REASON: Final = "runnel-dead-reason"

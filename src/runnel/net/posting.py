@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from runnel.model.errors import ClientError, RetriableError
 from runnel.model.limits import KIB
+from runnel.model.numbers import whole_number
 
 HEAD_BYTES_MAX: Final = 32 * KIB
 ANSWER_BYTES_MAX: Final = 64 * KIB  # of a body that is read to use its connection again
@@ -217,8 +218,8 @@ async def _read_body(answer: Answer, reader: asyncio.StreamReader) -> bool:
     """Read what belongs to the answer, if that is little; whether the connection can be used again."""
     if "close" in answer.headers.get("connection", "").lower() or "transfer-encoding" in answer.headers:
         return False
-    size = answer.headers.get("content-length", "0" if answer.status == 204 else "")
-    if not size.isdigit() or int(size) > ANSWER_BYTES_MAX:
+    size = whole_number(answer.headers.get("content-length", "0" if answer.status == 204 else ""))
+    if size is None or not 0 <= size <= ANSWER_BYTES_MAX:
         return False
-    await reader.readexactly(int(size))
+    await reader.readexactly(size)
     return True

@@ -11,6 +11,7 @@ from typing import Final
 
 from runnel.model.errors import InvalidRecord
 from runnel.model.headers import DELAY_MS, DELIVER_AT
+from runnel.model.numbers import whole_number
 from runnel.model.schedule import DUE_MS_MAX
 from runnel.record.records import Headers
 
@@ -39,11 +40,8 @@ def _last(headers: Headers, wanted: str) -> bytes | None:
 
 
 def _number(name: str, text: bytes) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = -1
-    if number < 0:
+    number = whole_number(text.strip())
+    if number is None or number < 0:
         raise InvalidRecord(f"the header {name} is {_shown(text)}: give a whole number of milliseconds")
     return number
 

@@ -18,6 +18,8 @@ from runnel.model import headers as h
 from runnel.model.calls import Header, Outgoing
 from runnel.model.errors import InvalidRequest
 from runnel.model.ids import PartitionKey
+from runnel.model.numbers import whole_number
+from runnel.model.unreadable import UNREADABLE
 from runnel.record.records import Headers, Record
 
 EXPIRED: Final = "expired"  # the reason of a message that nobody got in time
@@ -25,6 +27,7 @@ ORIGIN: Final = (h.ORIGIN_TOPIC, h.ORIGIN_PARTITION, h.ORIGIN_OFFSET, h.ORIGIN_T
 ABOUT_DEATH: Final = (h.DEAD_QUEUE, h.DEAD_REASON, h.DEAD_AT, h.ATTEMPTS)
 EXPIRY: Final = (h.EXPIRES_AT, h.TTL_MS)
 DUE: Final = (h.DELIVER_AT, h.DELAY_MS)
+ATTEMPTS_MAX: Final = 2**31 - 1  # that a copy is believed: a receipt has 32 bits for the attempts that follow
 
 Json: TypeAlias = Any
 
@@ -49,7 +52,7 @@ def header(headers: Headers, name: str) -> str | None:
 def number(headers: Headers, name: str) -> int | None:
     """The whole number in a header; None if there is none."""
     text = header(headers, name)
-    return int(text) if text is not None and text.isascii() and text.lstrip("-").isdigit() else None
+    return None if text is None else whole_number(text)
 
 
 def origin_of(headers: Headers) -> Origin | None:
@@ -63,7 +66,7 @@ def origin_of(headers: Headers) -> Origin | None:
 
 def attempts_of(headers: Headers) -> int:
     """How often the message had been delivered when it was copied."""
-    return max(number(headers, h.ATTEMPTS) or 0, 0)
+    return min(max(number(headers, h.ATTEMPTS) or 0, 0), ATTEMPTS_MAX)
 
 
 def is_letter_of(queue: str, headers: Headers) -> bool:
@@ -81,14 +84,17 @@ def dead_letter(
 ) -> Outgoing:
     """What is put aside of a message that a queue gives up."""
     told = {h.DEAD_QUEUE: queue, h.DEAD_REASON: reason, h.DEAD_AT: str(now_ms), h.ATTEMPTS: str(attempts)}
-    return _copy(record, origin, name, told)
+    return _copy(record, origin, name, told, without=(h.COPY_EXPIRES_AT,))  # its time to live is that of the message
 
 
-def retry_copy(record: Record, origin: Origin, name: str, *, attempts: int, due_ms: int | None = None) -> Outgoing:
-    """What goes to a queue's retry topic instead of waiting in its place."""
-    return msgspec.structs.replace(
-        _copy(record, origin, name, {h.ATTEMPTS: str(attempts)}, without=DUE), deliver_at_ms=due_ms
-    )
+def retry_copy(
+    record: Record, origin: Origin, name: str, *, attempts: int, expires_ms: int = 0, due_ms: int | None = None
+) -> Outgoing:
+    """What goes to a queue's retry topic instead of waiting in its place; 0: it never expires."""
+    told = {h.ATTEMPTS: str(attempts)}
+    if expires_ms:
+        told[h.COPY_EXPIRES_AT] = str(expires_ms)
+    return msgspec.structs.replace(_copy(record, origin, name, told, without=DUE), deliver_at_ms=due_ms)
 
 
 def _copy(record: Record, origin: Origin, name: str, told: Mapping[str, str], without: Sequence[str] = ()) -> Outgoing:
@@ -124,14 +130,16 @@ class Edit(NamedTuple):
             raise InvalidRequest("a value is either replaced or merged into: give one of the two")
 
 
-def edit_of(set_headers: Mapping[str, str], remove_headers: Sequence[str], value: str, merge: str) -> Edit:
-    """What a request says is to be changed: the value as base64, what is merged as JSON."""
+def edit_of(
+    set_headers: Mapping[str, str], remove_headers: Sequence[str], value: str, merge: str, *, empties: bool = False
+) -> Edit:
+    """What a request says is to be changed: the value as base64, what is merged as JSON; nothing leaves them."""
     try:
-        replaced = b64decode(value, validate=True) if value else None
+        replaced = b64decode(value, validate=True) if value or empties else None
         merged = msgspec.json.decode(merge) if merge else None
     except Base64Error as error:
         raise InvalidRequest(f"the new value is not base64: {error}") from None
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise InvalidRequest(f"what is to be merged is not JSON: {error}") from None
     edit = Edit(set_headers, frozenset(remove_headers), replaced, merged)
     edit.check()
@@ -153,10 +161,10 @@ def _value(letter: Record, edit: Edit) -> bytes | None:
     if edit.merge is None:
         return letter.value
     try:
-        before = msgspec.json.decode(letter.value or b"null")
-    except msgspec.DecodeError as error:
-        raise InvalidRequest(f"the dead letter at offset {letter.offset} is not JSON: {error}") from None
-    return msgspec.json.encode(merged(before, edit.merge))
+        return msgspec.json.encode(merged(msgspec.json.decode(letter.value or b"null"), edit.merge))
+    except UNREADABLE as error:
+        why = f"the dead letter at offset {letter.offset} is not JSON that can be merged into: {error}"
+        raise InvalidRequest(why) from None
 
 
 def merged(before: Json, patch: Json) -> Json:

@@ -3,7 +3,8 @@
 Rule 1: a dead letter goes back once. That it has is kept (a bit for each), for all tasks that come later. Who sends
         letters back by other means says so (`mark`).
 Rule 2: before anything is sent to a partition its floor is kept: what a crash leaves in doubt is sent again, and found
-        by its name from there on. A task that is to stop ends when nothing of it is in doubt.
+        by its name from there on. A task that is to stop ends when nothing of it is in doubt; one that broke ends as
+        failed, and hands its floors on.
 Rule 3: there is one task at a time; what it was asked and how far it came is kept, so that the next leader goes on.
 Rule 4: a dry run keeps what it counted, and nothing else.
 """
@@ -44,6 +45,7 @@ class Asked(msgspec.Struct, frozen=True, array_like=True):
     merge: str = ""  # JSON
     set_headers: dict[str, str] = {}
     remove_headers: tuple[str, ...] = ()
+    empties: bool = False  # the new value is an empty one
 
 
 class Floor(msgspec.Struct, frozen=True, array_like=True):
@@ -108,6 +110,12 @@ class Stop(msgspec.Struct, frozen=True):
     task: str
 
 
+class Broken(msgspec.Struct, frozen=True):
+    """Told: the task that is under way can't go on, for a reason that nobody foresaw."""
+
+    failure: str
+
+
 class Mark(msgspec.Struct, frozen=True):
     """Letters that somebody else sent away."""
 
@@ -170,17 +178,21 @@ class Redriving:
         first, end = view.start, view.end
         if asked.only:
             first, end = max(first, min(asked.only)), min(end, max(asked.only) + 1)
-        self._task = Task(asked, "running", first, first, max(first, end))
+        gone = [offset for offset in asked.only if not view.start <= offset < view.end or self.went(offset)]
+        self._task = Task(
+            asked, "running", first, first, max(first, end), skipped=len(gone), floors=_in_doubt(self._task),
+            failure=f"no dead letter is at offset {gone[0]}: it never was, went back, or was dropped" if gone else "",
+        )  # fmt: skip
         return Step([*self._kept(), (RUNNING_KEY, b"\x01")], [Reply(ticket, self._task)], [Run(asked.task)])
 
     def stop(self, request: Stop, ticket: object, view: View, now_ms: Millis, wall_ms: Millis) -> Step:
         task = self._task
         if task is None or (request.task and task.asked.task != request.task):
             return Step(replies=[Reply(ticket, _unknown(request.task))])
-        if task.state == "running":
-            self._task = msgspec.structs.replace(task, state="stopping")
-            return Step(self._kept(), [Reply(ticket, self._task)])
-        return Step(replies=[Reply(ticket, task)])
+        if not task.is_open:
+            return Step(replies=[Reply(ticket, task)])
+        self._task = msgspec.structs.replace(task, state="stopping")
+        return Step(self._kept(), [Reply(ticket, self._task)], [Run(task.asked.task)])  # somebody has to end it
 
     def status(self, request: Stop, ticket: object, view: View, now_ms: Millis, wall_ms: Millis) -> Step:
         task = self._task
@@ -213,6 +225,14 @@ class Redriving:
             records.append((RUNNING_KEY, None))
         records += self._forget_below(view.start)
         return Step([*records, *self._kept()], [Reply(ticket, self._task)])
+
+    def broken(self, news: Broken, view: View, now_ms: Millis, wall_ms: Millis) -> Step:
+        """The task ends as failed. What it had in doubt the next one finds by its name, from the same floors on."""
+        task = self._task
+        if task is None or not task.is_open:
+            return Step()
+        self._task = msgspec.structs.replace(task, state="failed", failure=news.failure)
+        return Step([(RUNNING_KEY, None), *self._kept()])
 
     def mark(self, request: Mark, ticket: object, view: View, now_ms: Millis, wall_ms: Millis) -> Step:
         """Answered with the letters that are here, when it is kept that they went. To say so twice does no harm."""
@@ -250,7 +270,7 @@ def state_of(queue: str, tasks: Sequence[Task]) -> RedriveState:
         queue, tasks[0].asked.task, "running" if state == "stopping" else state,
         sum(task.looked_at for task in tasks), sum(task.moved for task in tasks), sum(task.skipped for task in tasks),
         sum(task.end - task.first for task in tasks), next((task.failure for task in tasks if task.failure), ""),
-        tasks[0].asked.dry_run,
+        tasks[0].asked.dry_run, state == "stopping",
     )  # fmt: skip
 
 
@@ -261,6 +281,12 @@ def _chunk_key(number: int) -> bytes:
 def _floors(before: Iterable[Floor], more: Mapping[tuple[UUID, int], int]) -> tuple[Floor, ...]:
     known = {(floor.topic_id, floor.partition): floor.offset for floor in before}
     return tuple(Floor(*place, offset) for place, offset in {**known, **more}.items())
+
+
+def _in_doubt(before: Task | None) -> tuple[Floor, ...]:
+    """The floors that the next task takes over: one that failed may have sent what it did not keep."""
+    hands_on = before is not None and (before.state == "failed" or before.asked.dry_run)
+    return before.floors if before is not None and hands_on else ()
 
 
 def _task_of(value: bytes) -> Task:

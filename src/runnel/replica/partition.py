@@ -20,6 +20,7 @@ import logging
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
+from typing import Protocol
 
 from runnel.cluster.image import NO_LEADER
 from runnel.cluster.image import Partition as PartitionImage
@@ -68,6 +69,12 @@ class Role(Enum):
     FOLLOWER = "follower"
 
 
+class Quota(Protocol):
+    """Raises where so many messages more are too many, behind so many that are about to be appended."""
+
+    def __call__(self, messages: int, ahead: int = 0) -> None: ...
+
+
 class Partition(Readable):
     """A replica on this broker."""
 
@@ -80,7 +87,7 @@ class Partition(Readable):
         self.leader_epoch = NO_EPOCH
         self.progress: Progress  # of a leader
         self.refusals = Refusals()
-        self.quota: Callable[[int], None] | None = None  # raises where so many messages more are too many
+        self.quota: Quota | None = None
         self._me = me
         self._clock = clock
         self._commits = Commits(self.name)
@@ -89,6 +96,7 @@ class Partition(Readable):
         self._asked_in = NO_EPOCH  # the leader epoch in which a leader was told how far this copy goes
         self._taking = 0  # answers that are being worked off: another leader's may still be
         self._held: asyncio.Future[None] | None = None  # a follower waits until what it got is durable
+        self._in_line: list[tuple[asyncio.Future[Appended], int]] = []  # while there is a quota
 
     @classmethod
     async def open(
@@ -230,7 +238,16 @@ class Partition(Readable):
         """
         self.must_lead()
         admit = partial(check_member, self.name, header, guard) if header.attributes & TRANSACTIONAL else None
-        return self.log.append(batch, header, leader_epoch=self.leader_epoch, admit=admit)
+        begun = self.log.append(batch, header, leader_epoch=self.leader_epoch, admit=admit)
+        if self.quota is not None and not isinstance(begun, Appended):
+            self._in_line.append((begun, header.count))
+        return begun
+
+    @property
+    def in_line(self) -> int:
+        """Messages that count for a quota, though the log has no place for them yet."""
+        self._in_line = [(begun, count) for begun, count in self._in_line if not begun.done()]
+        return sum(count for _, count in self._in_line)
 
     def must_lead(self) -> None:
         """Raise unless this broker leads the partition."""

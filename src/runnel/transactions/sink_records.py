@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from runnel.model.errors import Fatal
+from runnel.model.numbers import whole_number
 from runnel.model.sinks import PREFIX, Handle
 
 SINK, ATTEMPT = 1, 2  # the kinds: the first element of a key
@@ -81,8 +82,9 @@ def transactional_id(sink: str, slot: int) -> str:
 
 def slot_of(sink: str, handle: Handle) -> int:
     """The slot that a handle speaks of; -1: none of this sink."""
-    before, _, number = handle.transactional_id.rpartition("/")
-    return int(number) if before == f"{PREFIX}{sink}" and number.isdecimal() else -1
+    before, _, text = handle.transactional_id.rpartition("/")
+    number = whole_number(text) if before == f"{PREFIX}{sink}" else None
+    return -1 if number is None else max(number, -1)
 
 
 def handle_of(sink: str, slot: int, attempt: Attempt) -> Handle:

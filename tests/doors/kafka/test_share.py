@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from tests.doors.kafka.test_traps import Line
 
+from runnel.model import headers as h
 from runnel.model.queue_config import DEFAULTS
 from runnel.record import records
 from runnel.record.batch import headers
-from runnel.record.records import Record
+from runnel.record.records import Headers, Record
 from runnel.testing.process import BrokerProcess
 from runnel.wire.kafka import messages as m
 from runnel.wire.kafka.apis import Api
@@ -36,9 +37,9 @@ class Topic:
         assert answer.topics[0].error_code == 0
         self.id = answer.topics[0].topic_id
 
-    def produce(self, line: Line, count: int, *, partition: int = 0) -> None:
+    def produce(self, line: Line, count: int, *, partition: int = 0, headers: Headers = ()) -> None:
         """One batch of so many messages."""
-        batch = records.encode([Record(number, 1_000, None, b"%d" % number, ()) for number in range(count)])
+        batch = records.encode([Record(number, 1_000, None, b"%d" % number, headers) for number in range(count)])
         data = m.ProduceRequest.PartitionProduceData(index=partition, records=batch)
         topic = m.ProduceRequest.TopicProduceData(name=self.name, partition_data=[data])
         request = m.ProduceRequest(acks=-1, timeout_ms=LONG_MS, topic_data=[topic])
@@ -264,6 +265,14 @@ def test_what_is_not_there_is_said_of_the_partition(line: Line, join: Join) -> N
     other.topic.id = uuid.uuid4()
     [partition] = other.fetch(0).responses[0].partitions
     assert partition.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def test_messages_with_odd_numbers_in_their_headers_hold_up_no_group(line: Line, join: Join, topic: Topic) -> None:
+    topic.produce(line, 1)
+    for text in (b"--5", b"-", "²".encode(), b"9" * 5_000):
+        topic.produce(line, 1, headers=((h.TTL_MS, text), (h.EXPIRES_AT, text)))
+    topic.produce(line, 1)
+    assert join(topic).take(0) == [(0, 5, 1)]
 
 
 # --- settling

@@ -259,6 +259,13 @@ def test_a_setting_nobody_knows(line: Line, topic: str, operation: int, value: s
     assert answer.responses[0].error_code == code
 
 
+@pytest.mark.parametrize("name", ["²", "--1", "-1", "9" * 5_000])
+def test_a_broker_that_no_number_names(line: Line, name: str) -> None:
+    resource = m.IncrementalAlterConfigsRequest.AlterConfigsResource(resource_type=4, resource_name=name, configs=[])
+    answer = line.ask(Api.INCREMENTAL_ALTER_CONFIGS, 1, m.IncrementalAlterConfigsRequest(resources=[resource]))
+    assert answer.responses[0].error_code == ErrorCode.INVALID_REQUEST
+
+
 @pytest.mark.parametrize("number", [-1, -1000])
 def test_a_cursor_beside_the_topic(line: Line, topic: str, number: int) -> None:
     cursor = m.DescribeTopicPartitionsRequest.Cursor(topic_name=topic, partition_index=number)

@@ -10,6 +10,7 @@ from runnel.doors.kafka.describe_configs import BROKER, GROUP, TOPIC
 from runnel.doors.kafka.errors import code_of, text_of
 from runnel.model.errors import InvalidRequest, RunnelError
 from runnel.model.ids import BrokerId
+from runnel.model.numbers import whole_number
 from runnel.wire.kafka import messages as m
 
 
@@ -85,8 +86,10 @@ def _sound(change: ConfigChange | RunnelError) -> ConfigChange:
 def _resource(kind: int, name: str) -> Resource:
     if kind == TOPIC:
         return TopicResource(name)
-    if kind == BROKER and (name == "" or name.isdigit()):
-        return BrokerResource(None if name == "" else BrokerId(int(name)))
+    if kind == BROKER and name == "":
+        return BrokerResource(None)
+    if kind == BROKER and (number := whole_number(name)) is not None and number >= 0:
+        return BrokerResource(BrokerId(number))
     if kind == GROUP:
         return GroupResource(name)
     raise InvalidRequest(

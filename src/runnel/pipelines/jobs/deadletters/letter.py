@@ -12,6 +12,7 @@ from typing import TypeAlias
 from runnel.client.queue import DeadLetter
 from runnel.client.values import Body, HeaderMap, bytes_of, headers_of
 from runnel.model import headers as h
+from runnel.model.numbers import whole_number
 
 Pairs: TypeAlias = Sequence[tuple[str, bytes | None]]
 
@@ -65,5 +66,5 @@ def _text(headers: Mapping[str, bytes | None], name: str) -> str:
 
 def _number(headers: Mapping[str, bytes | None], name: str, default: int) -> int:
     """A header that is no number counts for nothing: anybody can write into the topic."""
-    text = _text(headers, name)
-    return int(text) if text.isascii() and text.removeprefix("-").isdigit() else default
+    number = whole_number(_text(headers, name))
+    return default if number is None else number

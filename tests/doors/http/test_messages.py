@@ -46,6 +46,14 @@ def test_text_that_looks_like_json_is_shown_as_json_unless_asked_otherwise(api: 
     assert [each["base64"] for each in read(api, "looks", "?value=base64")] == ["MTI=", "e2Jyb2tlbg==", ""]
 
 
+def test_json_that_is_nested_too_deeply_is_text_and_hides_no_neighbour(api: Api) -> None:
+    deep = "[" * 5_000
+    api.ok("POST", "/v1/topics/deep/messages", [{"text": "one"}, {"text": deep}, {"value": 3}])
+    assert [each.get("text", each.get("value")) for each in read(api, "deep")] == ["one", deep, 3]
+    assert [each["text"] for each in read(api, "deep", "?value=json&limit=2")] == ["one", deep]
+    assert api.post("/v1/topics/deep/messages", b'{"value": ' + deep.encode()).code == "malformed-body"
+
+
 def test_kafka_clients_and_http_see_the_same_messages(api: Api, broker: BrokerProcess) -> None:
     api.ok("POST", "/v1/topics", {"name": "both", "partitions": 4})
     for n in range(20):

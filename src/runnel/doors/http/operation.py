@@ -29,6 +29,7 @@ from runnel.doors.http.problems import InvalidInput, MalformedBody
 JSON: Final = "application/json"
 QUERY_FIELDS_MAX: Final = 100
 SOCKET: Final = "SOCKET"  # the method of operations that speak WebSocket
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # all that reading bytes as JSON raises
 
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 T = TypeVar("T")
@@ -188,8 +189,8 @@ def decoded(decode: Callable[[bytes], T], body: bytes) -> T:
         return decode(body)
     except msgspec.ValidationError as error:
         raise InvalidInput(f"the body is not allowed: {_plain(error)}") from None
-    except msgspec.DecodeError as error:
-        raise MalformedBody(f"the body is not JSON: {error}") from None
+    except UNREADABLE as error:
+        raise MalformedBody(f"the body is not JSON, or nested too deeply: {error}") from None
 
 
 class _Nothing(msgspec.Struct, forbid_unknown_fields=True):

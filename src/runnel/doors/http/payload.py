@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from runnel.doors.http.operation import Struct, View
+from runnel.doors.http.operation import UNREADABLE, Struct, View
 from runnel.doors.http.problems import InvalidInput
 from runnel.model.calls import Header, Outgoing
 from runnel.model.headers import TTL_MS
@@ -135,7 +135,7 @@ def _shown(value: bytes | None, form: Form) -> tuple[str, Any]:
     if form != "text" and (form == "json" or _may_be_json(value)):
         try:
             return "value", Raw(msgspec.json.decode(value, type=Raw))
-        except msgspec.DecodeError:
+        except UNREADABLE:
             return "text", text
     return "text", text
 

@@ -8,15 +8,16 @@ from msgspec import Meta
 from runnel.broker.fetch import Waits
 from runnel.broker.tailing import Tail
 from runnel.doors.http.call import Call
-from runnel.doors.http.payload import time_ms
+from runnel.doors.http.payload import Partition, time_ms
 from runnel.doors.http.problems import InvalidInput
+from runnel.model.parsing import INT32_MAX, digits
 from runnel.model.reading import END, START
 from runnel.route.filter import compile
 
 From: TypeAlias = Annotated[
     str, Meta(description="start, end, a time as ISO 8601, or positions as they came with a message: 0-15.1-7")
 ]
-Numbers: TypeAlias = Annotated[list[int] | None, Meta(description="these partitions alone")]
+Numbers: TypeAlias = Annotated[list[Partition] | None, Meta(description="these partitions alone")]
 
 
 def tail_of(call: Call, topic: str, begin: str, partitions: Sequence[int] | None, filter: str, waits: Waits) -> Tail:
@@ -48,8 +49,9 @@ def parse_positions(text: str) -> dict[int, int] | None:
     """Positions by partition; None if the text is no such thing."""
     positions: dict[int, int] = {}
     for part in text.split("."):
-        number, dash, offset = part.partition("-")
-        if not dash or not (number.isascii() and number.isdigit() and offset.isascii() and offset.isdigit()):
+        first, _, second = part.partition("-")
+        number, offset = digits(first, INT32_MAX), digits(second)
+        if number is None or offset is None:
             return None
-        positions[int(number)] = int(offset)
+        positions[number] = offset
     return positions

@@ -10,7 +10,7 @@ from runnel.client.positions import END, START, From, Position
 from runnel.doors.http.call import Call
 from runnel.doors.http.messages import Limit, Value, WaitMs
 from runnel.doors.http.operation import Struct, View, operation
-from runnel.doors.http.payload import Instant, MessageView, Whole, body_of, time_ms
+from runnel.doors.http.payload import Instant, MessageView, Partition, Whole, body_of, time_ms
 from runnel.doors.http.problems import InvalidInput
 from runnel.model.members import CloseMember, CommitMember, OpenMember, PollMember
 
@@ -115,7 +115,7 @@ class Seek(Struct):
     to: Annotated[Literal["start", "end", "offset", "time"], Meta(description="where to go on reading")]
     offset: Annotated[Whole | None, Meta(description="with to=offset")] = None
     time: Annotated[Instant | None, Meta(description="with to=time")] = None
-    partitions: Annotated[list[Whole] | None, Meta(description="these alone; all, if it is left out")] = None
+    partitions: Annotated[list[Partition] | None, Meta(description="these alone; all, if it is left out")] = None
 
 
 class StepView(View, omit_defaults=False):
@@ -212,7 +212,7 @@ async def poll_group(
     limit: Limit = 100,
     wait_ms: WaitMs = 1_000,
     after: Annotated[
-        int | None, Meta(description="number of the last answer that arrived: the next one follows it")
+        Whole | None, Meta(description="number of the last answer that arrived: the next one follows it")
     ] = None,
     value: Value = "auto",
 ) -> PolledView:
@@ -236,8 +236,8 @@ async def poll_group(
 
 class Offset(Struct):
     topic: str
-    partition: Whole
-    offset: Annotated[int, Meta(ge=0, description="the next one to read")]
+    partition: Partition
+    offset: Annotated[Whole, Meta(description="the next one to read")]
 
 
 class Commit(Struct):

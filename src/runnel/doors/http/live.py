@@ -21,6 +21,7 @@ from runnel.doors.http.feeds import PART_BYTES, TopicFeed
 from runnel.doors.http.following import tail_of
 from runnel.doors.http.groups import describe_group, list_groups
 from runnel.doors.http.operation import Struct, decoded, socket
+from runnel.doors.http.payload import Partition
 from runnel.doors.http.problems import InvalidInput, problem_of
 from runnel.doors.http.queues import describe_queue, list_queues
 from runnel.doors.http.socket import Socket
@@ -43,7 +44,7 @@ class Subscription(Struct):
     name: str = ""  # of the topic, group or queue
     every_ms: Annotated[int, Meta(ge=250, le=60_000)] = 2_000  # of a view: between two looks
     begin: str = "end"  # of a tail
-    partitions: list[int] | None = None
+    partitions: list[Partition] | None = None
     filter: Annotated[str, Meta(max_length=4096)] = ""
     value: Literal["auto", "json", "text", "base64"] = "auto"
 

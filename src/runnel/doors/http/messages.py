@@ -14,6 +14,7 @@ from runnel.doors.http.replies import json
 from runnel.model.calls import Placed, Read
 from runnel.model.errors import RunnelError
 from runnel.model.limits import MIB
+from runnel.model.parsing import digits
 from runnel.model.reading import END, START, ReadPartition
 
 ACKS = {"all": -1, "1": 1, "0": 0}
@@ -144,6 +145,7 @@ def _place(offset: str | None, since: str | None) -> tuple[int, int]:
     if offset == "end":
         return END, -1
     assert offset is not None
-    if not offset.isdecimal():
+    number = digits(offset)
+    if number is None:
         raise InvalidInput(f"offset can't be {offset[:40]!r}: use a number, start or end")
-    return int(offset), -1
+    return number, -1

@@ -18,6 +18,7 @@ from runnel.doors.http.operation import UNREADABLE, Struct, View
 from runnel.doors.http.problems import InvalidInput
 from runnel.model.calls import Header, Outgoing
 from runnel.model.headers import TTL_MS
+from runnel.model.parsing import INT32_MAX, INT64_MAX, digits
 from runnel.model.seams import Clock
 
 Form: TypeAlias = Literal["auto", "json", "text", "base64"]
@@ -34,9 +35,9 @@ HeaderPart: TypeAlias = str | Bytes | None
 HeaderValue: TypeAlias = str | Bytes | list[HeaderPart] | None
 
 Instant: TypeAlias = Annotated[int | str, Meta(description="milliseconds since 1970 UTC, or ISO 8601 with a time zone")]
-Whole: TypeAlias = Annotated[int, Meta(ge=0)]
+Whole: TypeAlias = Annotated[int, Meta(ge=0, le=INT64_MAX)]
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
-Partition: TypeAlias = Whole
+Partition: TypeAlias = Annotated[int, Meta(ge=0, le=INT32_MAX)]
 
 
 class NewMessage(Struct):
@@ -48,7 +49,7 @@ class NewMessage(Struct):
     key: Annotated[str | None, Meta(description="messages of one key keep their order")] = None
     key_base64: Annotated[str | None, Meta(description="instead of key: bytes")] = None
     headers: Annotated[dict[str, HeaderValue], Meta(description="name to text")] = msgspec.field(default_factory=dict)
-    partition: Annotated[int | None, Meta(description="by the key, or by lot, if it is left out")] = None
+    partition: Annotated[Partition | None, Meta(description="by the key, or by lot, if it is left out")] = None
     priority: Annotated[int | None, Meta(description="the lane of a queue; higher first")] = None
     timestamp_ms: Annotated[int | None, Meta(description="now, if it is left out")] = None
     delay_ms: Annotated[Whole | None, Meta(description="deliver it so much later")] = None
@@ -183,10 +184,8 @@ def _part(value: bytes) -> HeaderPart:
 def time_ms(instant: int | str) -> int:
     """Milliseconds since 1970 UTC."""
     if isinstance(instant, str):
-        if instant.isdigit():
-            instant = int(instant)
-        else:
-            instant = _iso_ms(instant)
+        number = digits(instant)
+        instant = _iso_ms(instant) if number is None else number
     if not 0 <= instant <= DUE_MS_MAX:
         raise InvalidInput(f"{instant} is not a time between 1970 and 9999 in milliseconds")
     return instant

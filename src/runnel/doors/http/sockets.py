@@ -18,6 +18,7 @@ from runnel.doors.http.feeds import Feed, GroupFeed, QueueFeed, TopicFeed
 from runnel.doors.http.following import From, Numbers, tail_of
 from runnel.doors.http.messages import Filter, Value
 from runnel.doors.http.operation import Struct, decoded, socket
+from runnel.doors.http.payload import Whole
 from runnel.doors.http.problems import InvalidInput, problem_of
 from runnel.doors.http.socket import Socket
 from runnel.model.calls import Outcome, Settlement
@@ -39,7 +40,7 @@ class Said(Struct):
     ack: Receipts = msgspec.field(default_factory=list)
     nack: Receipts = msgspec.field(default_factory=list)
     reject: Receipts = msgspec.field(default_factory=list)
-    delay_ms: Annotated[int, Meta(ge=0)] | None = None  # of what is nacked
+    delay_ms: Whole | None = None  # of what is nacked
     reason: Annotated[str, Meta(max_length=1_000)] = ""  # of what is rejected
     commit: bool | list[tuple[str, int, int]] = False  # all that was sent, or topic, partition and next offset of some
 

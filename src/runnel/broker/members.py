@@ -96,9 +96,13 @@ class _Member:
             self.last = Polled(self.last.number + 1, messages, held)
             return self.last
 
-    async def commit(self, offsets: Sequence[tuple[str, int, int]]) -> None:
-        told = {TopicPartition(topic, number): offset for topic, number, offset in offsets}
-        await self.consumer.commit(told or None)
+    async def commit(self, offsets: Sequence[tuple[str, int, int]] | None) -> None:
+        """Of a partition that is told several times, the furthest counts; nothing told is nothing committed."""
+        if offsets is None:
+            await self.consumer.commit()
+            return
+        told = {TopicPartition(topic, number): offset for topic, number, offset in sorted(offsets)}
+        await self.consumer.commit(told)
 
 
 class Members:

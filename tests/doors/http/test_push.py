@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 
 import pytest
 from tests.test_inbox import User
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from runnel.testing.process import BrokerProcess
@@ -219,6 +219,35 @@ def test_a_member_commits_on_its_socket(broker: BrokerProcess, user: User) -> No
         assert heard(socket)["message"]["text"] == "c"
 
 
+def committed_of(user: User, group: str) -> int | None:
+    [lag] = user.ask("GET", f"/v1/groups/{group}")[1]["partitions"]
+    offset: int | None = lag["committed"]
+    return offset
+
+
+def test_a_member_commits_what_it_has_seen_by_its_ids(broker: BrokerProcess, user: User) -> None:
+    topic = topic_of(user, "push-12")
+    send(user, topic, *[f"m{n}" for n in range(50)])
+    with line(broker, "/v1/groups/push-12-g/socket", topic="push-12") as socket:
+        ids = [heard(socket)["id"] for _ in range(50)]
+        said: list[tuple[Any, int | None]] = [
+            ([], None), (ids[0], 1), ([ids[4], ids[2]], 5), ([["push-12", 0, 7], ids[5]], 7), (True, 50),
+        ]  # fmt: skip
+        for commit, offset in said:
+            say(socket, commit=commit)
+            assert heard(socket)["type"] == "committed"
+            assert committed_of(user, "push-12-g") == offset
+
+
+@pytest.mark.parametrize("commit", [[["push-13", 0, -1]], [["push-13", 0, 10**23]], "nonsense", ["push-13/0"]])
+def test_a_commit_that_can_not_be_meant_ends_the_socket(broker: BrokerProcess, user: User, commit: Any) -> None:
+    user.ask("POST", "/v1/topics", {"name": "push-13"})
+    with line(broker, "/v1/groups/push-13-g/socket", topic="push-13") as socket:
+        say(socket, commit=commit)
+        with pytest.raises(ConnectionClosed):
+            heard(socket)
+
+
 def test_messages_of_a_queue_are_settled_on_the_socket(broker: BrokerProcess, user: User) -> None:
     queue = queue_of(user, "push-9", **{"retry.backoff.ms": 0})
     user.ask("POST", f"{queue}/messages", [{"text": f"m{n}"} for n in range(4)])
@@ -250,10 +279,12 @@ def test_what_a_socket_leaves_unsettled_is_delivered_again(broker: BrokerProcess
 
 
 def test_what_can_not_be_had_is_refused_at_the_handshake(broker: BrokerProcess, user: User) -> None:
-    for path, status in (("/v1/topics/push-none/socket", 404), ("/v1/queues/push-none/socket", 404), ("/v1/none", 404)):
+    group = "/v1/groups/push-none/{}?topic=push-none"
+    for path in ("/v1/topics/push-none/socket", "/v1/queues/push-none/socket", group.format("socket"), "/v1/none"):
         with pytest.raises(InvalidStatus) as refused, connect(f"ws://{broker.http}{path}"):
             pass
-        assert refused.value.response.status_code == status
+        assert refused.value.response.status_code == 404
+    assert user.ask("GET", group.format("events"))[1]["code"] == "unknown-topic"
 
 
 def test_nonsense_ends_a_socket_with_a_reason(broker: BrokerProcess, user: User) -> None:

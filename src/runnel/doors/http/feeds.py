@@ -6,6 +6,7 @@ Rule 3: of a queue no more messages are out than were granted.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, Self
 
@@ -14,7 +15,7 @@ from runnel.broker.fetch import Waits
 from runnel.broker.grants import Grants
 from runnel.broker.tailing import Tail
 from runnel.doors.http.deliveries import delivered_view
-from runnel.doors.http.following import shown_positions
+from runnel.doors.http.following import shown_place, shown_positions
 from runnel.doors.http.inbox import received
 from runnel.doors.http.messages import message_view
 from runnel.doors.http.payload import Form, MessageView, body_of
@@ -96,6 +97,8 @@ class GroupFeed:
         self._topics = topics
         self._form = form
         self.member = ""
+        for topic in topics:
+            broker.image.topic_named(topic)
 
     async def __aenter__(self) -> Self:
         opened = await self._broker.members.open(OpenMember(self._group, self._topics, expires_ms=MEMBER_MS))
@@ -116,7 +119,9 @@ class GroupFeed:
     async def next(self, limit: int, timeout_s: float) -> list[Pushed]:
         asked = PollMember(self.member, self._group, limit, int(timeout_s * 1000))
         polled = await self._broker.members.poll(asked)
-        return [Pushed(f"{one.topic}/{one.partition}/{one.offset + 1}", self._view(one)) for one in polled.messages]
+        return [
+            Pushed(shown_place(one.topic, one.partition, one.offset + 1), self._view(one)) for one in polled.messages
+        ]
 
     def _view(self, message: Read) -> MessageView:
         return MessageView(
@@ -124,9 +129,10 @@ class GroupFeed:
             **body_of(message.key, message.value, message.headers, self._form),
         )  # fmt: skip
 
-    async def commit(self, offsets: list[tuple[str, int, int]] | None) -> None:
-        """What was read is done: all of it, or up to these offsets."""
-        await self._broker.members.commit(CommitMember(self.member, self._group, tuple(offsets or ())))
+    async def commit(self, offsets: Sequence[tuple[str, int, int]] | None) -> None:
+        """What was read is done: up to these offsets; None: all of it."""
+        told = None if offsets is None else tuple(offsets)
+        await self._broker.members.commit(CommitMember(self.member, self._group, told))
 
 
 class QueueFeed:

@@ -41,6 +41,20 @@ def tail_of(call: Call, topic: str, begin: str, partitions: Sequence[int] | None
     return Tail(call.broker.read, found.id, begins, waits, filter=filter)
 
 
+def shown_place(topic: str, partition: int, next_offset: int) -> str:
+    """The id of a message to a member of a group: who commits it has done all up to it."""
+    return f"{topic}/{partition}/{next_offset}"
+
+
+def parse_place(id: str) -> tuple[str, int, int]:
+    """Topic, partition and next offset."""
+    topic, partition, next_offset = (["", "", *id.rsplit("/", 2)])[-3:]
+    number, offset = digits(partition, INT32_MAX), digits(next_offset)
+    if not topic or number is None or offset is None:
+        raise InvalidInput(f"{id[:60]!r} is not the id of a message: use one as it came, e.g. orders/0/17")
+    return topic, number, offset
+
+
 def shown_positions(positions: dict[int, int]) -> str:
     return ".".join(f"{number}-{offset}" for number, offset in sorted(positions.items()))
 

@@ -8,6 +8,7 @@ from runnel.client.group_admin import GroupAdmin, Lag, Member, SeekStep
 from runnel.client.metadata import TopicPartition
 from runnel.client.positions import END, START, From, Position
 from runnel.doors.http.call import Call
+from runnel.doors.http.following import parse_place
 from runnel.doors.http.messages import Limit, Value, WaitMs
 from runnel.doors.http.operation import Struct, View, operation
 from runnel.doors.http.payload import Instant, MessageView, Partition, Whole, body_of, time_ms
@@ -241,18 +242,29 @@ class Offset(Struct):
 
 
 class Commit(Struct):
-    offsets: Annotated[list[Offset] | UnsetType, Meta(description="all that was polled, if it is left out")] = UNSET
+    """Without either, all that was polled."""
+
+    offsets: Annotated[list[Offset] | UnsetType, Meta(description="up to these")] = UNSET
+    ids: Annotated[list[str] | UnsetType, Meta(description="up to the messages of a stream that have these ids")] = (
+        UNSET
+    )
+
+    def told(self) -> tuple[tuple[str, int, int], ...] | None:
+        if self.offsets is UNSET and self.ids is UNSET:
+            return None
+        offsets, ids = self.offsets or (), self.ids or ()
+        return (*((one.topic, one.partition, one.offset) for one in offsets), *map(parse_place, ids))
 
 
 @operation("POST /v1/groups/{group}/members/{member}/commit")
 async def commit_group(call: Call, group: str, member: str, body: Commit) -> None:
     """Commit what a member has done: whoever reads for the group next goes on behind it.
 
-    POST /v1/groups/billing/members/1-5f2c/commit {"offsets": [{"topic": "orders", "partition": 0, "offset": 42}]}
+    Of a partition that is there several times the furthest counts. An empty list commits nothing.
+
+        POST /v1/groups/billing/members/1-5f2c/commit {"offsets": [{"topic": "orders", "partition": 0, "offset": 42}]}
     """
-    offsets = [] if body.offsets is UNSET else body.offsets
-    told = tuple((each.topic, each.partition, each.offset) for each in offsets)
-    await call.broker.members.commit(CommitMember(member, group, told))
+    await call.broker.members.commit(CommitMember(member, group, body.told()))
 
 
 @operation("DELETE /v1/groups/{group}/members/{member}")

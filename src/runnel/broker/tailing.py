@@ -69,13 +69,12 @@ class Tail:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def next(self, timeout_s: float) -> Part | None:
-        """The next part; None if there is none within this time. Raises what ends it."""
-        try:
-            part = await asyncio.wait_for(self._parts.get(), timeout_s)
-        except TimeoutError:
-            return None
+        """The next part; None if there is none within this time, or than the follower is there. Raises what ends it."""
+        part = await self._waits.within(timeout_s, self._parts.get())
         if isinstance(part, RunnelError):
             raise part
+        if part is None:
+            return None
         self.positions[part.partition] = part.next_offset
         return part
 

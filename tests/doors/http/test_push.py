@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -43,6 +44,10 @@ class Events:
 
     def data(self) -> Any:
         return json.loads(self.event()["data"])
+
+    def rest(self) -> bytes:
+        """What came until the stream ended; raises if it was cut off."""
+        return self._answer.read()
 
     def close(self) -> None:
         self._answer.close()
@@ -191,6 +196,21 @@ def test_of_a_queue_no_more_is_out_than_granted(broker: BrokerProcess, user: Use
         assert user.ask("POST", f"{queue}/ack", {"receipts": [out[0]["receipt"]]})[0] == 200
         third = stream.data()
         assert {one["text"] for one in (*out, third)} == {"m0", "m1", "m2"}
+
+
+def test_every_stream_ends_in_order_when_the_broker_stops(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        with User(broker) as user:
+            topic = topic_of(user, "push-stop")
+            queue = queue_of(user, "push-stop-q")
+        paths = (f"{topic}/events", "/v1/users/x/events", "/v1/groups/g/events?topic=push-stop", f"{queue}/events")
+        streams = [Events(broker, path) for path in paths]
+        for stream in streams:
+            assert stream.event()["event"] == "open"
+        assert broker.stop() == 0
+        for path, stream in zip(paths, streams, strict=True):
+            assert stream.rest().strip(b":\n") == b"", path
+            stream.close()
 
 
 # --- sockets

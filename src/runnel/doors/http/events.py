@@ -113,7 +113,8 @@ async def group_events(
 
         GET /v1/groups/billing/events?topic=orders
     """
-    return stream(call, call.waits(), GroupFeed(call.broker, group, topic, value))
+    waits = call.waits()
+    return stream(call, waits, GroupFeed(call.broker, group, topic, value, waits))
 
 
 @operation("GET /v1/queues/{queue}/events")

@@ -19,8 +19,9 @@ from runnel.doors.http.following import shown_place, shown_positions
 from runnel.doors.http.inbox import received
 from runnel.doors.http.messages import message_view
 from runnel.doors.http.payload import Form, MessageView, body_of
+from runnel.doors.http.problems import Stopping
 from runnel.model.calls import Read
-from runnel.model.errors import RunnelError
+from runnel.model.errors import NoSuchMember, RunnelError
 from runnel.model.limits import MIB
 from runnel.model.members import CloseMember, CommitMember, OpenMember, PollMember
 from runnel.route.filter import compile
@@ -91,11 +92,12 @@ class TopicFeed:
 class GroupFeed:
     """The messages of a member of a group, which lives as long as the feed. Nothing is committed but what is told."""
 
-    def __init__(self, broker: Broker, group: str, topics: list[str], form: Form) -> None:
+    def __init__(self, broker: Broker, group: str, topics: list[str], form: Form, waits: Waits) -> None:
         self._broker = broker
         self._group = group
         self._topics = topics
         self._form = form
+        self._waits = waits
         self.member = ""
         for topic in topics:
             broker.image.topic_named(topic)
@@ -118,7 +120,12 @@ class GroupFeed:
 
     async def next(self, limit: int, timeout_s: float) -> list[Pushed]:
         asked = PollMember(self.member, self._group, limit, int(timeout_s * 1000))
-        polled = await self._broker.members.poll(asked)
+        try:
+            polled = await self._broker.members.poll(asked, self._waits)
+        except NoSuchMember:
+            if not self._broker.members.stopped:
+                raise
+            raise Stopping("the broker is about to stop: come back, and go on from what was committed") from None
         return [
             Pushed(shown_place(one.topic, one.partition, one.offset + 1), self._view(one)) for one in polled.messages
         ]

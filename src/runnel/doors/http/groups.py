@@ -224,7 +224,9 @@ async def poll_group(
 
         POST /v1/groups/billing/members/1-5f2c/poll?wait_ms=1000
     """
-    polled = await call.broker.members.poll(PollMember(member, group, limit, wait_ms, -1 if after is None else after))
+    asked = PollMember(member, group, limit, wait_ms, -1 if after is None else after)
+    with call.waits() as waits:
+        polled = await call.broker.members.poll(asked, waits)
     views = [
         MessageView(
             topic=one.topic, partition=one.partition, offset=one.offset, timestamp_ms=one.timestamp_ms,

@@ -191,7 +191,8 @@ async def group_socket(
 
         GET /v1/groups/billing/socket?topic=orders&credit=10
     """
-    await _converse(socket, call.waits(), GroupFeed(call.broker, group, topic, value), credit)
+    waits = call.waits()
+    await _converse(socket, waits, GroupFeed(call.broker, group, topic, value, waits), credit)
 
 
 @socket("/v1/queues/{queue}/socket")

@@ -150,6 +150,41 @@ def test_a_filter_is_asked_before_anything_is_sent(broker: BrokerProcess, user: 
     assert user.ask("GET", f"{topic}/events?begin=nonsense")[0] == 422
 
 
+def test_whoever_heard_of_no_message_yet_goes_on_from_where_it_began(broker: BrokerProcess, user: User) -> None:
+    topic = topic_of(user, "push-14", 2)
+    send(user, topic, "old")
+    stream = Events(broker, f"{topic}/events")
+    opened = stream.event()
+    stream.close()
+    send(user, topic, "meanwhile")
+    with events(broker, f"{topic}/events", opened["id"]) as again:
+        assert again.data()["text"] == "meanwhile"
+
+
+def test_partitions_that_are_added_are_followed_from_their_start(broker: BrokerProcess, user: User) -> None:
+    topic = topic_of(user, "push-15")
+    with events(broker, f"{topic}/events") as all_of_it, events(broker, f"{topic}/events", partition=0) as one:
+        assert user.ask("POST", f"{topic}/partitions", {"count": 2})[0] < 300
+        send(user, topic, "new", partition=1)
+        event = all_of_it.event()
+        assert json.loads(event["data"])["text"] == "new"
+        send(user, topic, "first", partition=0)
+        assert all_of_it.data()["text"] == one.data()["text"] == "first"
+    with events(broker, f"{topic}/events", event["id"]) as stream:
+        assert stream.data()["text"] == "first"
+
+
+def test_a_stream_of_a_topic_that_is_deleted_says_so_and_ends(broker: BrokerProcess, user: User) -> None:
+    topic = topic_of(user, "push-16", 2)
+    with events(broker, f"{topic}/events") as stream, events(broker, f"{topic}/events", partition=1) as part:
+        assert user.ask("DELETE", topic)[0] < 300
+        topic_of(user, "push-16", 2)
+        for each in (stream, part):
+            last = each.event()
+            assert (last["event"], json.loads(last["data"])["code"]) == ("error", "topic-gone")
+            assert each.rest() == b""
+
+
 def test_a_user_gets_messages_without_asking(broker: BrokerProcess, user: User) -> None:
     first = user.send("push-bob", "one")
     with events(broker, "/v1/users/push-bob/events") as stream:

@@ -47,7 +47,8 @@ async def events(call: Call, waits: PeerWaits, feed: Feed) -> AsyncGenerator[byt
     with waits:
         try:
             async with feed:
-                yield event(feed.hello(), name="open")
+                hello = feed.hello()
+                yield event(hello.view, id=hello.id, name="open")
                 while not call.peer.over:
                     pushed = await feed.next(PART_MAX, ALIVE_S)
                     if not pushed:

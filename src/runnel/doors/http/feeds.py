@@ -44,8 +44,8 @@ class Feed(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    def hello(self) -> Any:
-        """What a client is told first."""
+    def hello(self) -> Pushed:
+        """What a client is told first, and from where it goes on if that is all it hears."""
         ...
 
     async def next(self, limit: int, timeout_s: float) -> list[Pushed]: ...
@@ -74,8 +74,8 @@ class TopicFeed:
     def position(self) -> str:
         return shown_positions(self._shown)
 
-    def hello(self) -> Any:
-        return {"position": self.position}
+    def hello(self) -> Pushed:
+        return Pushed(self.position, {"position": self.position})
 
     async def next(self, limit: int, timeout_s: float) -> list[Pushed]:
         if not self._left:
@@ -115,8 +115,8 @@ class GroupFeed:
         except RunnelError:
             return  # it expires by itself
 
-    def hello(self) -> Any:
-        return {"member": self.member}
+    def hello(self) -> Pushed:
+        return Pushed("", {"member": self.member})
 
     async def next(self, limit: int, timeout_s: float) -> list[Pushed]:
         asked = PollMember(self.member, self._group, limit, int(timeout_s * 1000))
@@ -162,8 +162,8 @@ class QueueFeed:
     ) -> None:
         await self.grants.__aexit__(kind, error, trace)
 
-    def hello(self) -> Any:
-        return {"queue": self._queue, "credit": self.grants.credit}
+    def hello(self) -> Pushed:
+        return Pushed("", {"queue": self._queue, "credit": self.grants.credit})
 
     async def next(self, limit: int, timeout_s: float) -> list[Pushed]:
         return [Pushed("", delivered_view(one, self._form)) for one in await self.grants.receive(limit, timeout_s)]
@@ -186,8 +186,8 @@ class UserFeed:
     ) -> None:
         return
 
-    def hello(self) -> Any:
-        return {"user": self._user}
+    def hello(self) -> Pushed:
+        return Pushed("", {"user": self._user})
 
     async def next(self, limit: int, timeout_s: float) -> list[Pushed]:
         found = await self._broker.inbox.receive(

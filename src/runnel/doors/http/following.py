@@ -1,6 +1,7 @@
 """Where those who are sent messages begin and go on: what the streams have in common."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, TypeAlias
 
 from msgspec import Meta
@@ -30,15 +31,13 @@ def tail_of(call: Call, topic: str, begin: str, partitions: Sequence[int] | None
     for number in numbers:
         if not 0 <= number < count:
             raise InvalidInput(f"topic {topic!r} has partitions 0 to {count - 1}, not {number}")
+    tail = partial(Tail, call.broker, found.id, waits=waits, filter=filter, grows=partitions is None)
     if begin in ("start", "end"):
-        place = START if begin == "start" else END
-        return Tail(call.broker.read, found.id, dict.fromkeys(numbers, place), waits, filter=filter)
+        return tail(dict.fromkeys(numbers, START if begin == "start" else END))
     known = parse_positions(begin)
     if known is None:
-        since = time_ms(begin)
-        return Tail(call.broker.read, found.id, dict.fromkeys(numbers, START), waits, filter=filter, time_ms=since)
-    begins = {number: known.get(number, START) for number in numbers}  # a partition that is new begins at its start
-    return Tail(call.broker.read, found.id, begins, waits, filter=filter)
+        return tail(dict.fromkeys(numbers, START), time_ms=time_ms(begin))
+    return tail({number: known.get(number, START) for number in numbers})  # one that is new begins at its start
 
 
 def shown_place(topic: str, partition: int, next_offset: int) -> str:

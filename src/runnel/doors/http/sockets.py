@@ -78,7 +78,7 @@ class _Line:
 
     async def run(self) -> None:
         async with self._feed:
-            await self._send(type="open", **self._feed.hello())
+            await self._send(type="open", **self._feed.hello().view)
             both = [asyncio.ensure_future(self._push()), asyncio.ensure_future(self._hear())]
             try:
                 await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)

@@ -118,7 +118,7 @@ class _Line:
 
     def _grant(self, credit: int) -> None:
         if isinstance(self._feed, QueueFeed):
-            self._feed.grants.credit = min(credit, CREDIT_MAX)
+            self._feed.grants.grant(min(credit, CREDIT_MAX))
         elif self._credit is not None:
             self._credit = min(self._credit + credit, CREDIT_MAX)
             self._granted.set()

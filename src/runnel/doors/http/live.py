@@ -10,6 +10,7 @@ Rule 3: what goes wrong with one subscription ends that one, with a reason.
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -27,6 +28,7 @@ from runnel.doors.http.queues import describe_queue, list_queues
 from runnel.doors.http.socket import Socket
 from runnel.doors.http.topics import describe_topic, list_topics
 from runnel.model.errors import RetriableError, RunnelError
+from runnel.net.http import INTERNAL
 
 SUBSCRIPTIONS_MAX: Final = 32
 TAIL_MAX: Final = 500  # messages of a tail that wait for the client
@@ -154,7 +156,8 @@ class _Live:
         if len(self._tasks) >= SUBSCRIPTIONS_MAX:
             raise InvalidInput(f"a page has {SUBSCRIPTIONS_MAX} subscriptions at most: end some first")
         work = self._tail(wanted) if wanted.kind == "tail" else self._look(wanted)
-        self._tasks[wanted.id] = asyncio.ensure_future(self._tell(wanted.id, work))
+        task = self._tasks[wanted.id] = asyncio.ensure_future(self._tell(wanted.id, work))
+        task.add_done_callback(partial(self._ended, wanted.id))
 
     def _unsubscribe(self, id: str) -> None:
         task = self._tasks.pop(id, None)
@@ -168,6 +171,12 @@ class _Live:
             await work
         except RunnelError as error:
             self._outbox.view(id, _encode({"error": problem_of(error)}))
+
+    def _ended(self, id: str, task: asyncio.Task[None]) -> None:
+        """Rule 3, for what nobody foresaw: the page hears that, the log what it was."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._outbox.view(id, _encode({"error": Raw(INTERNAL)}))
+            raise error
 
     async def _look(self, wanted: Subscription) -> None:
         look, last = VIEWS[wanted.kind], b""

@@ -37,7 +37,7 @@ from runnel.model.members import (
     Polled,
     PollMember,
 )
-from runnel.model.parsing import INT32_MAX, digits
+from runnel.model.numbers import whole_number
 from runnel.model.seams import Rng
 
 MEMBERS_MAX: Final = 256  # of one broker: each has connections and a task of its own
@@ -227,8 +227,8 @@ async def _told(answer: Awaitable[T]) -> T:
 
 def _home(name: str) -> BrokerId:
     """The broker that a member lives on."""
-    first, dash, _ = name.partition("-")
-    number = digits(first, INT32_MAX)
+    text, dash, _ = name.partition("-")
+    number = whole_number(text)
     if not dash or number is None:
         raise NoSuchMember(f"{name[:60]!r} is not the name of a member: use one as it was given")
     return BrokerId(number)

@@ -1,19 +1,6 @@
-"""Numbers and settings come as texts: functions that read one. Those of settings raise ValueError."""
+"""Settings come as texts: functions that read one, or raise ValueError."""
 
 from collections.abc import Callable
-from typing import Final
-
-INT32_MAX: Final = 2**31 - 1  # what Kafka numbers partitions with
-INT64_MAX: Final = 2**63 - 1  # and offsets
-DIGITS_MAX: Final = 19  # of those: more are not even read, and Python refuses to read thousands
-
-
-def digits(text: str, high: int = INT64_MAX) -> int | None:
-    """A whole number in plain digits, 0 to `high`; None if the text is none."""
-    if not (text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX):
-        return None
-    number = int(text)
-    return number if number <= high else None
 
 
 def whole(low: int, high: int) -> Callable[[str], int]:

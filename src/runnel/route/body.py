@@ -10,10 +10,11 @@ from collections.abc import Iterable
 from typing import Any, TypeAlias, Union
 
 import msgspec
-from msgspec import DecodeError, Struct, ValidationError
+from msgspec import Struct, ValidationError
 from msgspec.json import Decoder
 
 from runnel.model.limits import MIB
+from runnel.model.unreadable import UNREADABLE
 from runnel.route.message import Message
 from runnel.route.syntax import Path
 
@@ -45,7 +46,7 @@ class Body:
                 except ValidationError:
                     pass  # well-formed as far as it was read, but of another shape
             return _anything.decode(value)
-        except (DecodeError, UnicodeDecodeError, RecursionError):
+        except UNREADABLE:
             return None
 
     def at(self, found: Any, path: Path) -> Any:

@@ -9,9 +9,8 @@ from msgspec import Meta
 from runnel.broker.fetch import Waits
 from runnel.broker.tailing import Tail
 from runnel.doors.http.call import Call
-from runnel.doors.http.payload import Partition, time_ms
+from runnel.doors.http.payload import PARTITION_MAX, Partition, offset_of, time_ms
 from runnel.doors.http.problems import InvalidInput
-from runnel.model.parsing import INT32_MAX, digits
 from runnel.model.reading import END, START
 from runnel.route.filter import compile
 
@@ -48,7 +47,7 @@ def shown_place(topic: str, partition: int, next_offset: int) -> str:
 def parse_place(id: str) -> tuple[str, int, int]:
     """Topic, partition and next offset."""
     topic, partition, next_offset = (["", "", *id.rsplit("/", 2)])[-3:]
-    number, offset = digits(partition, INT32_MAX), digits(next_offset)
+    number, offset = offset_of(partition, PARTITION_MAX), offset_of(next_offset)
     if not topic or number is None or offset is None:
         raise InvalidInput(f"{id[:60]!r} is not the id of a message: use one as it came, e.g. orders/0/17")
     return topic, number, offset
@@ -63,7 +62,7 @@ def parse_positions(text: str) -> dict[int, int] | None:
     positions: dict[int, int] = {}
     for part in text.split("."):
         first, _, second = part.partition("-")
-        number, offset = digits(first, INT32_MAX), digits(second)
+        number, offset = offset_of(first, PARTITION_MAX), offset_of(second)
         if number is None or offset is None:
             return None
         positions[number] = offset

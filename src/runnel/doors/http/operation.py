@@ -25,11 +25,11 @@ import msgspec
 
 from runnel.doors.http.call import Call
 from runnel.doors.http.problems import InvalidInput, MalformedBody
+from runnel.model.unreadable import UNREADABLE
 
 JSON: Final = "application/json"
 QUERY_FIELDS_MAX: Final = 100
 SOCKET: Final = "SOCKET"  # the method of operations that speak WebSocket
-UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # all that reading bytes as JSON raises
 
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 T = TypeVar("T")

@@ -14,15 +14,17 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from runnel.doors.http.operation import UNREADABLE, Struct, View
+from runnel.doors.http.operation import Struct, View
 from runnel.doors.http.problems import InvalidInput
 from runnel.model.calls import Header, Outgoing
 from runnel.model.headers import TTL_MS
-from runnel.model.parsing import INT32_MAX, INT64_MAX, digits
+from runnel.model.numbers import INT64_MAX, whole_number
 from runnel.model.seams import Clock
+from runnel.model.unreadable import UNREADABLE
 
 Form: TypeAlias = Literal["auto", "json", "text", "base64"]
 DUE_MS_MAX = 253_402_300_800_000  # the year 10000
+PARTITION_MAX = 2**31 - 1  # Kafka numbers them with 32 bits
 
 
 class Bytes(Struct):
@@ -37,7 +39,7 @@ HeaderValue: TypeAlias = str | Bytes | list[HeaderPart] | None
 Instant: TypeAlias = Annotated[int | str, Meta(description="milliseconds since 1970 UTC, or ISO 8601 with a time zone")]
 Whole: TypeAlias = Annotated[int, Meta(ge=0, le=INT64_MAX)]
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
-Partition: TypeAlias = Annotated[int, Meta(ge=0, le=INT32_MAX)]
+Partition: TypeAlias = Annotated[int, Meta(ge=0, le=PARTITION_MAX)]
 
 
 class NewMessage(Struct):
@@ -181,10 +183,16 @@ def _part(value: bytes) -> HeaderPart:
     return Bytes(base64=b64encode(value).decode()) if text is None else text
 
 
+def offset_of(text: str, high: int = INT64_MAX) -> int | None:
+    """An offset, or a number of a partition, in an address; None if the text is none."""
+    number = whole_number(text)
+    return number if number is not None and 0 <= number <= high else None
+
+
 def time_ms(instant: int | str) -> int:
     """Milliseconds since 1970 UTC."""
     if isinstance(instant, str):
-        number = digits(instant)
+        number = whole_number(instant)
         instant = _iso_ms(instant) if number is None else number
     if not 0 <= instant <= DUE_MS_MAX:
         raise InvalidInput(f"{instant} is not a time between 1970 and 9999 in milliseconds")

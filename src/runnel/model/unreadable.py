@@ -1,0 +1,10 @@
+"""What the decoders of msgspec raise at bytes that others wrote, of whatever kind those are.
+
+Beside errors of its own these are what Python raises at texts that are not UTF-8, and at values in values in values.
+"""
+
+from typing import Final
+
+from msgspec import DecodeError
+
+UNREADABLE: Final = (DecodeError, UnicodeDecodeError, RecursionError)

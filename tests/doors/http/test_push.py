@@ -185,6 +185,15 @@ def test_a_stream_of_a_topic_that_is_deleted_says_so_and_ends(broker: BrokerProc
             assert each.rest() == b""
 
 
+def test_no_value_makes_a_stream_fall_silent(broker: BrokerProcess, user: User) -> None:
+    topic, deep = topic_of(user, "push-17"), "[" * 5_000
+    send(user, topic, "one", deep, "three")
+    group = "/v1/groups/push-17-g/events"
+    for path, query in ((f"{topic}/events", {"begin": "start"}), (group, {"topic": "push-17"})):
+        with events(broker, path, **query) as stream:
+            assert [stream.data()["text"] for _ in range(3)] == ["one", deep, "three"]
+
+
 def test_a_user_gets_messages_without_asking(broker: BrokerProcess, user: User) -> None:
     first = user.send("push-bob", "one")
     with events(broker, "/v1/users/push-bob/events") as stream:

@@ -421,3 +421,47 @@ def test_who_waits_for_committed_messages_is_left_alone_by_others(run: Run) -> N
         assert data_of(result) == []
 
     run(scenario)
+
+
+# --- work that ends with its client
+def test_work_gives_its_result_or_its_error_while_the_client_is_there() -> None:
+    async def work(problem: Exception | None) -> str:
+        await asyncio.sleep(0)
+        if problem is not None:
+            raise problem
+        return "done"
+
+    async def main() -> None:
+        waits = Waits()
+        assert await waits.within(60, work(None)) == "done"
+        with pytest.raises(e.NotLeader):
+            await waits.within(60, work(e.NotLeader("elsewhere")))
+        assert not waits._waiting, "nothing is left behind"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile", "never"])
+def test_work_is_cancelled_with_its_client_and_when_it_takes_too_long(when: str) -> None:
+    cancelled: list[bool] = []
+
+    async def work(begun: asyncio.Event) -> str:
+        begun.set()
+        try:
+            return str(await asyncio.Event().wait())
+        except asyncio.CancelledError:
+            cancelled.append(True)
+            raise
+
+    async def main() -> None:
+        waits, begun = Waits(), asyncio.Event()
+        if when == "before":
+            waits.end()
+        asking = asyncio.ensure_future(waits.within(0.01 if when == "never" else 60, work(begun)))
+        if when == "meanwhile":
+            await begun.wait()
+            waits.end()
+        assert await asking is None
+        assert cancelled == ([] if when == "before" else [True])
+
+    asyncio.run(main())

@@ -8,6 +8,7 @@ import pytest
 
 from runnel.broker import members
 from runnel.broker.calls import Calls
+from runnel.broker.fetch import Waits
 from runnel.broker.members import Members
 from runnel.broker.peers import Peers
 from runnel.client.cluster import Cluster
@@ -90,6 +91,30 @@ def test_a_member_of_another_group_or_of_a_broker_that_is_gone_is_not_found() ->
         for asked, group in ((name, "other"), ("7-0123", "g")):
             with pytest.raises(NoSuchMember):
                 await some.close_member(CloseMember(asked, group))
+
+    run(scenario)
+
+
+def test_a_poll_ends_with_whoever_asked() -> None:
+    async def scenario(some: Members) -> None:
+        waits = Waits()
+        polling = asyncio.ensure_future(some.poll(PollMember(await opened(some), "g", wait_ms=60_000), waits))
+        while not cast(Any, waits)._waiting:
+            await asyncio.sleep(0)
+        assert not polling.done()
+        waits.end()
+        assert (await polling).messages == []
+
+    run(scenario)
+
+
+def test_a_poll_ends_when_its_member_leaves() -> None:
+    async def scenario(some: Members) -> None:
+        polling = asyncio.ensure_future(some.poll(PollMember(await opened(some), "g", wait_ms=60_000)))
+        while not next(iter(cast(Any, some)._members.values())).consumer._joining:
+            await asyncio.sleep(0)
+        await some.stop()
+        assert (await polling).messages == []
 
     run(scenario)
 

@@ -1,6 +1,7 @@
 """Hot requests: answered as the application would, in order, and left to it when anything about them is unusual."""
 
 import asyncio
+import contextlib
 import gc
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -21,6 +22,7 @@ class Door:
         self.due: list[tuple[Exchange, bytes]] = []
         self.held = False
         self.asked: list[str] = []
+        self.stop: Callable[[float], Awaitable[None]]
         self.hot = Hot(b"POST", self.begin, failed, leaves=(b"leave-it",))
 
     def begin(self, body: bytes, query: Any, exchange: Exchange) -> None:
@@ -69,6 +71,7 @@ Talk = Callable[[Door, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[No
 def talk(scenario: Talk) -> None:
     async def run() -> None:
         door = Door()
+        door.stop = lambda grace_s: listener.stop(grace_s)
         routes = Routes({b"/hot": door.hot})
         listener = HttpListener(door.app, HttpLimits(), _fail, lambda one: HotHttp(one, routes))
         host, port = await listener.bind("127.0.0.1", 0)
@@ -188,6 +191,37 @@ def test_what_nobody_foresaw_is_answered_too(body: bytes) -> None:
         assert (status, b'"code":"internal"' in content) == (500, True)
         writer.write(post(b"next"))
         assert await answer(reader) == (200, b"hot:next")
+
+    talk(scenario)
+
+
+def test_a_stop_lets_a_hot_answer_that_is_due_come_and_closes_the_connection() -> None:
+    async def scenario(door: Door, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        door.held = True
+        writer.write(post(b"a"))
+        while not door.due:
+            await asyncio.sleep(0)
+        stopping = asyncio.ensure_future(door.stop(60.0))
+        await asyncio.sleep(0)
+        assert not stopping.done()
+        door.let_go()
+        assert await answer(reader) == (200, b"hot:a")
+        assert await reader.read() == b""
+        await stopping
+
+    talk(scenario)
+
+
+def test_a_hot_answer_that_does_not_come_holds_no_stop_up() -> None:
+    async def scenario(door: Door, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        door.held = True
+        writer.write(post(b"a"))
+        while not door.due:
+            await asyncio.sleep(0)
+        await door.stop(0.01)
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        door.let_go()  # which harms nobody
 
     talk(scenario)
 

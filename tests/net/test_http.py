@@ -12,7 +12,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from runnel.model.errors import Fatal
-from runnel.net.http import App, HttpLimits, HttpListener, Peer, Receive, Scope, Send
+from runnel.net.http import PIPELINED_MAX, App, HttpLimits, HttpListener, Peer, Receive, Scope, Send
 
 LIMIT_S = 30.0
 H2C = (
@@ -215,6 +215,19 @@ def test_who_asks_whether_to_go_on_is_told_so() -> None:
     asyncio.run(main())
 
 
+def test_who_asks_and_is_not_told_to_go_on_begins_a_new_connection() -> None:
+    async def main() -> None:
+        async with served() as server:
+            client = await server.client()
+            client.send(b"POST /early HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 500\r\n\r\n")
+            head = await asyncio.wait_for(client.reader.readuntil(b"\r\n\r\n"), LIMIT_S)
+            assert b"connection: close" in head
+            await client.reader.readexactly(len(b"POST /early 0"))
+            assert await client.closed(), "its next request would be taken for the body"
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     "request_", [get("/a", "Connection: close"), b"GET /a HTTP/1.0\r\n\r\n"], ids=["close", "HTTP/1.0"]
 )
@@ -288,6 +301,20 @@ def test_a_post_can_not_become_a_websocket() -> None:
             client = await server.client()
             client.send(post("/a", b"hello", "Connection: Upgrade", "Upgrade: websocket"))
             assert await client.answer() == (200, b"POST /a 5")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("lacking", [["Sec-WebSocket-Version: 13"], ["Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="]])
+@pytest.mark.parametrize("key", [[], ["Sec-WebSocket-Key: short"]])
+def test_a_handshake_that_lacks_something_is_told_so(lacking: list[str], key: list[str]) -> None:
+    async def main() -> None:
+        async with served() as server:
+            client = await server.client()
+            client.send(get("/echo", "Upgrade: websocket", "Connection: Upgrade", *lacking, *key))
+            status, content = await client.answer()
+            assert (status, json.loads(content)["code"]) == (400, "malformed-request")
+            assert await client.closed()
 
     asyncio.run(main())
 
@@ -423,6 +450,42 @@ def test_who_waits_for_a_client_learns_that_it_went_away() -> None:
     asyncio.run(main())
 
 
+def test_also_with_requests_in_line_behind_it() -> None:
+    async def main() -> None:
+        async with served() as server:
+            client = await server.client()
+            client.send(get("/wait"))
+            await until(lambda: server.stage.peers)
+            client.send(get("/b") + post("/c", b"hello"))
+            [connection] = server.listener.state.connections
+            await until(lambda: len(connection.pipeline) == 2)  # type: ignore[union-attr]
+            client.writer.close()
+            await until(lambda: server.stage.peers[0].over)
+            server.stage.go_on.set()
+            await until(lambda: server.stage.ended)
+            assert server.stage.asked == ["/wait"], "nobody is there to be answered"
+
+    asyncio.run(main())
+
+
+def test_requests_in_line_are_bounded() -> None:
+    async def main() -> None:
+        async with served() as server:
+            client = await server.client()
+            client.send(get("/wait"))
+            await until(lambda: server.stage.peers)
+            [connection] = server.listener.state.connections
+            for number in range(PIPELINED_MAX + 1):
+                client.send(get(f"/{number}"))
+                await until(lambda number=number: len(connection.pipeline) == number + 1)  # type: ignore[misc, union-attr]
+            assert connection.flow.read_paused  # type: ignore[union-attr]
+            server.stage.go_on.set()
+            for path in ("wait", *range(PIPELINED_MAX + 1)):
+                assert await client.answer() == (200, f"GET /{path} 0".encode())
+
+    asyncio.run(main())
+
+
 def test_a_stop_lets_what_is_under_way_answer_and_closes_the_rest() -> None:
     async def main() -> None:
         async with served() as server:
@@ -485,3 +548,21 @@ def test_whatever_an_application_raises_costs_its_request_alone(failure: Excepti
             assert await client.answer() == (200, b"GET /b 0")
 
     asyncio.run(main())
+
+
+def test_an_answer_that_fails_on_its_way_is_cut_off_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def half(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"half", "more_body": True})
+        raise ValueError("a bug")
+
+    async def main() -> None:
+        async with served(half) as server:
+            client = await server.client()
+            client.send(get("/a"))
+            answer = await asyncio.wait_for(client.reader.read(), LIMIT_S)
+            assert answer.endswith(b"4\r\nhalf\r\n"), "an answer without an end"
+
+    asyncio.run(main())
+    [told] = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert "while GET /a was answered" in (told.exc_text or "")

@@ -8,7 +8,7 @@ from tests.queues.rig import DEAD, RETRY, WALL_MS, Rig, flat, one
 from runnel.model.errors import LeaseLost
 from runnel.model.ids import Millis
 from runnel.queues.past import NOTES_MAX
-from runnel.queues.values import Aimed, Offered, OwnerGone, Settle, Span, Verdict, Why
+from runnel.queues.values import Aimed, Offered, Outcome, OwnerGone, Settle, Span, Verdict, Why
 
 
 def offsets(leased: list[tuple[int, int]]) -> list[int]:
@@ -389,6 +389,15 @@ def test_a_rejected_message_leaves_with_its_reason_and_is_done() -> None:
     assert rig.states(0, 2) == "ldl"
     assert rig.accept(1) == {1}  # it is not done by being accepted
     assert rig.describe().counters.dead == 1
+
+
+def test_a_message_that_was_released_too_often_leaves_with_what_was_said_last() -> None:
+    rig = Rig(end=1, attempts_max=2)
+    for attempt, reason in ((1, "busy"), (2, "no answer")):
+        rig.lease()
+        rig.settle(Outcome.RELEASE, 0, attempt=attempt, delay_ms=0, reason=reason)
+    (leaving,) = rig.leaving
+    assert (leaving.why, leaving.reason, leaving.attempts) == (Why.ATTEMPTS, "no answer", 2)
 
 
 def test_who_leaves_is_ordered_to_until_it_has_arrived() -> None:

@@ -109,13 +109,13 @@ class Courier:
                 )
             except RunnelError as error:
                 logger.info("a message of queue %r was not taken: %s", self._queue, error)
-                return Settlement(message.receipt, "release")
+                return Settlement(message.receipt, "release", None, f"attempts: {error}")
             if answer.status // 100 == 2:
                 return Settlement(message.receipt, "accept")
             later_s = self._asked_patience(answer)
             if later_s is None:
                 logger.info("a message of queue %r was answered with %d", self._queue, answer.status)
-                return Settlement(message.receipt, "release")
+                return Settlement(message.receipt, "release", None, f"attempts: answered with {answer.status}")
             self._not_before = max(self._not_before, loop.time() + later_s)
             await asyncio.sleep(self._not_before - loop.time())
 

@@ -15,8 +15,8 @@ Rule 6: who reads through a lens (a view) may be shown nothing of much: it is an
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from runnel.log.log import AbortedTransaction
 from runnel.model.errors import FencedEpoch, NotLeader, OffsetNotAvailable, OffsetOutOfRange, RunnelError, UnknownEpoch
@@ -26,6 +26,8 @@ from runnel.replica.partition import Partition
 
 WAIT_MS_MAX = 300_000  # a client that asks to wait longer is answered empty, and asks again
 LOOK_S = 0.25  # how long one request looks through lenses for what is to be seen
+
+T = TypeVar("T")
 
 
 class Look(NamedTuple):
@@ -114,6 +116,17 @@ class _Growth:
             self.enough.set_result(None)
 
 
+class _End:
+    """Waits for the end of a wait alone."""
+
+    def __init__(self) -> None:
+        self.told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def end(self) -> None:
+        if not self.told.done():
+            self.told.set_result(None)
+
+
 class Waits:
     """What one client waits for. It ends with the client: nobody reads for the dead."""
 
@@ -132,6 +145,19 @@ class Waits:
         self.over = True
         for waiter in list(self._waiting):
             waiter.end()
+
+    async def within(self, timeout_s: float, work: Coroutine[Any, Any, T]) -> T | None:
+        """What some work gives; None if it takes longer than this, or than the client is there: it is cancelled."""
+        task, end = asyncio.ensure_future(work), _End()
+        self.begin(end)
+        try:
+            if not self.over:
+                await asyncio.wait((task, end.told), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else None
+        finally:
+            self.done(end)
+            task.cancel()
+            await asyncio.wait((task,))
 
 
 class Fetching:

@@ -5,6 +5,7 @@ Rule 2: whoever does not ask for its member for a while loses it; it leaves the 
 Rule 3: there are few at a time, and each holds few bytes.
 Rule 4: the messages of an answer that did not arrive come again, to who says which answer arrived last.
 Rule 5: nothing is committed but what is told.
+Rule 6: a poll ends with whoever asked: what it did not take by then is left for the next one.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 from runnel.broker.calls import Calls
+from runnel.broker.fetch import Waits
 from runnel.client.cluster import Cluster
 from runnel.client.errors import BrokerUnreachable
 from runnel.client.fetcher import FetchSettings
@@ -60,6 +62,7 @@ class _Member:
         self._expires_s = expires_s
         self._expire = expire
         self._calls = 0  # under way
+        self._life = Waits()
         self._timer: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> "_Member":
@@ -82,12 +85,14 @@ class _Member:
         if self._timer is not None:
             self._timer.cancel()
 
-    async def poll(self, asked: PollMember) -> Polled:
+    async def poll(self, asked: PollMember, waits: Waits) -> Polled:
         async with self.turn:
             if 0 <= asked.after < self.last.number:
                 return self.last  # rule 4
             wait_ms = min(max(asked.wait_ms, 0), WAIT_MS_MAX)
-            found = await self.consumer.poll(count_max=max(1, asked.messages_max), timeout_ms=wait_ms)
+            polling = self.consumer.poll(count_max=max(1, asked.messages_max), timeout_ms=wait_ms)
+            longest_s = (wait_ms + ANSWER_MS) / 1000
+            found = await waits.within(longest_s, self._life.within(longest_s, polling)) or ()
             messages = [
                 Read(one.topic, one.partition, one.offset, one.timestamp_ms, one.key, one.value, list(one.headers))
                 for one in found
@@ -96,9 +101,19 @@ class _Member:
             self.last = Polled(self.last.number + 1, messages, held)
             return self.last
 
-    async def commit(self, offsets: Sequence[tuple[str, int, int]]) -> None:
-        told = {TopicPartition(topic, number): offset for topic, number, offset in offsets}
-        await self.consumer.commit(told or None)
+    async def leave(self) -> None:
+        """End the poll under way, then leave the group."""
+        self._life.end()
+        async with self.turn:
+            await self.consumer.close(commit=False)
+
+    async def commit(self, offsets: Sequence[tuple[str, int, int]] | None) -> None:
+        """Of a partition that is told several times, the furthest counts; nothing told is nothing committed."""
+        if offsets is None:
+            await self.consumer.commit()
+            return
+        told = {TopicPartition(topic, number): offset for topic, number, offset in sorted(offsets)}
+        await self.consumer.commit(told)
 
 
 class Members:
@@ -110,9 +125,9 @@ class Members:
         self._cluster = cluster
         self._rng = rng
         self._members: dict[str, _Member] = {}
-        self._stopped = False
+        self.stopped = False  # there are none any more
         self._leaving: set[asyncio.Task[None]] = set()
-        calls.serve(MEMBER_POLL, self._poll_here)
+        calls.serve_waiting(MEMBER_POLL, self._poll_here)
         calls.serve(MEMBER_COMMIT, self._commit_here)
         calls.serve(MEMBER_CLOSE, self._close_here)
 
@@ -123,7 +138,7 @@ class Members:
 
     async def open(self, asked: OpenMember) -> Opened:
         """Make a member here. It joins its group with the first poll."""
-        if self._stopped:
+        if self.stopped:
             raise NoSuchMember("this broker stops: make the member on another one")
         if len(self._members) >= MEMBERS_MAX:
             raise TooManyMembers(
@@ -138,9 +153,10 @@ class Members:
         member.rest()
         return Opened(name)
 
-    async def poll(self, asked: PollMember) -> Polled:
+    async def poll(self, asked: PollMember, waits: Waits | None = None) -> Polled:
+        """The next messages of a member; waits for the first no longer than asked, nor than `waits`."""
         timeout_ms = min(asked.wait_ms, WAIT_MS_MAX) + ANSWER_MS
-        return await _told(self._calls.ask(_home(asked.id), MEMBER_POLL, asked, timeout_ms=timeout_ms))
+        return await _told(self._calls.ask(_home(asked.id), MEMBER_POLL, asked, timeout_ms=timeout_ms, waits=waits))
 
     async def commit(self, asked: CommitMember) -> None:
         await _told(self._calls.ask(_home(asked.id), MEMBER_COMMIT, asked))
@@ -150,10 +166,10 @@ class Members:
 
     # --- what its own broker does
 
-    async def _poll_here(self, asked: PollMember) -> Polled:
+    async def _poll_here(self, asked: PollMember, waits: Waits) -> Polled:
         await asyncio.sleep(0)  # a request that was answered at once until now goes on in a task: timeouts need one
         with self._find(asked.id, asked.group) as member:
-            return await member.poll(asked)
+            return await member.poll(asked, waits)
 
     async def _commit_here(self, asked: CommitMember) -> Nothing:
         await asyncio.sleep(0)
@@ -189,13 +205,13 @@ class Members:
         member.keep()
         try:
             async with asyncio.timeout(CLOSE_S):
-                await member.consumer.close(commit=False)
+                await member.leave()
         except (RunnelError, TimeoutError) as error:
             logger.info("a member of group %r did not leave in order: %s", member.consumer.group, error)
 
     async def stop(self) -> None:
         """Leave all groups, for good."""
-        self._stopped = True
+        self.stopped = True
         for name in list(self._members):
             self._drop(name)
         if self._leaving:

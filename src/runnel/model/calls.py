@@ -231,7 +231,7 @@ class Settlement(Value, frozen=True):
     receipt: str
     outcome: Outcome
     delay_ms: int | None = None  # of a release: instead of the queue's backoff
-    reason: str = ""  # of a reject
+    reason: str = ""  # of a reject, or of a release: kept if the message dies
 
 
 class Settle(Value, frozen=True):

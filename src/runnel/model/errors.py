@@ -89,6 +89,10 @@ class ReadOnlyTopic(ClientError):
     """The topic is a view on another one: it has nothing of its own that could be written, cut or moved."""
 
 
+class TopicGone(ClientError):
+    """The topic that somebody follows was deleted."""
+
+
 class ViewSourceGone(ClientError):
     """The topic that a view shows messages of was deleted."""
 

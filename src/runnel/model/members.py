@@ -33,7 +33,7 @@ class Polled(Value, frozen=True):
 class CommitMember(Value, frozen=True):
     id: str
     group: str
-    offsets: tuple[tuple[str, int, int], ...] = ()  # topic, partition, the next offset; none: all that was polled
+    offsets: tuple[tuple[str, int, int], ...] | None = None  # topic, partition, next offset; None: all that was polled
 
 
 class CloseMember(Value, frozen=True):

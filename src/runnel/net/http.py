@@ -4,14 +4,17 @@ Rule 1: it binds, accepts and stops like every listener here; signals are the se
 Rule 2: a request to upgrade to something that is not spoken here is answered in HTTP/1.1, with its body. (Java's
         client and `curl --http2` send `Upgrade: h2c` with a POST; the parser would take the body for another protocol.)
 Rule 3: heads, connections, half requests, answers that nobody takes and bodies that nobody wants are bounded.
-Rule 4: whatever an application raises costs its request an answer of 500, and nothing else.
+Rule 4: whatever an application raises costs its request an answer of 500, and nothing else. If an answer has begun, it
+        is cut off.
 Rule 5: whoever waits for a client learns at once that it went away, or that the server stops: see `Peer`.
 """
 
 import asyncio
 import logging
+from base64 import b64decode
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeAlias, cast
 
 import httptools
@@ -31,6 +34,8 @@ App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 CONTINUE: Final = b"HTTP/1.1 100 "
 UPGRADE_HEADERS: Final = (b"upgrade", b"connection", b"http2-settings")
+PIPELINED_MAX: Final = 8  # requests that wait behind one under way: with more nothing is read, not even that it ended
+KEY_BYTES: Final = 16  # of a WebSocket's handshake (RFC 6455)
 NEXT: Final = {
     "malformed-request": "send a request of HTTP/1.1",
     "head-too-large": "send fewer or shorter headers",
@@ -89,10 +94,11 @@ class _HeadTooLarge(Exception):
 class _OneWrite:
     """What an answer is written to: its head waits for the first part of its content, so that both go as one."""
 
-    __slots__ = ("_head", "_transport", "_waits")
+    __slots__ = ("_continued", "_head", "_transport", "_waits")
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(self, transport: asyncio.Transport, continued: Callable[[], None] | None) -> None:
         self._transport = transport
+        self._continued = continued
         self._waits = True
         self._head = b""
 
@@ -104,6 +110,8 @@ class _OneWrite:
             self._transport.write(self._head + data)
         elif data.startswith(CONTINUE):
             self._transport.write(data)
+            if self._continued is not None:
+                self._continued()
         else:
             self._head = data
 
@@ -171,13 +179,20 @@ class Http(HttpToolsProtocol):
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             if self._should_upgrade():
-                self.handle_websocket_upgrade()
+                self._become_websocket()
             else:
                 self._refuse_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserCallbackError as error:
             self._refuse_head_of(error.__context__)
         except httptools.HttpParserError as error:
             self.refuse(400, "malformed-request", f"this is not HTTP/1.1: {error}")
+
+    def _become_websocket(self) -> None:
+        headers = dict(self.headers)
+        if headers.get(b"sec-websocket-version") == b"13" and _is_key(headers.get(b"sec-websocket-key", b"")):
+            self.handle_websocket_upgrade()
+        else:
+            self.refuse(400, "malformed-request", "the handshake of a WebSocket needs a version, 13, and a key")
 
     def _refuse_upgrade(self, rest: bytes) -> None:
         """Go on in HTTP/1.1: the head as it came but for the upgrade, for a parser that has not seen it."""
@@ -214,8 +229,14 @@ class Http(HttpToolsProtocol):
             self.scope["method"] = self.parser.get_method().decode("ascii")
             return
         super().on_headers_complete()
+        cycle, continued = self.cycle, None
+        if self.expect_100_continue and cycle.keep_alive:
+            cycle.keep_alive = False  # until it is told to go on: else nobody knows whether its body comes
+            continued = partial(setattr, cycle, "keep_alive", True)
         if self.scope["method"] != "HEAD":  # whose answer has a head alone
-            self.cycle.transport = cast(asyncio.Transport, _OneWrite(self.transport))
+            cycle.transport = cast(asyncio.Transport, _OneWrite(self.transport, continued))
+        if 0 < len(self.pipeline) <= PIPELINED_MAX:
+            self.flow.resume_reading()  # else its end would not be seen while the request before it waits
 
     def on_body(self, body: bytes) -> None:
         if not self.cycle.response_complete:
@@ -399,22 +420,37 @@ class _Answering:
         self._on_fatal = on_fatal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = scope["type"] != "http"
+
+        def noted(message: MutableMapping[str, Any]) -> Awaitable[None]:
+            nonlocal begun
+            begun = True
+            return send(message)
+
         try:
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, noted)
         except Exception as error:
             if isinstance(error, Fatal):
                 self._on_fatal(error)
-            logger.error("%s %s failed", scope.get("method", "GET"), scope["path"], exc_info=error)
-            if scope["type"] == "http":
-                await _send_failure(send)
-            else:
-                raise
+            asked = f"{scope.get('method', 'GET')} {scope['path']}"
+            if begun:
+                error.add_note(f"while {asked} was answered")
+                raise  # uvicorn tells the log, and ends the connection
+            logger.error("%s failed", asked, exc_info=error)
+            await _send_failure(send)
 
 
 async def _send_failure(send: Send) -> None:
     headers = [(b"content-type", b"application/problem+json"), (b"content-length", b"%d" % len(INTERNAL))]
     await send({"type": "http.response.start", "status": 500, "headers": headers})
     await send({"type": "http.response.body", "body": INTERNAL})
+
+
+def _is_key(value: bytes) -> bool:
+    try:
+        return len(b64decode(value, validate=True)) == KEY_BYTES
+    except ValueError:
+        return False
 
 
 def _wants_close(headers: list[tuple[bytes, bytes]]) -> bool:

@@ -52,13 +52,13 @@ class Course:
         self.made = 0  # the number of the queue whose state this is
         self.counters = Counters()
 
-    def give_back(self, piece: Piece, delay_ms: int | None, turn: Turn) -> None:
-        """A lease ended without a word of success: to be delivered again, or dead."""
+    def give_back(self, piece: Piece, delay_ms: int | None, turn: Turn, reason: str = "") -> None:
+        """A lease ended without a word of success: to be delivered again, or dead, for this reason."""
         first, last, (_, attempts, _, _, _) = piece
         config = turn.config
         if config.attempts_max and attempts >= config.attempts_max:
             self.put_done(first, last)
-            self.leave(piece, Why.ATTEMPTS, "", 0, turn)
+            self.leave(piece, Why.ATTEMPTS, reason, 0, turn)
             return
         pause_ms = backoff_ms(config, attempts, turn.view.jitter) if delay_ms is None else delay_ms
         if pause_ms <= 0:

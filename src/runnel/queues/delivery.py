@@ -261,7 +261,7 @@ class Delivery:
             self._course.end(piece, piece.status.attempts, turn)
         elif verdict.outcome is Outcome.RELEASE:
             self._course.counters.released += size
-            self._course.give_back(piece, verdict.delay_ms, turn)
+            self._course.give_back(piece, verdict.delay_ms, turn, verdict.reason)
         else:
             self._course.put_done(piece.first, piece.last)
             self._course.leave(piece, Why.REJECTED, verdict.reason, 0, turn)

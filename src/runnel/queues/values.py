@@ -138,7 +138,7 @@ class Verdict(Struct, frozen=True):
     generation: int
     outcome: Outcome = Outcome.ACCEPT
     delay_ms: int | None = None  # of a release: None means the queue's backoff
-    reason: str = ""  # of a reject
+    reason: str = ""  # of a reject, or of a release: kept if the message dies
 
 
 class Settle(Struct, frozen=True):

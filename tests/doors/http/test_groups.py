@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from confluent_kafka import Consumer
 
 from runnel.testing.process import BrokerProcess
@@ -83,6 +84,40 @@ def test_a_member_that_nobody_asks_for_leaves(api: Api) -> None:
         pass
     assert api.post(f"/v1/groups/g4/members/{member}/poll").code == "no-such-member"
     assert api.post(f"/v1/groups/g4/members/{member}/commit", {}).code == "no-such-member"
+
+
+def committed_of(api: Api, group: str) -> int | None:
+    [lag] = api.ok("GET", f"/v1/groups/{group}")["partitions"]
+    offset: int | None = lag["committed"]
+    return offset
+
+
+def test_a_commit_of_nothing_commits_nothing_and_one_of_all_everything(api: Api) -> None:
+    api.ok("POST", "/v1/topics/g9/messages", [{"value": n} for n in range(5)])
+    member = joined(api, "g9", "g9")
+    poll_until(api, "g9", member, lambda told: told["messages"])
+    commit = f"/v1/groups/g9/members/{member}/commit"
+    for field in ("offsets", "ids"):
+        assert api.post(commit, {field: []}).status == 204
+        assert committed_of(api, "g9") is None
+    assert api.post(commit, {"ids": ["g9/0/3", "g9/0/2"]}).status == 204
+    assert committed_of(api, "g9") == 3
+    assert api.post(commit, {}).status == 204
+    assert committed_of(api, "g9") == 5
+
+
+@pytest.mark.parametrize("place", [(0, 10**23), (10**23, 1), (0, -1), (-1, 0)])
+def test_an_offset_that_can_not_be_is_refused(api: Api, place: tuple[int, int]) -> None:
+    offset = {"topic": "g10", "partition": place[0], "offset": place[1]}
+    assert api.post("/v1/groups/g10/members/1-0/commit", {"offsets": [offset]}).code == "invalid-input"
+    assert (
+        api.post("/v1/groups/g10/members/1-0/commit", {"ids": [f"g10/{place[0]}/{place[1]}"]}).code == "invalid-input"
+    )
+
+
+@pytest.mark.parametrize("id", ["", "g10", "0/1", "/0/1", "g10/0/", "g10/x/1", "g10/0/²"])
+def test_an_id_that_is_none_is_refused(api: Api, id: str) -> None:
+    assert api.post("/v1/groups/g10/members/1-0/commit", {"ids": [id]}).code == "invalid-input"
 
 
 def test_a_member_belongs_to_its_group(api: Api) -> None:

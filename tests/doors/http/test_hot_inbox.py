@@ -1,14 +1,22 @@
 """What a hot request leaves behind: nothing."""
 
+import json
+import socket
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from tests.test_inbox import User
 
 from runnel.broker.inbox import Inbox
 from runnel.doors.http.inbox import hot_receive
 from runnel.model.errors import InvalidRequest
 from runnel.net.hot import Exchange
 from runnel.net.http import Peer
+from runnel.testing.process import BrokerProcess
+
+SEND = b"POST /send HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+LIMIT_S = 30.0
 
 
 class Refusing:
@@ -62,3 +70,41 @@ def test_a_query_as_most_write_it_is_understood(query: bytes, meant: object) -> 
 )  # fmt: skip
 def test_any_other_query_is_the_applications(query: bytes) -> None:
     assert hot_receive(cast(Inbox, Refusing())).understood(query) is None
+
+
+def send(line: socket.socket, text: str) -> None:
+    body = json.dumps({"from_user": "a", "to_user": "stop-bob", "message": text}).encode()
+    line.sendall(SEND % (len(body), body))
+
+
+def rest_of(line: socket.socket) -> bytes:
+    """All that comes until the broker closes the line."""
+    found = b""
+    try:
+        while piece := line.recv(65_536):
+            found += piece
+    except ConnectionResetError:
+        pass  # it had closed it before this request
+    return found
+
+
+def test_a_stop_answers_what_was_sent_or_closes_and_keeps_what_it_acknowledged(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        host, _, port = broker.http.rpartition(":")
+        lines = [socket.create_connection((host, int(port)), LIMIT_S) for _ in range(20)]
+        for line in lines:
+            send(line, "before")
+            assert line.recv(65_536).startswith(b"HTTP/1.1 200")
+        for number, line in enumerate(lines):
+            send(line, f"m{number}")
+        assert broker.stop() == 0
+        answers = [rest_of(line) for line in lines]
+        for line in lines:
+            line.close()
+        broker.start()
+        with User(broker) as user:
+            kept = {each["message"] for each in user.ask("GET", "/receive?user_id=stop-bob&limit=1000")[1]["messages"]}
+    for number, answer in enumerate(answers):
+        head, _, content = answer.partition(b"\r\n\r\n")
+        assert not answer or json.loads(content)["status"], "a whole answer, or none"
+        assert f"m{number}" in kept or not head.startswith(b"HTTP/1.1 200")

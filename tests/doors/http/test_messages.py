@@ -2,6 +2,7 @@
 
 import threading
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -44,6 +45,36 @@ def test_text_that_looks_like_json_is_shown_as_json_unless_asked_otherwise(api: 
     assert [list(each)[-1] for each in read(api, "looks")] == ["value", "text", "text"]
     assert [each["text"] for each in read(api, "looks", "?value=text")] == ["12", "{broken", ""]
     assert [each["base64"] for each in read(api, "looks", "?value=base64")] == ["MTI=", "e2Jyb2tlbg==", ""]
+
+
+def test_json_that_is_nested_too_deeply_is_text_and_hides_no_neighbour(api: Api) -> None:
+    deep = "[" * 5_000
+    api.ok("POST", "/v1/topics/deep/messages", [{"text": "one"}, {"text": deep}, {"value": 3}])
+    assert [each.get("text", each.get("value")) for each in read(api, "deep")] == ["one", deep, 3]
+    assert [each["text"] for each in read(api, "deep", "?value=json&limit=2")] == ["one", deep]
+    assert api.post("/v1/topics/deep/messages", b'{"value": ' + deep.encode()).code == "malformed-body"
+
+
+NO_NUMBERS = ["²", "٣", "-1", "1" * 5_000]
+
+
+@pytest.mark.parametrize("text", NO_NUMBERS)
+def test_what_only_looks_like_a_number_is_refused(api: Api, text: str) -> None:
+    api.post("/v1/topics", {"name": "digits"})
+    messages, shown = "/v1/topics/digits/partitions/0/messages", quote(text)
+    for path in (
+        f"{messages}?offset={shown}",
+        f"{messages}?since={shown}",
+        f"/v1/topics/digits/events?begin=0-{shown}",
+    ):
+        assert api.get(path).code == "invalid-input", path
+    assert api.post("/v1/topics/digits/messages", {"text": "x", "deliver_at": text}).code == "invalid-input"
+
+
+@pytest.mark.parametrize("field", ["partition", "priority", "timestamp_ms", "delay_ms", "ttl_ms", "deliver_at"])
+def test_no_number_is_too_large_to_be_refused(api: Api, field: str) -> None:
+    for number in (10**23, -(10**23)):
+        assert api.post("/v1/topics/digits/messages", {"text": "x", field: number}).status == 422
 
 
 def test_kafka_clients_and_http_see_the_same_messages(api: Api, broker: BrokerProcess) -> None:

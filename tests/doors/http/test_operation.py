@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Annotated, Any, cast
 
+import msgspec
 import pytest
 from msgspec import Meta
 
 from runnel.doors.http.call import Call
-from runnel.doors.http.operation import Header, Operation, Struct, operation_of
+from runnel.doors.http.operation import Header, Operation, Struct, decoded, operation_of
 from runnel.doors.http.problems import InvalidInput, MalformedBody
 from runnel.doors.http.routes import Routes
 
@@ -96,9 +97,15 @@ def test_what_is_wrong_is_said_in_the_words_of_who_sent_it(query: str, body: byt
     assert problem in str(raised.value)
 
 
-def test_a_body_that_is_no_json_is_another_error() -> None:
+@pytest.mark.parametrize("body", [b"item=tea", b"", b'{"item": "\xff"}', b'{"\xff": 1}'])
+def test_a_body_that_is_no_json_is_another_error(body: bytes) -> None:
     with pytest.raises(MalformedBody):
-        bound(BUY, body=b"item=tea")
+        bound(BUY, body=body)
+
+
+def test_a_body_that_is_nested_too_deeply_is_refused() -> None:
+    with pytest.raises(MalformedBody, match="nested too deeply"):
+        decoded(msgspec.json.Decoder(dict[str, msgspec.Raw]).decode, b'{"value": ' + b"[" * 5_000)
 
 
 def test_an_operation_without_parameters_in_the_query_takes_none() -> None:

@@ -5,12 +5,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
 from tests.test_inbox import User
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from runnel.testing.process import BrokerProcess
@@ -43,6 +44,10 @@ class Events:
 
     def data(self) -> Any:
         return json.loads(self.event()["data"])
+
+    def rest(self) -> bytes:
+        """What came until the stream ended; raises if it was cut off."""
+        return self._answer.read()
 
     def close(self) -> None:
         self._answer.close()
@@ -145,6 +150,50 @@ def test_a_filter_is_asked_before_anything_is_sent(broker: BrokerProcess, user: 
     assert user.ask("GET", f"{topic}/events?begin=nonsense")[0] == 422
 
 
+def test_whoever_heard_of_no_message_yet_goes_on_from_where_it_began(broker: BrokerProcess, user: User) -> None:
+    topic = topic_of(user, "push-14", 2)
+    send(user, topic, "old")
+    stream = Events(broker, f"{topic}/events")
+    opened = stream.event()
+    stream.close()
+    send(user, topic, "meanwhile")
+    with events(broker, f"{topic}/events", opened["id"]) as again:
+        assert again.data()["text"] == "meanwhile"
+
+
+def test_partitions_that_are_added_are_followed_from_their_start(broker: BrokerProcess, user: User) -> None:
+    topic = topic_of(user, "push-15")
+    with events(broker, f"{topic}/events") as all_of_it, events(broker, f"{topic}/events", partition=0) as one:
+        assert user.ask("POST", f"{topic}/partitions", {"count": 2})[0] < 300
+        send(user, topic, "new", partition=1)
+        event = all_of_it.event()
+        assert json.loads(event["data"])["text"] == "new"
+        send(user, topic, "first", partition=0)
+        assert all_of_it.data()["text"] == one.data()["text"] == "first"
+    with events(broker, f"{topic}/events", event["id"]) as stream:
+        assert stream.data()["text"] == "first"
+
+
+def test_a_stream_of_a_topic_that_is_deleted_says_so_and_ends(broker: BrokerProcess, user: User) -> None:
+    topic = topic_of(user, "push-16", 2)
+    with events(broker, f"{topic}/events") as stream, events(broker, f"{topic}/events", partition=1) as part:
+        assert user.ask("DELETE", topic)[0] < 300
+        topic_of(user, "push-16", 2)
+        for each in (stream, part):
+            last = each.event()
+            assert (last["event"], json.loads(last["data"])["code"]) == ("error", "topic-gone")
+            assert each.rest() == b""
+
+
+def test_no_value_makes_a_stream_fall_silent(broker: BrokerProcess, user: User) -> None:
+    topic, deep = topic_of(user, "push-17"), "[" * 5_000
+    send(user, topic, "one", deep, "three")
+    group = "/v1/groups/push-17-g/events"
+    for path, query in ((f"{topic}/events", {"begin": "start"}), (group, {"topic": "push-17"})):
+        with events(broker, path, **query) as stream:
+            assert [stream.data()["text"] for _ in range(3)] == ["one", deep, "three"]
+
+
 def test_a_user_gets_messages_without_asking(broker: BrokerProcess, user: User) -> None:
     first = user.send("push-bob", "one")
     with events(broker, "/v1/users/push-bob/events") as stream:
@@ -193,6 +242,21 @@ def test_of_a_queue_no_more_is_out_than_granted(broker: BrokerProcess, user: Use
         assert {one["text"] for one in (*out, third)} == {"m0", "m1", "m2"}
 
 
+def test_every_stream_ends_in_order_when_the_broker_stops(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        with User(broker) as user:
+            topic = topic_of(user, "push-stop")
+            queue = queue_of(user, "push-stop-q")
+        paths = (f"{topic}/events", "/v1/users/x/events", "/v1/groups/g/events?topic=push-stop", f"{queue}/events")
+        streams = [Events(broker, path) for path in paths]
+        for stream in streams:
+            assert stream.event()["event"] == "open"
+        assert broker.stop() == 0
+        for path, stream in zip(paths, streams, strict=True):
+            assert stream.rest().strip(b":\n") == b"", path
+            stream.close()
+
+
 # --- sockets
 def test_a_socket_sends_no_more_than_granted(broker: BrokerProcess, user: User) -> None:
     topic = topic_of(user, "push-7")
@@ -217,6 +281,35 @@ def test_a_member_commits_on_its_socket(broker: BrokerProcess, user: User) -> No
         assert heard(socket)["type"] == "committed"
     with line(broker, "/v1/groups/push-8-g/socket", topic="push-8") as socket:
         assert heard(socket)["message"]["text"] == "c"
+
+
+def committed_of(user: User, group: str) -> int | None:
+    [lag] = user.ask("GET", f"/v1/groups/{group}")[1]["partitions"]
+    offset: int | None = lag["committed"]
+    return offset
+
+
+def test_a_member_commits_what_it_has_seen_by_its_ids(broker: BrokerProcess, user: User) -> None:
+    topic = topic_of(user, "push-12")
+    send(user, topic, *[f"m{n}" for n in range(50)])
+    with line(broker, "/v1/groups/push-12-g/socket", topic="push-12") as socket:
+        ids = [heard(socket)["id"] for _ in range(50)]
+        said: list[tuple[Any, int | None]] = [
+            ([], None), (ids[0], 1), ([ids[4], ids[2]], 5), ([["push-12", 0, 7], ids[5]], 7), (True, 50),
+        ]  # fmt: skip
+        for commit, offset in said:
+            say(socket, commit=commit)
+            assert heard(socket)["type"] == "committed"
+            assert committed_of(user, "push-12-g") == offset
+
+
+@pytest.mark.parametrize("commit", [[["push-13", 0, -1]], [["push-13", 0, 10**23]], "nonsense", ["push-13/0"]])
+def test_a_commit_that_can_not_be_meant_ends_the_socket(broker: BrokerProcess, user: User, commit: Any) -> None:
+    user.ask("POST", "/v1/topics", {"name": "push-13"})
+    with line(broker, "/v1/groups/push-13-g/socket", topic="push-13") as socket:
+        say(socket, commit=commit)
+        with pytest.raises(ConnectionClosed):
+            heard(socket)
 
 
 def test_messages_of_a_queue_are_settled_on_the_socket(broker: BrokerProcess, user: User) -> None:
@@ -264,10 +357,12 @@ def test_each_stream_is_a_consumer_of_its_own_and_leaves_its_place_to_the_next(
 
 
 def test_what_can_not_be_had_is_refused_at_the_handshake(broker: BrokerProcess, user: User) -> None:
-    for path, status in (("/v1/topics/push-none/socket", 404), ("/v1/queues/push-none/socket", 404), ("/v1/none", 404)):
+    group = "/v1/groups/push-none/{}?topic=push-none"
+    for path in ("/v1/topics/push-none/socket", "/v1/queues/push-none/socket", group.format("socket"), "/v1/none"):
         with pytest.raises(InvalidStatus) as refused, connect(f"ws://{broker.http}{path}"):
             pass
-        assert refused.value.response.status_code == status
+        assert refused.value.response.status_code == 404
+    assert user.ask("GET", group.format("events"))[1]["code"] == "unknown-topic"
 
 
 def test_nonsense_ends_a_socket_with_a_reason(broker: BrokerProcess, user: User) -> None:

@@ -51,6 +51,20 @@ def test_messages_are_leased_and_accepted(api: Api) -> None:
     assert api.ok("POST", f"{path}/receive")["messages"] == []
 
 
+def test_no_value_keeps_a_queue_from_being_read(api: Api) -> None:
+    path = queue(api, "q-deep", attempts_max=1)
+    deep = "[" * 5_000
+    api.ok("POST", f"{path}/messages", [{"text": "one"}, {"text": deep}, {"text": "three"}])
+    assert [each["text"] for each in api.ok("GET", f"{path}/messages")["messages"]] == ["one", deep, "three"]
+    got = receive(api, path, "&limit=10")
+    assert [each["text"] for each in got] == ["one", deep, "three"]
+    assert api.ok("POST", f"{path}/reject", receipts(got))["settled"] == 3
+    letters: list[dict[str, Any]] = []
+    while len(letters) < 3:
+        letters = api.ok("GET", f"{path}/dead-letters")["letters"]
+    assert [each["message"]["text"] for each in letters] == ["one", deep, "three"]
+
+
 def test_a_released_message_comes_again_and_its_old_receipt_is_void(api: Api) -> None:
     path = queue(api, "q-nack")
     api.ok("POST", f"{path}/messages", {"value": "x"})

@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from runnel.doors.http.call import Call
 from runnel.doors.http.messages import Filter, Limit, Value, message_view
 from runnel.doors.http.operation import Struct, View, operation
-from runnel.doors.http.payload import MessageView, Whole
+from runnel.doors.http.payload import MessageView, Partition, Whole
 from runnel.doors.http.problems import InvalidInput
 from runnel.doors.http.queues import DryRun
 from runnel.model.calls import (
@@ -79,7 +79,7 @@ async def list_dead_letters(
     call: Call,
     queue: str,
     limit: Limit = 100,
-    partition: Annotated[Whole | None, Meta(description="of the topic of dead letters")] = None,
+    partition: Annotated[Partition | None, Meta(description="of the topic of dead letters")] = None,
     offset: Annotated[Whole | None, Meta(description="from here on")] = None,
     since: Annotated[
         str, Meta(pattern=r"^(\d{1,9}/\d{1,18})?$", description="go on there: next of the last page")
@@ -107,7 +107,7 @@ def _letter(letter: DeadLetter, message: MessageView) -> LetterView:
 
 
 class PlaceOf(Struct):
-    partition: Whole
+    partition: Partition
     offset: Whole
 
 

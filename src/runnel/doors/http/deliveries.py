@@ -19,7 +19,7 @@ from runnel.doors.http.messages import (
     sent,
 )
 from runnel.doors.http.operation import Struct, View, operation
-from runnel.doors.http.payload import Form, MessageView, NewMessage, Whole, body_of
+from runnel.doors.http.payload import Form, MessageView, NewMessage, Partition, Whole, body_of
 from runnel.doors.http.problems import Problem, problem_of
 from runnel.doors.http.replies import json
 from runnel.model.calls import (
@@ -249,7 +249,7 @@ async def peek_queue(
     call: Call,
     queue: str,
     limit: Limit = 10,
-    partition: Whole | None = None,
+    partition: Partition | None = None,
     offset: Annotated[Whole | None, Meta(description="from the first that is not done, if it is left out")] = None,
     filter: Filter = "",
     value: Value = "auto",

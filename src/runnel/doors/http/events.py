@@ -47,7 +47,8 @@ async def events(call: Call, waits: PeerWaits, feed: Feed) -> AsyncGenerator[byt
     with waits:
         try:
             async with feed:
-                yield event(feed.hello(), name="open")
+                hello = feed.hello()
+                yield event(hello.view, id=hello.id, name="open")
                 while not call.peer.over:
                     pushed = await feed.next(PART_MAX, ALIVE_S)
                     if not pushed:
@@ -113,7 +114,8 @@ async def group_events(
 
         GET /v1/groups/billing/events?topic=orders
     """
-    return stream(call, call.waits(), GroupFeed(call.broker, group, topic, value))
+    waits = call.waits()
+    return stream(call, waits, GroupFeed(call.broker, group, topic, value, waits))
 
 
 @operation("GET /v1/queues/{queue}/events")

@@ -6,6 +6,7 @@ Rule 3: of a queue no more messages are out than were granted.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, Self
 
@@ -14,12 +15,13 @@ from runnel.broker.fetch import Waits
 from runnel.broker.grants import Grants
 from runnel.broker.tailing import Tail
 from runnel.doors.http.deliveries import delivered_view
-from runnel.doors.http.following import shown_positions
+from runnel.doors.http.following import shown_place, shown_positions
 from runnel.doors.http.inbox import received
 from runnel.doors.http.messages import message_view
 from runnel.doors.http.payload import Form, MessageView, body_of
+from runnel.doors.http.problems import Stopping
 from runnel.model.calls import Read
-from runnel.model.errors import RunnelError
+from runnel.model.errors import NoSuchMember, RunnelError
 from runnel.model.limits import MIB
 from runnel.model.members import CloseMember, CommitMember, OpenMember, PollMember
 from runnel.route.filter import compile
@@ -42,8 +44,8 @@ class Feed(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    def hello(self) -> Any:
-        """What a client is told first."""
+    def hello(self) -> Pushed:
+        """What a client is told first, and from where it goes on if that is all it hears."""
         ...
 
     async def next(self, limit: int, timeout_s: float) -> list[Pushed]: ...
@@ -72,8 +74,8 @@ class TopicFeed:
     def position(self) -> str:
         return shown_positions(self._shown)
 
-    def hello(self) -> Any:
-        return {"position": self.position}
+    def hello(self) -> Pushed:
+        return Pushed(self.position, {"position": self.position})
 
     async def next(self, limit: int, timeout_s: float) -> list[Pushed]:
         if not self._left:
@@ -90,12 +92,15 @@ class TopicFeed:
 class GroupFeed:
     """The messages of a member of a group, which lives as long as the feed. Nothing is committed but what is told."""
 
-    def __init__(self, broker: Broker, group: str, topics: list[str], form: Form) -> None:
+    def __init__(self, broker: Broker, group: str, topics: list[str], form: Form, waits: Waits) -> None:
         self._broker = broker
         self._group = group
         self._topics = topics
         self._form = form
+        self._waits = waits
         self.member = ""
+        for topic in topics:
+            broker.image.topic_named(topic)
 
     async def __aenter__(self) -> Self:
         opened = await self._broker.members.open(OpenMember(self._group, self._topics, expires_ms=MEMBER_MS))
@@ -110,13 +115,20 @@ class GroupFeed:
         except RunnelError:
             return  # it expires by itself
 
-    def hello(self) -> Any:
-        return {"member": self.member}
+    def hello(self) -> Pushed:
+        return Pushed("", {"member": self.member})
 
     async def next(self, limit: int, timeout_s: float) -> list[Pushed]:
         asked = PollMember(self.member, self._group, limit, int(timeout_s * 1000))
-        polled = await self._broker.members.poll(asked)
-        return [Pushed(f"{one.topic}/{one.partition}/{one.offset + 1}", self._view(one)) for one in polled.messages]
+        try:
+            polled = await self._broker.members.poll(asked, self._waits)
+        except NoSuchMember:
+            if not self._broker.members.stopped:
+                raise
+            raise Stopping("the broker is about to stop: come back, and go on from what was committed") from None
+        return [
+            Pushed(shown_place(one.topic, one.partition, one.offset + 1), self._view(one)) for one in polled.messages
+        ]
 
     def _view(self, message: Read) -> MessageView:
         return MessageView(
@@ -124,9 +136,10 @@ class GroupFeed:
             **body_of(message.key, message.value, message.headers, self._form),
         )  # fmt: skip
 
-    async def commit(self, offsets: list[tuple[str, int, int]] | None) -> None:
-        """What was read is done: all of it, or up to these offsets."""
-        await self._broker.members.commit(CommitMember(self.member, self._group, tuple(offsets or ())))
+    async def commit(self, offsets: Sequence[tuple[str, int, int]] | None) -> None:
+        """What was read is done: up to these offsets; None: all of it."""
+        told = None if offsets is None else tuple(offsets)
+        await self._broker.members.commit(CommitMember(self.member, self._group, told))
 
 
 class QueueFeed:
@@ -154,8 +167,8 @@ class QueueFeed:
         await self.grants.__aexit__(kind, error, trace)
         self._queues.gone(self._queue, self._consumer)
 
-    def hello(self) -> Any:
-        return {"queue": self._queue, "credit": self.grants.credit}
+    def hello(self) -> Pushed:
+        return Pushed("", {"queue": self._queue, "credit": self.grants.credit})
 
     async def next(self, limit: int, timeout_s: float) -> list[Pushed]:
         return [Pushed("", delivered_view(one, self._form)) for one in await self.grants.receive(limit, timeout_s)]
@@ -178,8 +191,8 @@ class UserFeed:
     ) -> None:
         return
 
-    def hello(self) -> Any:
-        return {"user": self._user}
+    def hello(self) -> Pushed:
+        return Pushed("", {"user": self._user})
 
     async def next(self, limit: int, timeout_s: float) -> list[Pushed]:
         found = await self._broker.inbox.receive(

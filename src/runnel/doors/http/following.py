@@ -1,6 +1,7 @@
 """Where those who are sent messages begin and go on: what the streams have in common."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, TypeAlias
 
 from msgspec import Meta
@@ -8,7 +9,7 @@ from msgspec import Meta
 from runnel.broker.fetch import Waits
 from runnel.broker.tailing import Tail
 from runnel.doors.http.call import Call
-from runnel.doors.http.payload import time_ms
+from runnel.doors.http.payload import PARTITION_MAX, Partition, offset_of, time_ms
 from runnel.doors.http.problems import InvalidInput
 from runnel.model.reading import END, START
 from runnel.route.filter import compile
@@ -16,7 +17,7 @@ from runnel.route.filter import compile
 From: TypeAlias = Annotated[
     str, Meta(description="start, end, a time as ISO 8601, or positions as they came with a message: 0-15.1-7")
 ]
-Numbers: TypeAlias = Annotated[list[int] | None, Meta(description="these partitions alone")]
+Numbers: TypeAlias = Annotated[list[Partition] | None, Meta(description="these partitions alone")]
 
 
 def tail_of(call: Call, topic: str, begin: str, partitions: Sequence[int] | None, filter: str, waits: Waits) -> Tail:
@@ -29,15 +30,27 @@ def tail_of(call: Call, topic: str, begin: str, partitions: Sequence[int] | None
     for number in numbers:
         if not 0 <= number < count:
             raise InvalidInput(f"topic {topic!r} has partitions 0 to {count - 1}, not {number}")
+    tail = partial(Tail, call.broker, found.id, waits=waits, filter=filter, grows=partitions is None)
     if begin in ("start", "end"):
-        place = START if begin == "start" else END
-        return Tail(call.broker.read, found.id, dict.fromkeys(numbers, place), waits, filter=filter)
+        return tail(dict.fromkeys(numbers, START if begin == "start" else END))
     known = parse_positions(begin)
     if known is None:
-        since = time_ms(begin)
-        return Tail(call.broker.read, found.id, dict.fromkeys(numbers, START), waits, filter=filter, time_ms=since)
-    begins = {number: known.get(number, START) for number in numbers}  # a partition that is new begins at its start
-    return Tail(call.broker.read, found.id, begins, waits, filter=filter)
+        return tail(dict.fromkeys(numbers, START), time_ms=time_ms(begin))
+    return tail({number: known.get(number, START) for number in numbers})  # one that is new begins at its start
+
+
+def shown_place(topic: str, partition: int, next_offset: int) -> str:
+    """The id of a message to a member of a group: who commits it has done all up to it."""
+    return f"{topic}/{partition}/{next_offset}"
+
+
+def parse_place(id: str) -> tuple[str, int, int]:
+    """Topic, partition and next offset."""
+    topic, partition, next_offset = (["", "", *id.rsplit("/", 2)])[-3:]
+    number, offset = offset_of(partition, PARTITION_MAX), offset_of(next_offset)
+    if not topic or number is None or offset is None:
+        raise InvalidInput(f"{id[:60]!r} is not the id of a message: use one as it came, e.g. orders/0/17")
+    return topic, number, offset
 
 
 def shown_positions(positions: dict[int, int]) -> str:
@@ -48,8 +61,9 @@ def parse_positions(text: str) -> dict[int, int] | None:
     """Positions by partition; None if the text is no such thing."""
     positions: dict[int, int] = {}
     for part in text.split("."):
-        number, dash, offset = part.partition("-")
-        if not dash or not (number.isascii() and number.isdigit() and offset.isascii() and offset.isdigit()):
+        first, _, second = part.partition("-")
+        number, offset = offset_of(first, PARTITION_MAX), offset_of(second)
+        if number is None or offset is None:
             return None
-        positions[int(number)] = int(offset)
+        positions[number] = offset
     return positions

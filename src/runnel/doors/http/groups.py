@@ -8,9 +8,10 @@ from runnel.client.group_admin import GroupAdmin, Lag, Member, SeekStep
 from runnel.client.metadata import TopicPartition
 from runnel.client.positions import END, START, From, Position
 from runnel.doors.http.call import Call
+from runnel.doors.http.following import parse_place
 from runnel.doors.http.messages import Limit, Value, WaitMs
 from runnel.doors.http.operation import Struct, View, operation
-from runnel.doors.http.payload import Instant, MessageView, Whole, body_of, time_ms
+from runnel.doors.http.payload import Instant, MessageView, Partition, Whole, body_of, time_ms
 from runnel.doors.http.problems import InvalidInput
 from runnel.model.members import CloseMember, CommitMember, OpenMember, PollMember
 
@@ -115,7 +116,7 @@ class Seek(Struct):
     to: Annotated[Literal["start", "end", "offset", "time"], Meta(description="where to go on reading")]
     offset: Annotated[Whole | None, Meta(description="with to=offset")] = None
     time: Annotated[Instant | None, Meta(description="with to=time")] = None
-    partitions: Annotated[list[Whole] | None, Meta(description="these alone; all, if it is left out")] = None
+    partitions: Annotated[list[Partition] | None, Meta(description="these alone; all, if it is left out")] = None
 
 
 class StepView(View, omit_defaults=False):
@@ -212,7 +213,7 @@ async def poll_group(
     limit: Limit = 100,
     wait_ms: WaitMs = 1_000,
     after: Annotated[
-        int | None, Meta(description="number of the last answer that arrived: the next one follows it")
+        Whole | None, Meta(description="number of the last answer that arrived: the next one follows it")
     ] = None,
     value: Value = "auto",
 ) -> PolledView:
@@ -223,7 +224,9 @@ async def poll_group(
 
         POST /v1/groups/billing/members/1-5f2c/poll?wait_ms=1000
     """
-    polled = await call.broker.members.poll(PollMember(member, group, limit, wait_ms, -1 if after is None else after))
+    asked = PollMember(member, group, limit, wait_ms, -1 if after is None else after)
+    with call.waits() as waits:
+        polled = await call.broker.members.poll(asked, waits)
     views = [
         MessageView(
             topic=one.topic, partition=one.partition, offset=one.offset, timestamp_ms=one.timestamp_ms,
@@ -236,23 +239,34 @@ async def poll_group(
 
 class Offset(Struct):
     topic: str
-    partition: Whole
-    offset: Annotated[int, Meta(ge=0, description="the next one to read")]
+    partition: Partition
+    offset: Annotated[Whole, Meta(description="the next one to read")]
 
 
 class Commit(Struct):
-    offsets: Annotated[list[Offset] | UnsetType, Meta(description="all that was polled, if it is left out")] = UNSET
+    """Without either, all that was polled."""
+
+    offsets: Annotated[list[Offset] | UnsetType, Meta(description="up to these")] = UNSET
+    ids: Annotated[list[str] | UnsetType, Meta(description="up to the messages of a stream that have these ids")] = (
+        UNSET
+    )
+
+    def told(self) -> tuple[tuple[str, int, int], ...] | None:
+        if self.offsets is UNSET and self.ids is UNSET:
+            return None
+        offsets, ids = self.offsets or (), self.ids or ()
+        return (*((one.topic, one.partition, one.offset) for one in offsets), *map(parse_place, ids))
 
 
 @operation("POST /v1/groups/{group}/members/{member}/commit")
 async def commit_group(call: Call, group: str, member: str, body: Commit) -> None:
     """Commit what a member has done: whoever reads for the group next goes on behind it.
 
-    POST /v1/groups/billing/members/1-5f2c/commit {"offsets": [{"topic": "orders", "partition": 0, "offset": 42}]}
+    Of a partition that is there several times the furthest counts. An empty list commits nothing.
+
+        POST /v1/groups/billing/members/1-5f2c/commit {"offsets": [{"topic": "orders", "partition": 0, "offset": 42}]}
     """
-    offsets = [] if body.offsets is UNSET else body.offsets
-    told = tuple((each.topic, each.partition, each.offset) for each in offsets)
-    await call.broker.members.commit(CommitMember(member, group, told))
+    await call.broker.members.commit(CommitMember(member, group, body.told()))
 
 
 @operation("DELETE /v1/groups/{group}/members/{member}")

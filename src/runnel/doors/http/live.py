@@ -10,6 +10,7 @@ Rule 3: what goes wrong with one subscription ends that one, with a reason.
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -21,11 +22,13 @@ from runnel.doors.http.feeds import PART_BYTES, TopicFeed
 from runnel.doors.http.following import tail_of
 from runnel.doors.http.groups import describe_group, list_groups
 from runnel.doors.http.operation import Struct, decoded, socket
+from runnel.doors.http.payload import Partition
 from runnel.doors.http.problems import InvalidInput, problem_of
 from runnel.doors.http.queues import describe_queue, list_queues
 from runnel.doors.http.socket import Socket
 from runnel.doors.http.topics import describe_topic, list_topics
 from runnel.model.errors import RetriableError, RunnelError
+from runnel.net.http import INTERNAL
 
 SUBSCRIPTIONS_MAX: Final = 32
 TAIL_MAX: Final = 500  # messages of a tail that wait for the client
@@ -43,7 +46,7 @@ class Subscription(Struct):
     name: str = ""  # of the topic, group or queue
     every_ms: Annotated[int, Meta(ge=250, le=60_000)] = 2_000  # of a view: between two looks
     begin: str = "end"  # of a tail
-    partitions: list[int] | None = None
+    partitions: list[Partition] | None = None
     filter: Annotated[str, Meta(max_length=4096)] = ""
     value: Literal["auto", "json", "text", "base64"] = "auto"
 
@@ -153,7 +156,8 @@ class _Live:
         if len(self._tasks) >= SUBSCRIPTIONS_MAX:
             raise InvalidInput(f"a page has {SUBSCRIPTIONS_MAX} subscriptions at most: end some first")
         work = self._tail(wanted) if wanted.kind == "tail" else self._look(wanted)
-        self._tasks[wanted.id] = asyncio.ensure_future(self._tell(wanted.id, work))
+        task = self._tasks[wanted.id] = asyncio.ensure_future(self._tell(wanted.id, work))
+        task.add_done_callback(partial(self._ended, wanted.id))
 
     def _unsubscribe(self, id: str) -> None:
         task = self._tasks.pop(id, None)
@@ -167,6 +171,12 @@ class _Live:
             await work
         except RunnelError as error:
             self._outbox.view(id, _encode({"error": problem_of(error)}))
+
+    def _ended(self, id: str, task: asyncio.Task[None]) -> None:
+        """Rule 3, for what nobody foresaw: the page hears that, the log what it was."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._outbox.view(id, _encode({"error": Raw(INTERNAL)}))
+            raise error
 
     async def _look(self, wanted: Subscription) -> None:
         look, last = VIEWS[wanted.kind], b""

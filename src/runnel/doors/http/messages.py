@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, UnsetType
 from runnel.doors.http.call import Call
 from runnel.doors.http.idempotency import IdempotencyKey, send_once
 from runnel.doors.http.operation import View, operation
-from runnel.doors.http.payload import Form, MessageView, NewMessage, Partition, body_of, time_ms
+from runnel.doors.http.payload import Form, MessageView, NewMessage, Partition, body_of, offset_of, time_ms
 from runnel.doors.http.problems import InvalidInput, Problem, problem_of
 from runnel.doors.http.replies import json
 from runnel.model.calls import Placed, Read
@@ -149,6 +149,7 @@ def _place(offset: str | None, since: str | None) -> tuple[int, int]:
     if offset == "end":
         return END, -1
     assert offset is not None
-    if not offset.isdecimal():
+    number = offset_of(offset)
+    if number is None:
         raise InvalidInput(f"offset can't be {offset[:40]!r}: use a number, start or end")
-    return int(offset), -1
+    return number, -1

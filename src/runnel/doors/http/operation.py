@@ -26,6 +26,7 @@ import msgspec
 
 from runnel.doors.http.call import Call
 from runnel.doors.http.problems import InvalidInput, MalformedBody
+from runnel.model.unreadable import UNREADABLE
 
 JSON: Final = "application/json"
 QUERY_FIELDS_MAX: Final = 100
@@ -190,8 +191,8 @@ def decoded(decode: Callable[[bytes], T], body: bytes) -> T:
         return decode(body)
     except msgspec.ValidationError as error:
         raise InvalidInput(f"the body is not allowed: {_plain(error)}") from None
-    except msgspec.DecodeError as error:
-        raise MalformedBody(f"the body is not JSON: {error}") from None
+    except UNREADABLE as error:
+        raise MalformedBody(f"the body is not JSON, or nested too deeply: {error}") from None
 
 
 class _Nothing(msgspec.Struct, forbid_unknown_fields=True):

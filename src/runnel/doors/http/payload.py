@@ -18,10 +18,13 @@ from runnel.doors.http.operation import Struct, View
 from runnel.doors.http.problems import InvalidInput
 from runnel.model.calls import Header, Outgoing
 from runnel.model.headers import TTL_MS
+from runnel.model.numbers import INT64_MAX, whole_number
 from runnel.model.seams import Clock
+from runnel.model.unreadable import UNREADABLE
 
 Form: TypeAlias = Literal["auto", "json", "text", "base64"]
 DUE_MS_MAX = 253_402_300_800_000  # the year 10000
+PARTITION_MAX = 2**31 - 1  # Kafka numbers them with 32 bits
 
 
 class Bytes(Struct):
@@ -34,9 +37,9 @@ HeaderPart: TypeAlias = str | Bytes | None
 HeaderValue: TypeAlias = str | Bytes | list[HeaderPart] | None
 
 Instant: TypeAlias = Annotated[int | str, Meta(description="milliseconds since 1970 UTC, or ISO 8601 with a time zone")]
-Whole: TypeAlias = Annotated[int, Meta(ge=0)]
+Whole: TypeAlias = Annotated[int, Meta(ge=0, le=INT64_MAX)]
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
-Partition: TypeAlias = Whole
+Partition: TypeAlias = Annotated[int, Meta(ge=0, le=PARTITION_MAX)]
 
 
 class NewMessage(Struct):
@@ -48,7 +51,7 @@ class NewMessage(Struct):
     key: Annotated[str | None, Meta(description="messages of one key keep their order")] = None
     key_base64: Annotated[str | None, Meta(description="instead of key: bytes")] = None
     headers: Annotated[dict[str, HeaderValue], Meta(description="name to text")] = msgspec.field(default_factory=dict)
-    partition: Annotated[int | None, Meta(description="by the key, or by lot, if it is left out")] = None
+    partition: Annotated[Partition | None, Meta(description="by the key, or by lot, if it is left out")] = None
     priority: Annotated[int | None, Meta(description="the lane of a queue; higher first")] = None
     timestamp_ms: Annotated[int | None, Meta(description="now, if it is left out")] = None
     delay_ms: Annotated[Whole | None, Meta(description="deliver it so much later")] = None
@@ -135,7 +138,7 @@ def _shown(value: bytes | None, form: Form) -> tuple[str, Any]:
     if form != "text" and (form == "json" or _may_be_json(value)):
         try:
             return "value", Raw(msgspec.json.decode(value, type=Raw))
-        except msgspec.DecodeError:
+        except UNREADABLE:
             return "text", text
     return "text", text
 
@@ -180,13 +183,17 @@ def _part(value: bytes) -> HeaderPart:
     return Bytes(base64=b64encode(value).decode()) if text is None else text
 
 
+def offset_of(text: str, high: int = INT64_MAX) -> int | None:
+    """An offset, or a number of a partition, in an address; None if the text is none."""
+    number = whole_number(text)
+    return number if number is not None and 0 <= number <= high else None
+
+
 def time_ms(instant: int | str) -> int:
     """Milliseconds since 1970 UTC."""
     if isinstance(instant, str):
-        if instant.isdigit():
-            instant = int(instant)
-        else:
-            instant = _iso_ms(instant)
+        number = whole_number(instant)
+        instant = _iso_ms(instant) if number is None else number
     if not 0 <= instant <= DUE_MS_MAX:
         raise InvalidInput(f"{instant} is not a time between 1970 and 9999 in milliseconds")
     return instant

@@ -107,6 +107,7 @@ TABLE: dict[type[e.RunnelError], Row] = {
     e.InvalidReplicationFactor: Row(S.UNPROCESSABLE_ENTITY, "choose as many replicas as there are brokers, or fewer"),
     e.InvalidReplicaAssignment: Row(S.UNPROCESSABLE_ENTITY, "name brokers that there are"),
     e.TopicAlreadyExists: Row(S.CONFLICT, "use the topic that there is, or another name"),
+    e.TopicGone: Row(S.GONE, "follow another topic, or the one that has its name now"),
     e.ViewSourceGone: Row(S.GONE, "delete the view, and make one of another topic"),
     e.ReadOnlyTopic: Row(S.CONFLICT, "use the topic that it is a view of"),
     e.PolicyViolation: Row(S.CONFLICT, "keep to the rule that the message names, or change it"),

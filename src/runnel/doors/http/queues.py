@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, UnsetType
 from runnel.client.outcome import error_of_failure
 from runnel.doors.http.call import Call
 from runnel.doors.http.operation import Struct, View, operation
-from runnel.doors.http.payload import Instant, Whole, time_ms
+from runnel.doors.http.payload import Instant, Partition, Whole, time_ms
 from runnel.doors.http.problems import InvalidInput, Problem, problem_of
 from runnel.doors.http.topics import After, Count, NamesMax, Prefix, SettingValue, setting_text
 from runnel.model.calls import (
@@ -218,7 +218,9 @@ class ShiftedView(View, omit_defaults=False):
 
 
 @operation("POST /v1/queues/{queue}/purge")
-async def purge_queue(call: Call, queue: str, partition: Whole | None = None, dry_run: DryRun = False) -> ShiftedView:
+async def purge_queue(
+    call: Call, queue: str, partition: Partition | None = None, dry_run: DryRun = False
+) -> ShiftedView:
     """Take all messages out of a queue. They stay in its topic.
 
     POST /v1/queues/emails/purge?dry_run=true
@@ -230,7 +232,7 @@ class RewindTo(Struct):
     to: Literal["start", "end", "offset", "time"]
     offset: Annotated[Whole | None, Meta(description="with to=offset")] = None
     time: Annotated[Instant | None, Meta(description="with to=time")] = None
-    partition: Annotated[Whole | None, Meta(description="all, if it is left out")] = None
+    partition: Annotated[Partition | None, Meta(description="all, if it is left out")] = None
 
 
 @operation("POST /v1/queues/{queue}/rewind")

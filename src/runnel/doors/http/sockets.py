@@ -7,6 +7,7 @@ Rule 3: a client that does not take what it is sent makes the line wait, not the
 """
 
 import asyncio
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -15,9 +16,10 @@ from msgspec import Meta
 from runnel.doors.http.call import Call, PeerWaits
 from runnel.doors.http.events import PART_MAX, Credit
 from runnel.doors.http.feeds import Feed, GroupFeed, QueueFeed, TopicFeed
-from runnel.doors.http.following import From, Numbers, tail_of
+from runnel.doors.http.following import From, Numbers, parse_place, tail_of
 from runnel.doors.http.messages import Filter, Value
 from runnel.doors.http.operation import Struct, decoded, socket
+from runnel.doors.http.payload import Partition, Whole
 from runnel.doors.http.problems import InvalidInput, problem_of
 from runnel.doors.http.socket import Socket
 from runnel.model.calls import Outcome, Settlement
@@ -39,9 +41,16 @@ class Said(Struct):
     ack: Receipts = msgspec.field(default_factory=list)
     nack: Receipts = msgspec.field(default_factory=list)
     reject: Receipts = msgspec.field(default_factory=list)
-    delay_ms: Annotated[int, Meta(ge=0)] | None = None  # of what is nacked
+    delay_ms: Whole | None = None  # of what is nacked
     reason: Annotated[str, Meta(max_length=1_000)] = ""  # of what is rejected
-    commit: bool | list[tuple[str, int, int]] = False  # all that was sent, or topic, partition and next offset of some
+    commit: bool | str | list[str | tuple[str, Partition, Whole]] = False  # see `committed`
+
+    def committed(self) -> Sequence[tuple[str, int, int]] | None:
+        """Topic, partition and next offset of what is done, told as such or by ids; None: all that was read."""
+        if isinstance(self.commit, bool):
+            return None
+        told = [self.commit] if isinstance(self.commit, str) else self.commit
+        return [parse_place(one) if isinstance(one, str) else one for one in told]
 
     def settlements(self) -> list[Settlement]:
         said: list[tuple[Outcome, list[str]]] = [
@@ -69,7 +78,7 @@ class _Line:
 
     async def run(self) -> None:
         async with self._feed:
-            await self._send(type="open", **self._feed.hello())
+            await self._send(type="open", **self._feed.hello().view)
             both = [asyncio.ensure_future(self._push()), asyncio.ensure_future(self._hear())]
             try:
                 await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -105,11 +114,11 @@ class _Line:
             if settlements := said.settlements():
                 await self._settle(settlements)
             if said.commit is not False:
-                await self._commit(said.commit)
+                await self._commit(said.committed())
 
     def _grant(self, credit: int) -> None:
         if isinstance(self._feed, QueueFeed):
-            self._feed.grants.credit = min(credit, CREDIT_MAX)
+            self._feed.grants.grant(min(credit, CREDIT_MAX))
         elif self._credit is not None:
             self._credit = min(self._credit + credit, CREDIT_MAX)
             self._granted.set()
@@ -125,11 +134,11 @@ class _Line:
         ]
         await self._send(type="settled", settled=len(settlements) - len(refused), refused=refused)
 
-    async def _commit(self, offsets: bool | list[tuple[str, int, int]]) -> None:
+    async def _commit(self, offsets: Sequence[tuple[str, int, int]] | None) -> None:
         if not isinstance(self._feed, GroupFeed):
             raise InvalidInput("only members of a group commit")
         try:
-            await self._feed.commit(None if offsets is True else offsets or [])
+            await self._feed.commit(offsets)
             await self._send(type="committed")
         except RunnelError as error:
             await self._send(type="refused", error=problem_of(error))
@@ -176,11 +185,14 @@ async def group_socket(
 ) -> None:
     """Consume as a member of a group over a WebSocket.
 
-    Commit with {"commit": true}, or up to offsets with {"commit": [["orders", 0, 17]]}; grant more with {"credit": n}.
+    Commit up to a message with {"commit": ID} or {"commit": [ID, ...]}, up to offsets with
+    {"commit": [["orders", 0, 17]]}, and all that was read for this line, also what is still on its way to you, with
+    {"commit": true}. Grant more with {"credit": n}.
 
         GET /v1/groups/billing/socket?topic=orders&credit=10
     """
-    await _converse(socket, call.waits(), GroupFeed(call.broker, group, topic, value), credit)
+    waits = call.waits()
+    await _converse(socket, waits, GroupFeed(call.broker, group, topic, value, waits), credit)
 
 
 @socket("/v1/queues/{queue}/socket")

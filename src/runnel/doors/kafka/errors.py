@@ -19,6 +19,7 @@ CODES: dict[type[e.RunnelError], ErrorCode] = {
     e.InvalidReplicaAssignment: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
     e.TopicAlreadyExists: ErrorCode.TOPIC_ALREADY_EXISTS,
     e.PolicyViolation: ErrorCode.POLICY_VIOLATION,
+    e.TopicGone: ErrorCode.UNKNOWN_TOPIC_ID,
     e.ViewSourceGone: ErrorCode.INVALID_TOPIC_EXCEPTION,
     e.ReadOnlyTopic: ErrorCode.INVALID_TOPIC_EXCEPTION,  # no client tries again on it, and all tell it
     e.InvalidFilter: ErrorCode.INVALID_CONFIG,  # settings are the one way by which filters come through this door

@@ -1,6 +1,8 @@
 """The entrance: help, exit codes, and how commands end."""
 
+import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -121,6 +123,37 @@ def test_ctrl_c_commits_what_was_printed(broker: BrokerProcess, name: str) -> No
         running.send_signal(signal.SIGINT)
         assert (line, ended(running), running.stderr.read()) == (b"one\n", 130, b"")
     assert process(broker.kafka, "consume", name, "-g", name, "-e").stdout == b""
+
+
+@pytest.mark.parametrize("interrupts", [signal.SIG_DFL, signal.SIG_IGN], ids=["in front", "behind &"])
+def test_sigterm_commits_what_was_printed_and_leaves(
+    broker: BrokerProcess, name: str, interrupts: signal.Handlers
+) -> None:
+    process(broker.kafka, "produce", name, "-m", "one")
+    before = signal.signal(signal.SIGINT, interrupts)  # which a new process inherits
+    running = subprocess.Popen(
+        [*COMMAND, "consume", name, "-g", name, "-b", broker.kafka], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    signal.signal(signal.SIGINT, before)
+    with running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        line = running.stdout.readline()
+        running.send_signal(signal.SIGTERM)
+        assert (line, ended(running), running.stderr.read()) == (b"one\n", 143, b"")
+    assert json.loads(process(broker.kafka, "group", "describe", name, "--json").stdout)["members"] == []
+    assert process(broker.kafka, "consume", name, "-g", name, "-e").stdout == b""
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("arguments", ["topic ls", "produce"], ids=["topic ls", "produce"])
+def test_streams_that_are_closed_are_as_good_as_empty(
+    broker: BrokerProcess, name: str, closed: str, arguments: str
+) -> None:
+    topic = f" {name}" if arguments == "produce" else ""
+    command = f"{shlex.join(COMMAND)} {arguments}{topic} -b {broker.kafka} {closed}"
+    done = subprocess.run(["sh", "-c", command], stdin=subprocess.DEVNULL, timeout=60, check=False)
+    assert done.returncode == 0
 
 
 def test_a_reader_that_goes_away_ends_it_quietly(broker: BrokerProcess, name: str) -> None:

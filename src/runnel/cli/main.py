@@ -1,6 +1,6 @@
 """The entrance: which commands there are, and how each ends.
 
-    0 done   1 failed   2 wrong usage   130 interrupted   141 the reader of our output went away
+    0 done   1 failed   2 wrong usage   130 interrupted   141 the reader of our output went away   143 terminated
 
 Rule 1: only click and the standard library are imported here; a command's module is loaded when it is named.
 Rule 2: every failure is one or two sentences on stderr: what happened, to what, what to do next. No traceback.
@@ -13,9 +13,10 @@ from typing import NoReturn
 import click
 
 from runnel.cli.command import LazyGroup
+from runnel.cli.ending import Terminated
 from runnel.model.errors import RunnelError
 
-FAILED, INTERRUPTED, READER_GONE = 1, 130, 141
+FAILED, INTERRUPTED, READER_GONE, TERMINATED = 1, 130, 141, 143
 
 COMMANDS = {
     "serve": ("runnel.cli.serve:serve", "Start a broker."),
@@ -59,6 +60,8 @@ class Root(LazyGroup):
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
+        except Terminated:
+            ctx.exit(TERMINATED)
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
         except BrokenPipeError:
@@ -84,6 +87,7 @@ runnel = Root(
 
 def main() -> NoReturn:
     """Run the command named by the arguments, and exit with what became of it."""
+    _open_closed_streams()
     try:
         code = runnel.main(standalone_mode=False)
         sys.stdout.flush()
@@ -96,6 +100,14 @@ def main() -> NoReturn:
         sys.exit(INTERRUPTED)
     except (RunnelError, OSError) as error:
         _fail(error)
+
+
+def _open_closed_streams() -> None:
+    """Who closed stdin, stdout or stderr wants nothing of it; some file of ours would get its number otherwise."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:  # Python says so about those that were closed when it began
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
 
 
 def _explain(error: click.ClickException) -> NoReturn:

@@ -212,10 +212,11 @@ async def _produce(
     messages: tuple[str, ...],
     verbose: bool,
 ) -> int:
-    from runnel.cli.source import given, lines
+    from runnel.cli.source import JSON_BYTES_MAX, LINE_BYTES_MAX, given, lines
     from runnel.client.producer import Producer
 
-    source = given(messages) if messages else lines(files, shape.delimiter)
+    bytes_max = JSON_BYTES_MAX if shape.as_json else LINE_BYTES_MAX
+    source = given(messages) if messages else lines(files, shape.delimiter, bytes_max=bytes_max)
     async with Producer(cluster, settings) as producer:
         if settings.transactional_id is None:
             report = _Report(verbose, WINDOW)

@@ -109,9 +109,10 @@ async def send_all(
     verbose: bool,
 ) -> int:
     """Send what was given, or what stdin and files hold, in calls of some size; returns how many it were."""
-    from runnel.cli.source import given, lines
+    from runnel.cli.source import JSON_BYTES_MAX, LINE_BYTES_MAX, given, lines
 
-    source = given(messages) if messages else lines(files, shape.delimiter)
+    bytes_max = JSON_BYTES_MAX if shape.as_json else LINE_BYTES_MAX
+    source = given(messages) if messages else lines(files, shape.delimiter, bytes_max=bytes_max)
     count = 0
     async for some in _batches(source, shape, extra):
         sent = await put(some)

@@ -1,10 +1,13 @@
 """One command's conversation with a cluster: the real clock and chance, an event loop, and its end."""
 
+import asyncio
 import random
+import signal
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from runnel.cli.ending import Terminated
 from runnel.client.admin import Admin
 from runnel.client.calls import call
 from runnel.client.cluster import Cluster, ClusterSettings
@@ -49,11 +52,22 @@ def run(broker: str, work: Callable[[Cluster], Awaitable[T]], *, timeout_ms: int
     )
 
     async def conversation() -> T:
+        _cancel_on_sigterm()
         addresses = [part for part in broker.split(",") if part.strip()]
         async with Cluster(addresses, clock=SystemClock(), rng=SystemRng(), settings=settings) as cluster:
             return await work(cluster)
 
-    return uvloop.run(conversation())
+    try:
+        return uvloop.run(conversation())
+    except asyncio.CancelledError:  # after Ctrl-C, it would be KeyboardInterrupt
+        raise Terminated from None
+
+
+def _cancel_on_sigterm() -> None:
+    """Let SIGTERM end the task that runs as Ctrl-C does, also where Ctrl-C is ignored: behind a shell's '&'."""
+    work = asyncio.current_task()
+    assert work is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, work.cancel)
 
 
 def completions(broker: str, what: str, begun: str, timeout_ms: int) -> list[str]:

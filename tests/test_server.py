@@ -199,10 +199,24 @@ def test_a_broker_that_waits_for_zookeeper_says_so_and_can_be_stopped(tmp_path: 
 @pytest.mark.parametrize("options", [("--kafka", "nonsense"), ("--broker-id", "-3")])
 def test_bad_settings_end_with_one_sentence(tmp_path: Path, options: tuple[str, str]) -> None:
     refused = serve("--data", str(tmp_path / "data"), *options)
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert f"can't be {options[1]!r}; allowed is" in refused.stderr
     assert len(refused.stderr.splitlines()) == 1
     assert not (tmp_path / "data").exists()
+
+
+def test_a_data_directory_that_is_a_file_is_told_clearly(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("not a folder")
+    refused = serve("--data", str(tmp_path / "data"), "--kafka", "127.0.0.1:0")
+    assert refused.returncode == 1
+    assert f"the data directory {tmp_path}/data can't be used: it is no folder" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+
+
+def test_a_mistyped_variable_is_told(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data", environment={"RUNNEL_DEFUALT_PARTITIONS": "4"}) as broker:
+        assert "RUNNEL_DEFUALT_PARTITIONS is no setting, and is ignored" in broker.errors()
+        assert "did you mean RUNNEL_DEFAULT_PARTITIONS?" in broker.errors()
 
 
 def test_a_damaged_batch_is_reported_and_the_rest_is_served(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_a_broker_that_is_away(call: Call) -> None:
 
 
 def test_an_address_that_is_none(call: Call) -> None:
-    assert "'host:port' is not the address of a broker" in call("topic", "ls", "-b", "host:port", code=1).err
+    assert "'host:port' is not the address of a broker" in call("topic", "ls", "-b", "host:port", code=2).err
 
 
 def ended(running: "subprocess.Popen[bytes]") -> int:
@@ -154,6 +154,17 @@ def test_streams_that_are_closed_are_as_good_as_empty(
     command = f"{shlex.join(COMMAND)} {arguments}{topic} -b {broker.kafka} {closed}"
     done = subprocess.run(["sh", "-c", command], stdin=subprocess.DEVNULL, timeout=60, check=False)
     assert done.returncode == 0
+
+
+def test_a_full_stdout_is_named(broker: BrokerProcess, name: str) -> None:
+    process(broker.kafka, "produce", name, "-m", "one")
+    for arguments in (["topic", "ls"], ["consume", name, "-e"]):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run(
+                [*COMMAND, *arguments, "-b", broker.kafka], stdout=full, stderr=subprocess.PIPE, timeout=60, check=False
+            )
+        expected = b"runnel: stdout can't be written to: No space left on device\n"
+        assert (done.returncode, done.stderr) == (1, expected)
 
 
 def test_a_reader_that_goes_away_ends_it_quietly(broker: BrokerProcess, name: str) -> None:

@@ -6,6 +6,7 @@ Rule 1: only click and the standard library are imported here; a command's modul
 Rule 2: every failure is one or two sentences on stderr: what happened, to what, what to do next. No traceback.
 """
 
+import errno
 import os
 import sys
 from typing import NoReturn
@@ -17,6 +18,7 @@ from runnel.cli.ending import Terminated
 from runnel.model.errors import RunnelError
 
 FAILED, INTERRUPTED, READER_GONE, TERMINATED = 1, 130, 141, 143
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # without a path it is stdout: only a broker writes other files
 
 COMMANDS = {
     "serve": ("runnel.cli.serve:serve", "Start a broker."),
@@ -67,6 +69,10 @@ class Root(LazyGroup):
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
             ctx.exit(READER_GONE)
+        except OSError as error:
+            if error.errno in FULL and error.filename is None and ctx.invoked_subcommand != "serve":
+                raise click.ClickException(f"stdout can't be written to: {error.strerror}") from None
+            raise
 
 
 runnel = Root(

@@ -7,14 +7,16 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+import click
+
 from runnel.cli.ending import Terminated
 from runnel.client.admin import Admin
 from runnel.client.calls import call
-from runnel.client.cluster import Cluster, ClusterSettings
+from runnel.client.cluster import Cluster, ClusterSettings, parse_address
 from runnel.client.group_admin import GroupAdmin
 from runnel.client.transactions_admin import TransactionsAdmin
 from runnel.model.calls import QUEUE_LIST, ListQueues
-from runnel.model.errors import RunnelError
+from runnel.model.errors import InvalidConfig, RunnelError
 from runnel.model.ids import Millis
 
 T = TypeVar("T")
@@ -51,9 +53,10 @@ def run(broker: str, work: Callable[[Cluster], Awaitable[T]], *, timeout_ms: int
         request_timeout_ms=timeout_ms or ClusterSettings().request_timeout_ms,
     )
 
+    addresses = _addresses(broker)
+
     async def conversation() -> T:
         _cancel_on_sigterm()
-        addresses = [part for part in broker.split(",") if part.strip()]
         async with Cluster(addresses, clock=SystemClock(), rng=SystemRng(), settings=settings) as cluster:
             return await work(cluster)
 
@@ -61,6 +64,16 @@ def run(broker: str, work: Callable[[Cluster], Awaitable[T]], *, timeout_ms: int
         return uvloop.run(conversation())
     except asyncio.CancelledError:  # after Ctrl-C, it would be KeyboardInterrupt
         raise Terminated from None
+
+
+def _addresses(broker: str) -> list[str]:
+    addresses = [part for part in broker.split(",") if part.strip()] or [broker]
+    try:
+        for text in addresses:
+            parse_address(text)
+    except InvalidConfig as error:
+        raise click.UsageError(str(error)) from None
+    return addresses
 
 
 def _cancel_on_sigterm() -> None:
@@ -85,5 +98,5 @@ def completions(broker: str, what: str, begun: str, timeout_ms: int) -> list[str
 
     try:
         return [name for name in run(broker, names, timeout_ms=timeout_ms) if name.startswith(begun)]
-    except (RunnelError, OSError):
+    except (RunnelError, OSError, click.UsageError):
         return []

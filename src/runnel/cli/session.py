@@ -10,6 +10,7 @@ from typing import TypeVar
 import click
 
 from runnel.cli.ending import Terminated
+from runnel.cli.outages import Outages
 from runnel.client.admin import Admin
 from runnel.client.calls import call
 from runnel.client.cluster import Cluster, ClusterSettings, parse_address
@@ -51,6 +52,7 @@ def run(broker: str, work: Callable[[Cluster], Awaitable[T]], *, timeout_ms: int
         client_id="runnel-cli",
         connect_timeout_ms=timeout_ms or CONNECT_TIMEOUT_MS,
         request_timeout_ms=timeout_ms or ClusterSettings().request_timeout_ms,
+        on_connect=Outages().connected,
     )
 
     addresses = _addresses(broker)

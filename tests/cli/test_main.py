@@ -79,6 +79,13 @@ def test_wrong_usage_is_2_and_says_where_to_read_on(call: Call) -> None:
     assert (ended.out, "'runnel topic create --help' shows how it is used." in ended.err) == ("", True)
 
 
+@pytest.mark.parametrize("path", [(), ("topic",)], ids=["runnel", "topic"])
+def test_a_group_alone_prints_its_help(call: Call, path: tuple[str, ...]) -> None:
+    ended = call(*path, code=2)
+    assert ended.err.startswith("Examples:\n")
+    assert ended.err == call(*path, "--help").out
+
+
 def test_a_broker_that_is_away(call: Call) -> None:
     err = call("topic", "ls", "-b", "127.0.0.1:1", code=1).err
     assert err == (

@@ -118,6 +118,9 @@ def _open_closed_streams() -> None:
 
 def _explain(error: click.ClickException) -> NoReturn:
     """Say what was wrong with the command, and where to read on."""
+    if type(error).__name__ == "NoArgsIsHelpError":  # of click 8.2: its message is the help itself
+        click.echo(error.format_message(), err=True)
+        sys.exit(error.exit_code)
     click.echo(f"runnel: {error.format_message()}", err=True)
     if isinstance(error, click.UsageError) and error.ctx is not None:
         click.echo(f"'{error.ctx.command_path} --help' shows how it is used.", err=True)

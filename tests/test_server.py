@@ -169,7 +169,7 @@ def test_an_address_in_use_is_told_clearly(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         refused = serve("--data", str(tmp_path / "data"), "--kafka", f"127.0.0.1:{port}")
     assert refused.returncode == 1
-    assert f"kafka can't be '127.0.0.1:{port}'" in refused.stderr
+    assert f"kafka can't be '127.0.0.1:{port}': Address already in use;" in refused.stderr
     assert "--kafka HOST:PORT" in refused.stderr
     assert "Traceback" not in refused.stderr
 

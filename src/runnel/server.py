@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import resource
 import signal
 import socket
@@ -199,8 +200,9 @@ def _told(door: str, address: Address | None) -> Iterator[None]:
         yield
     except OSError as error:
         other = ", or --http off" if door == "http" else ""
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or error
         raise AddressRefused(
-            f"{door} can't be '{address}': {error.strerror or error};"
+            f"{door} can't be '{address}': {why};"
             f" give an address of this machine with a free port: --{door} HOST:PORT{other}"
         ) from None
 

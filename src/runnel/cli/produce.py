@@ -132,7 +132,7 @@ def produce(
 
     shape = Shape(
         unescape(key_separator) if key_separator else None,
-        unescape(delimiter),
+        delimiter_of(delimiter),
         key.encode() if key is not None else None,
         tuple((name, value.encode()) for name, value in headers),
         partition,
@@ -201,6 +201,13 @@ def unescape(text: str) -> bytes:
         return text.encode().decode("unicode_escape").encode("latin-1") if "\\" in text else text.encode()
     except (UnicodeDecodeError, UnicodeEncodeError):
         raise click.BadParameter(f"{text!r} can't be read: use plain characters, \\n, \\t, \\0 or \\xHH") from None
+
+
+def delimiter_of(text: str) -> bytes:
+    """What ends a message, which can't be nothing."""
+    if not text:
+        raise click.BadParameter("messages need something that ends them, e.g. \\n or \\0", param_hint="'-D'")
+    return unescape(text)
 
 
 async def _produce(

@@ -64,7 +64,7 @@ def send(
     Exits with 0 when all of them are kept.
     """
     from runnel.cli.output import note, plural
-    from runnel.cli.produce import Shape, unescape
+    from runnel.cli.produce import Shape, delimiter_of, unescape
     from runnel.cli.session import run
     from runnel.client.calls import call
     from runnel.model import headers as names
@@ -77,7 +77,7 @@ def send(
         listed.append((names.TTL_MS, str(ttl).encode()))
     separator = unescape(key_separator) if key_separator else None
     all_keys = key.encode() if key is not None else None
-    shape = Shape(separator, unescape(delimiter), all_keys, tuple(listed), None, False, as_json)
+    shape = Shape(separator, delimiter_of(delimiter), all_keys, tuple(listed), None, False, as_json)
     extra = {"priority": priority, "deliver_at_ms": due_at(delay, deliver_at), "message_id": message_id}
 
     async def work(cluster: "Cluster") -> int:

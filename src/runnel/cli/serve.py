@@ -62,7 +62,8 @@ def _text_of(file: Path | None) -> str | None:
     try:
         return None if file is None else file.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidConfig(f"--config {file} can't be read: {error}") from None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InvalidConfig(f"--config {file} can't be read: {why}") from None
 
 
 def _log_to_stderr(config: BrokerConfig) -> None:

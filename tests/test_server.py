@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from runnel.shell.rng import SystemRng
 from runnel.testing.process import BrokerProcess
 
 LIMIT_S = 60.0
+COMMAND = [sys.executable, "-m", "runnel.cli.main"]
 
 
 def create(broker: BrokerProcess, topic: str, partitions: int = 1, **config: str) -> None:
@@ -150,7 +152,7 @@ def test_a_disk_that_is_full_fails_producers_clearly_and_heals(tmp_path: Path) -
 
 
 def serve(*options: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "runnel.cli.main", "serve", *options]
+    command = [*COMMAND, "serve", *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
@@ -167,17 +169,54 @@ def test_an_address_in_use_is_told_clearly(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         refused = serve("--data", str(tmp_path / "data"), "--kafka", f"127.0.0.1:{port}")
     assert refused.returncode == 1
-    assert f"kafka can't be '127.0.0.1:{port}'" in refused.stderr
+    assert f"kafka can't be '127.0.0.1:{port}': Address already in use;" in refused.stderr
+    assert "--kafka HOST:PORT" in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+def test_one_address_for_both_doors_is_refused(tmp_path: Path) -> None:
+    """Both sockets can be bound to it, but only one can listen."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    refused = serve("--data", str(tmp_path / "data"), "--kafka", f"127.0.0.1:{port}", "--http", f"127.0.0.1:{port}")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert f"http can't be '127.0.0.1:{port}'" in refused.stderr
+    assert "--http HOST:PORT" in refused.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_broker_that_waits_for_zookeeper_says_so_and_can_be_stopped(tmp_path: Path, number: signal.Signals) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        store = f"127.0.0.1:{silent.getsockname()[1]}"
+        command = [*COMMAND, "serve", "--data", str(tmp_path / "data"), "--kafka", "127.0.0.1:0"]
+        with subprocess.Popen([*command, "--store", f"zookeeper://{store}"], stderr=subprocess.PIPE) as running:
+            assert running.stderr is not None
+            assert f"waiting for ZooKeeper at {store}" in running.stderr.readline().decode()
+            running.send_signal(number)
+            assert (running.stderr.read(), running.wait(LIMIT_S)) == (b"", 0)
 
 
 @pytest.mark.parametrize("options", [("--kafka", "nonsense"), ("--broker-id", "-3")])
 def test_bad_settings_end_with_one_sentence(tmp_path: Path, options: tuple[str, str]) -> None:
     refused = serve("--data", str(tmp_path / "data"), *options)
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert f"can't be {options[1]!r}; allowed is" in refused.stderr
     assert len(refused.stderr.splitlines()) == 1
     assert not (tmp_path / "data").exists()
+
+
+def test_a_data_directory_that_is_a_file_is_told_clearly(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("not a folder")
+    refused = serve("--data", str(tmp_path / "data"), "--kafka", "127.0.0.1:0")
+    assert refused.returncode == 1
+    assert f"the data directory {tmp_path}/data can't be used: it is no folder" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+
+
+def test_a_mistyped_variable_is_told(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data", environment={"RUNNEL_DEFUALT_PARTITIONS": "4"}) as broker:
+        assert "RUNNEL_DEFUALT_PARTITIONS is no setting, and is ignored" in broker.errors()
+        assert "did you mean RUNNEL_DEFAULT_PARTITIONS?" in broker.errors()
 
 
 def test_a_damaged_batch_is_reported_and_the_rest_is_served(tmp_path: Path) -> None:

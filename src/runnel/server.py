@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
+import os
 import resource
 import signal
 import socket
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -107,10 +108,12 @@ class Server:
         await metadata.ready(self.broker.partitions.damaged)
         await self.broker.topics.caught_up()
         self._undo.push_async_callback(self._listener.stop, 0)
-        await self._listener.accept()
+        with _told("kafka", config.kafka):
+            await self._listener.accept()
         if self._http is not None:
             self._undo.push_async_callback(self._http.stop, 0)
-            await self._http.accept()
+            with _told("http", config.http):
+                await self._http.accept()
 
     def _listeners(self) -> dict[str, Endpoint]:
         listeners = {"kafka": Endpoint(self.kafka.host, self.kafka.port)}
@@ -135,13 +138,8 @@ class Server:
 
     async def _bind(self) -> tuple[str, int]:
         address = self._config.kafka
-        try:
+        with _told("kafka", address):
             bound = await self._listener.bind(address.host, address.port)
-        except OSError as error:
-            raise InvalidConfig(
-                f"kafka can't be {str(address)!r}: {error.strerror or error};"
-                " allowed is an address of this machine with a free port"
-            ) from None
         self._undo.callback(self._listener.stop_accepting)
         return bound
 
@@ -155,14 +153,12 @@ class Server:
         doors = {"kafka": self._listener}
         doorway = HttpDoorway(self.broker, machine.clock, machine.rng, self._on_fatal, doors)
         try:
-            host, port = await doorway.bind(address.host, address.port)
-        except OSError as error:
-            reason = f"http can't be {str(address)!r}: {error.strerror or error};"
+            with _told("http", address):
+                host, port = await doorway.bind(address.host, address.port)
+        except AddressRefused as refused:
             if address is not HTTP_BY_DEFAULT:
-                raise InvalidConfig(
-                    f"{reason} allowed is an address of this machine with a free port, or off"
-                ) from None
-            logger.warning("%s the broker serves without HTTP. Give another address with --http HOST:PORT", reason)
+                raise
+            logger.warning("the broker serves without HTTP: %s", refused)
             return
         self._undo.callback(doorway.stop_accepting)
         self._http, self.http = doorway, Address(self._config.advertise or _reachable(host), port)
@@ -191,6 +187,24 @@ class Server:
     async def abandon(self) -> None:
         """End what has begun, without a word to others. What is on disk is whole all the same."""
         await self._undo.aclose()
+
+
+class AddressRefused(InvalidConfig):
+    """The system does not let the broker listen where it was told to."""
+
+
+@contextmanager
+def _told(door: str, address: Address | None) -> Iterator[None]:
+    """Whoever starts the broker learns which address the system refused, and how to give another."""
+    try:
+        yield
+    except OSError as error:
+        other = ", or --http off" if door == "http" else ""
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or error
+        raise AddressRefused(
+            f"{door} can't be '{address}': {why};"
+            f" give an address of this machine with a free port: --{door} HOST:PORT{other}"
+        ) from None
 
 
 async def _open_store(config: BrokerConfig, disk: Disk) -> Store:
@@ -266,7 +280,8 @@ async def _live(config: BrokerConfig, machine: Machine, ending: _Ending, ready: 
     """One life after another, until told to stop: a life ends with its session, the process need not."""
     server = await _begin(config, machine, ending)
     if server is None:
-        return 0
+        error = ending.reason.result()
+        return 0 if error is None else _give_up(error)
     ready(server)
     again = _where_it_was(config, server)
     while server is not None:
@@ -290,10 +305,17 @@ def _where_it_was(config: BrokerConfig, server: Server) -> BrokerConfig:
 
 
 async def _begin(config: BrokerConfig, machine: Machine, ending: _Ending) -> Server | None:
-    """The first life. If it can't begin, somebody should hear of it at once; if its session ends, it tries again."""
+    """The first life; None if it was told to end meanwhile.
+
+    If it can't begin, somebody should hear of it at once; if its session ends, it tries again.
+    """
     server = Server(config, machine, ending.fail)
+    starting = await _start(server, ending)
+    if starting.cancelled():
+        lost = isinstance(ending.reason.result(), PlaceLost)
+        return await _begin_again(config, machine, ending) if lost else None
     try:
-        await server.start()
+        starting.result()
     except (StoreUnavailable, OutcomeUnknown) as error:
         if not server.connected:
             raise
@@ -308,12 +330,7 @@ async def _begin_again(config: BrokerConfig, machine: Machine, ending: _Ending) 
     while True:
         ending.begin_life()
         server = Server(config, machine, ending.fail)
-        starting = asyncio.ensure_future(server.start())
-        either: set[asyncio.Future[Any]] = {starting, ending.reason}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not starting.done():
-            starting.cancel()
-            await asyncio.wait([starting])
+        starting = await _start(server, ending)
         if not starting.cancelled() and starting.exception() is None:
             logger.info("broker %d serves again", server.broker.id)
             return server
@@ -324,6 +341,17 @@ async def _begin_again(config: BrokerConfig, machine: Machine, ending: _Ending) 
         logger.warning("the next life could not begin, trying again in %g s: %s", pause_s, _why(starting, ending))
         await asyncio.wait([ending.reason], timeout=pause_s)
         pause_s = min(2 * pause_s, AGAIN_S_MAX)
+
+
+async def _start(server: Server, ending: _Ending) -> "asyncio.Future[None]":
+    """Start it, and cancel that if its life is to end before it began; returns how it went."""
+    starting = asyncio.ensure_future(server.start())
+    either: set[asyncio.Future[Any]] = {starting, ending.reason}
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait([starting])
+    return starting
 
 
 def _why(starting: "asyncio.Future[None]", ending: _Ending) -> BaseException | None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runnel.broker.config import Address, BrokerConfig, StoreAddress, load
+from runnel.broker.config import Address, BrokerConfig, StoreAddress, load, unknown_variables
 from runnel.model.errors import InvalidConfig
 from runnel.model.topic_config import FlushMode
 
@@ -51,7 +51,7 @@ def test_topic_defaults_stand_in_a_table_of_the_file() -> None:
         ({}, {}, "kafka = [1]", "runnel.toml: kafka can't be [1]; allowed is one value"),
         ({}, {}, "topic = 1", "runnel.toml: topic can't be 1; allowed is a table"),
         ({}, {}, "[topic]\nflush.mode = 'never'", "flush.mode can't be 'never': allowed is commit, interval or os"),
-        ({}, {}, "[topic]\nflush = 'os'", "unknown topic setting 'flush'"),
+        ({}, {}, "[topic]\nflush = 'os'", "runnel.toml: [topic]: unknown topic setting 'flush'"),
     ],
 )  # fmt: skip
 def test_a_mistake_names_the_place_the_key_the_value_and_what_is_allowed(
@@ -60,6 +60,25 @@ def test_a_mistake_names_the_place_the_key_the_value_and_what_is_allowed(
     with pytest.raises(InvalidConfig) as caught:
         load(flags, environment, file, "runnel.toml")
     assert told in str(caught.value)
+
+
+def test_a_mistake_in_the_defaults_of_topics_names_the_file() -> None:
+    with pytest.raises(InvalidConfig, match=r"^runnel\.toml: \[topic\]: .*flush\.mode can't be 'never'"):
+        load({}, {}, "[topic]\nflush.mode = 'never'", "runnel.toml")
+
+
+def test_variables_that_are_no_settings_are_found_with_what_was_meant() -> None:
+    environment = {
+        "RUNNEL_DEFUALT_PARTITIONS": "4",
+        "RUNNEL_XYZ": "1",
+        "RUNNEL_DATA": "d",
+        "RUNNEL_BROKER": "h:1",
+        "A": "",
+    }
+    assert unknown_variables(environment) == {
+        "RUNNEL_DEFUALT_PARTITIONS": "RUNNEL_DEFAULT_PARTITIONS",
+        "RUNNEL_XYZ": None,
+    }
 
 
 @pytest.mark.parametrize(

@@ -79,12 +79,12 @@ def test_nothing_moves_without_a_yes(on_trio: Call, name: str) -> None:
 
 def test_what_does_not_exist_is_named(on_trio: Call, name: str) -> None:
     on_trio("topic", "create", name, "-p", "2", "-r", "1")
-    assert f"no partition {name}/7" in on_trio("cluster", "reassign", f"{name}/7=1", "--yes", code=2).err
-    assert "no topic 'nowhere'" in on_trio("cluster", "reassign", "nowhere/0=1", "--yes", code=2).err
-    assert "no topic 'nowhere'" in on_trio("cluster", "balance", "nowhere", code=2).err
-    assert "no topic 'nowhere'" in on_trio("cluster", "elect", "nowhere", code=2).err
-    assert "there is no broker 9" in on_trio("cluster", "drain", "9", code=2).err
-    nowhere = on_trio("cluster", "reassign", f"{name}/0=1,9", "--dry-run", code=2)
+    assert f"no partition {name}/7" in on_trio("cluster", "reassign", f"{name}/7=1", "--yes", code=1).err
+    assert "no topic 'nowhere'" in on_trio("cluster", "reassign", "nowhere/0=1", "--yes", code=1).err
+    assert "no topic 'nowhere'" in on_trio("cluster", "balance", "nowhere", code=1).err
+    assert "no topic 'nowhere'" in on_trio("cluster", "elect", "nowhere", code=1).err
+    assert "there is no broker 9" in on_trio("cluster", "drain", "9", code=1).err
+    nowhere = on_trio("cluster", "reassign", f"{name}/0=1,9", "--dry-run", code=1)
     assert f"{name}/0 can't lie on 9: the cluster has brokers 1, 2, 3." in nowhere.err
     assert "each once" in on_trio("cluster", "reassign", f"{name}/0=1,1", "--dry-run", code=2).err
     assert "3 brokers serve" in on_trio("cluster", "reassign", name, "--replicas", "4", code=1).err

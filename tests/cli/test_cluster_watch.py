@@ -30,6 +30,12 @@ def test_progress_has_a_rate_and_an_end() -> None:
     assert progress.text() == "1 of 2 partitions done, 20.0 MiB of 50.0 MiB copied, 2.0 MiB/s, about 15 s left"
 
 
+def test_what_was_done_before_the_first_look_counts_as_done() -> None:
+    progress = Progress(began_s=0.0, partitions=12)
+    progress.note(2, [], 0.0)
+    assert progress.text().startswith("10 of 12 partitions done")
+
+
 def test_what_was_copied_before_is_not_counted_as_speed() -> None:
     progress = Progress(began_s=0.0)
     progress.note(1, [Copy(A0, 2, 50 * MIB, 100 * MIB, False)], 0.0)

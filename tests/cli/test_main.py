@@ -1,6 +1,8 @@
 """The entrance: help, exit codes, and how commands end."""
 
+import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -77,6 +79,13 @@ def test_wrong_usage_is_2_and_says_where_to_read_on(call: Call) -> None:
     assert (ended.out, "'runnel topic create --help' shows how it is used." in ended.err) == ("", True)
 
 
+@pytest.mark.parametrize("path", [(), ("topic",)], ids=["runnel", "topic"])
+def test_a_group_alone_prints_its_help(call: Call, path: tuple[str, ...]) -> None:
+    ended = call(*path, code=2)
+    assert ended.err.startswith("Examples:\n")
+    assert ended.err == call(*path, "--help").out
+
+
 def test_a_broker_that_is_away(call: Call) -> None:
     err = call("topic", "ls", "-b", "127.0.0.1:1", code=1).err
     assert err == (
@@ -86,7 +95,7 @@ def test_a_broker_that_is_away(call: Call) -> None:
 
 
 def test_an_address_that_is_none(call: Call) -> None:
-    assert "'host:port' is not the address of a broker" in call("topic", "ls", "-b", "host:port", code=1).err
+    assert "'host:port' is not the address of a broker" in call("topic", "ls", "-b", "host:port", code=2).err
 
 
 def ended(running: "subprocess.Popen[bytes]") -> int:
@@ -121,6 +130,48 @@ def test_ctrl_c_commits_what_was_printed(broker: BrokerProcess, name: str) -> No
         running.send_signal(signal.SIGINT)
         assert (line, ended(running), running.stderr.read()) == (b"one\n", 130, b"")
     assert process(broker.kafka, "consume", name, "-g", name, "-e").stdout == b""
+
+
+@pytest.mark.parametrize("interrupts", [signal.SIG_DFL, signal.SIG_IGN], ids=["in front", "behind &"])
+def test_sigterm_commits_what_was_printed_and_leaves(
+    broker: BrokerProcess, name: str, interrupts: signal.Handlers
+) -> None:
+    process(broker.kafka, "produce", name, "-m", "one")
+    before = signal.signal(signal.SIGINT, interrupts)  # which a new process inherits
+    running = subprocess.Popen(
+        [*COMMAND, "consume", name, "-g", name, "-b", broker.kafka], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    signal.signal(signal.SIGINT, before)
+    with running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        line = running.stdout.readline()
+        running.send_signal(signal.SIGTERM)
+        assert (line, ended(running), running.stderr.read()) == (b"one\n", 143, b"")
+    assert json.loads(process(broker.kafka, "group", "describe", name, "--json").stdout)["members"] == []
+    assert process(broker.kafka, "consume", name, "-g", name, "-e").stdout == b""
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("arguments", ["topic ls", "produce"], ids=["topic ls", "produce"])
+def test_streams_that_are_closed_are_as_good_as_empty(
+    broker: BrokerProcess, name: str, closed: str, arguments: str
+) -> None:
+    topic = f" {name}" if arguments == "produce" else ""
+    command = f"{shlex.join(COMMAND)} {arguments}{topic} -b {broker.kafka} {closed}"
+    done = subprocess.run(["sh", "-c", command], stdin=subprocess.DEVNULL, timeout=60, check=False)
+    assert done.returncode == 0
+
+
+def test_a_full_stdout_is_named(broker: BrokerProcess, name: str) -> None:
+    process(broker.kafka, "produce", name, "-m", "one")
+    for arguments in (["topic", "ls"], ["consume", name, "-e"]):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run(
+                [*COMMAND, *arguments, "-b", broker.kafka], stdout=full, stderr=subprocess.PIPE, timeout=60, check=False
+            )
+        expected = b"runnel: stdout can't be written to: No space left on device\n"
+        assert (done.returncode, done.stderr) == (1, expected)
 
 
 def test_a_reader_that_goes_away_ends_it_quietly(broker: BrokerProcess, name: str) -> None:

@@ -1,5 +1,6 @@
 """What commands print."""
 
+import click
 import pytest
 
 from runnel.cli.output import bytes_text, left, note, plural, print_table, right, say
@@ -8,6 +9,36 @@ from runnel.cli.output import bytes_text, left, note, plural, print_table, right
 def test_tables_are_plain_columns_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     print_table([*left("NAME"), *right("COUNT"), *left("NOTE")], [("a", 1, None), ("long", 1000, "x")])
     assert capsys.readouterr().out == "NAME  COUNT  NOTE\na         1  -\nlong   1000  x\n"
+
+
+ROWS = [
+    ("AZ9xQ2pLkT5mVb8nWc3rYd7s", "2026-11-17T21:36:55.123Z", "orders/0", "some words that can go over lines", "x" * 60),
+    ("BZ9xQ2pLkT5mVb8nWc3rYd7s", "2026-11-17T21:36:55.123Z", "orders/1", "k", "short"),
+]
+
+
+def drawn(width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    print_table([*left("ID", "DUE", "TOPIC", "KEY", "VALUE")], ROWS)
+    return click.unstyle(capsys.readouterr().out).splitlines()
+
+
+@pytest.mark.parametrize("width", [160, 100, 80, 60, 20])
+def test_no_word_is_broken_on_a_narrow_terminal(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = " ".join(drawn(width, monkeypatch, capsys)).split()
+    assert {"ID", "DUE", "TOPIC", "KEY", "VALUE", *(cell for row in ROWS for cell in row[:3])} <= set(words)
+
+
+def test_a_table_that_does_not_fit_becomes_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert len(drawn(160, monkeypatch, capsys)) == 3
+    lines = drawn(60, monkeypatch, capsys)
+    assert lines[:2] == ["ID     AZ9xQ2pLkT5mVb8nWc3rYd7s", "DUE    2026-11-17T21:36:55.123Z"]
+    assert lines[4:7] == ["VALUE  " + "x" * 60, "", "ID     BZ9xQ2pLkT5mVb8nWc3rYd7s"]
 
 
 def test_an_empty_table_says_so_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:

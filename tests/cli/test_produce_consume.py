@@ -15,6 +15,11 @@ def test_lines_go_in_and_come_out(broker: BrokerProcess, name: str) -> None:
     assert process(broker.kafka, "consume", name, "-e").stdout == b"one\ntwo\nlast without an end\n"
 
 
+def test_messages_need_something_that_ends_them(call: Call, name: str) -> None:
+    assert "something that ends them" in call("produce", name, "-D", "", code=2).err
+    assert "something that ends them" in call("queue", "send", name, "-D", "", code=2).err
+
+
 def test_a_large_file(broker: BrokerProcess, name: str, tmp_path: Path) -> None:
     lines = b"".join(b"line %d of the file\n" % n for n in range(30_000))
     (tmp_path / "a.txt").write_bytes(lines)

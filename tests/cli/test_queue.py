@@ -77,6 +77,7 @@ def test_alter_shows_before_and_after(call: Call, name: str) -> None:
     assert reset["settings"] == [{"setting": "lease.ms", "before": "6000", "after": "30000"}]
     assert "nothing to change" in call("queue", "alter", name, code=2).err
     assert "does not exist" in call("queue", "alter", f"{name}.x", "-c", "lease.ms=1", code=1).err
+    assert "unknown queue setting 'leese.ms'" in call("queue", "alter", name, "--reset", "leese.ms", code=1).err
 
 
 def test_topics_are_deleted_with_their_queue_when_asked(call: Call, name: str) -> None:

@@ -53,6 +53,10 @@ def test_alter_shows_before_and_after(call: Call, name: str) -> None:
     assert "nothing to change" in call("topic", "alter", name, code=2).err
     assert "retention.ms" in call("topic", "alter", name, "-c", "retention.ms=soon", code=1).err
     assert "KEY=VALUE" in call("topic", "alter", name, "-c", "retention.ms", code=2).err
+    set_ = call("topic", "alter", name, "-c", "retention.sm=1", code=1).err
+    taken_back = call("topic", "alter", name, "--reset", "retention.sm", code=1).err
+    assert "unknown topic setting 'retention.sm'" in set_
+    assert "unknown topic setting 'retention.sm'" in taken_back
 
 
 def test_partitions_only_grow(call: Call, name: str) -> None:

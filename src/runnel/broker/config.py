@@ -15,6 +15,7 @@ from runnel.model.parsing import one_of, truth, whole
 from runnel.model.topic_config import TopicConfig
 
 ENVIRONMENT_PREFIX = "RUNNEL_"
+OTHER_VARIABLES = ("RUNNEL_BROKER", "RUNNEL_SPARK_MASTER", "RUNNEL_ZOOKEEPER_JARS")  # of other commands
 EMBEDDED = "embedded"
 OFF = "off"
 ZOOKEEPER = "zookeeper://"
@@ -277,6 +278,21 @@ def load(
     return config.with_texts(flags, "command line")
 
 
+def unknown_variables(environment: Mapping[str, str]) -> dict[str, str | None]:
+    """Variables that seem to be settings and are none, with those that may have been meant."""
+    from difflib import get_close_matches
+
+    known = {
+        setting.variable.removeprefix(ENVIRONMENT_PREFIX): setting.variable for setting in BROKER_SETTINGS.values()
+    }
+    unknown: dict[str, str | None] = {}
+    for variable in sorted(environment.keys() - known.values() - set(OTHER_VARIABLES)):
+        if variable.startswith(ENVIRONMENT_PREFIX):
+            close = get_close_matches(variable.removeprefix(ENVIRONMENT_PREFIX), known, n=1)
+            unknown[variable] = known[close[0]] if close else None
+    return unknown
+
+
 def _from_file(config: BrokerConfig, text: str, name: str) -> BrokerConfig:
     import tomllib  # most brokers have no file: 5 ms of start-up saved
 
@@ -289,7 +305,10 @@ def _from_file(config: BrokerConfig, text: str, name: str) -> BrokerConfig:
         raise InvalidConfig(f"{name}: topic can't be {topic!r}; allowed is a table [topic] of topic settings")
     config = config.with_texts({key: _text_of(key, value, name) for key, value in values.items()}, name)
     overrides = {key: _text_of(key, value, name) for key, value in _flat(topic).items()}
-    return replace(config, topic=config.topic.with_overrides(overrides))
+    try:
+        return replace(config, topic=config.topic.with_overrides(overrides))
+    except InvalidConfig as error:
+        raise InvalidConfig(f"{name}: [topic]: {error}") from None
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

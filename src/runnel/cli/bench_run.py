@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, repeat
 from typing import Any
 
 from runnel.cli.output import progress
@@ -23,7 +24,7 @@ from runnel.record.compression import Compression
 from runnel.record.records import Record
 
 ARRIVAL_S = 30.0  # a message that did not arrive by then is lost
-DRAW_EVERY = 64  # batches, polls or messages between two looks at the progress
+DRAW_S = 0.1  # between two looks at the progress
 QUANTILES = (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0))
 
 
@@ -97,11 +98,16 @@ class _Meter:
     def __init__(self, description: str, total: int) -> None:
         self._progress = progress()
         self._task = self._progress.add_task(description, total=total, rate="")
-        self._began = time.perf_counter()
+        self._began = self._drawn = time.perf_counter()
         self._progress.start()
 
     def show(self, done: int, size_bytes: int) -> None:
-        seconds = max(time.perf_counter() - self._began, 1e-9)
+        """Draw it, unless it was drawn just now."""
+        now = time.perf_counter()
+        if now - self._drawn < DRAW_S:
+            return
+        self._drawn = now
+        seconds = now - self._began
         rate = f"{done / seconds:,.0f} messages/s  {size_bytes / seconds / 1e6:,.1f} MB/s"
         self._progress.update(self._task, completed=done, rate=rate)
 
@@ -121,8 +127,11 @@ def encoded_batch(count: int, message_bytes: int, compression: Compression, now_
 
 async def produce_run(cluster: Cluster, plan: Throughput) -> dict[str, Any]:
     partitions = await ensure_topic(cluster, plan.topic)
-    batch = encoded_batch(plan.per_batch, plan.message_bytes, plan.compression, cluster.clock.wall_ms())
-    rounds = -(-plan.count // plan.per_batch)
+    whole, left = divmod(plan.count, plan.per_batch)
+    batch, last = (
+        encoded_batch(count, plan.message_bytes, plan.compression, cluster.clock.wall_ms())
+        for count in (plan.per_batch, left or plan.per_batch)
+    )
     settings = ProducerSettings(
         acks=ACKS_ALL if plan.acks == "all" else int(plan.acks),
         idempotent=False,
@@ -133,20 +142,18 @@ async def produce_run(cluster: Cluster, plan: Throughput) -> dict[str, Any]:
     )
     took: list[float] = []
     async with Producer(cluster, settings) as producer:
-        meter = _Meter("produce", rounds * plan.per_batch)
+        meter = _Meter("produce", plan.count)
         try:
-            for n in range(rounds):
+            for n, each in enumerate(chain(repeat(batch, whole), [last] if left else [])):
                 began = time.perf_counter()
-                delivery = await producer.send_batch(plan.topic, partitions[n % len(partitions)].partition, batch)
+                delivery = await producer.send_batch(plan.topic, partitions[n % len(partitions)].partition, each)
                 delivery.add_done_callback(partial(_note_time, took, began))
-                if n % DRAW_EVERY == 0:
-                    meter.show(producer.delivered, producer.delivered * plan.message_bytes)
+                meter.show(producer.delivered, producer.delivered * plan.message_bytes)
             await producer.flush()
         finally:
             seconds = meter.stop()
-    count = rounds * plan.per_batch
     more = {"batch_bytes": len(batch), "acks": plan.acks, "ack_ms": quantiles(took)}
-    return result_of(count, count * plan.message_bytes, seconds, plan.message_bytes, **more)
+    return result_of(plan.count, plan.count * plan.message_bytes, seconds, plan.message_bytes, **more)
 
 
 # --- consume
@@ -242,6 +249,5 @@ class _Probe:
             delivery.add_done_callback(partial(_note_time, self.acks, due))
             if plan.rate is None:
                 await delivery
-            if number % DRAW_EVERY == 0:
-                meter.show(number, number * plan.message_bytes)
+            meter.show(number, number * plan.message_bytes)
         await producer.flush()

@@ -95,7 +95,6 @@ def drain(number: int, **options: Any) -> int:
     Nothing keeps new replicas away from it as long as it runs: stop it when it is drained.
     """
     from runnel.cli.cluster_plan import carry_out
-    from runnel.cli.output import Refusal
     from runnel.client.balancing import drain as plan
 
     how = _how(options)
@@ -104,7 +103,7 @@ def drain(number: int, **options: Any) -> int:
     def moves_of(found: "Survey") -> "list[Move]":
         if number not in found.description.brokers and number not in found.health.shares:
             known = ", ".join(map(str, found.description.brokers))
-            raise Refusal(f"there is no broker {number}: the cluster has {known}.")
+            raise click.ClickException(f"there is no broker {number}: the cluster has {known}.")
         ground = found.ground()
         stay.extend(where for where in ground.fixed if number in ground.held[where])
         return plan(ground, number)

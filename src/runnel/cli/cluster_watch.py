@@ -61,7 +61,7 @@ class Progress:
 
     began_s: float
     began_bytes: int | None = None
-    partitions: int = 0  # the most that were seen moving
+    partitions: int = 0  # those that were told to move, or the most that were seen moving
     moving: int = 0
     copied_bytes: int = 0
     size_bytes: int = 0
@@ -105,7 +105,7 @@ async def watch(cluster: Cluster, partitions: Collection[TopicPartition] | None)
     """Show how far these moves are (None: all that there are) until they are done; returns how many there were."""
     admin = ClusterAdmin(cluster)
     rates = await admin.copy_rates()
-    progress = Progress(time.monotonic())
+    progress = Progress(time.monotonic(), partitions=len(partitions or ()))  # some may be done at the first look
     with _display() as display:
         while moving := _of(await admin.reassignments(), partitions):
             view = await admin.admin.view({where.topic for where in moving})

@@ -1,11 +1,12 @@
 """The entrance: which commands there are, and how each ends.
 
-    0 done   1 failed   2 wrong usage   130 interrupted   141 the reader of our output went away
+    0 done   1 failed   2 wrong usage   130 interrupted   141 the reader of our output went away   143 terminated
 
 Rule 1: only click and the standard library are imported here; a command's module is loaded when it is named.
 Rule 2: every failure is one or two sentences on stderr: what happened, to what, what to do next. No traceback.
 """
 
+import errno
 import os
 import sys
 from typing import NoReturn
@@ -13,9 +14,11 @@ from typing import NoReturn
 import click
 
 from runnel.cli.command import LazyGroup
+from runnel.cli.ending import Terminated
 from runnel.model.errors import RunnelError
 
-FAILED, INTERRUPTED, READER_GONE = 1, 130, 141
+FAILED, INTERRUPTED, READER_GONE, TERMINATED = 1, 130, 141, 143
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # without a path it is stdout: only a broker writes other files
 
 COMMANDS = {
     "serve": ("runnel.cli.serve:serve", "Start a broker."),
@@ -59,11 +62,17 @@ class Root(LazyGroup):
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
+        except Terminated:
+            ctx.exit(TERMINATED)
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
             ctx.exit(READER_GONE)
+        except OSError as error:
+            if error.errno in FULL and error.filename is None and ctx.invoked_subcommand != "serve":
+                raise click.ClickException(f"stdout can't be written to: {error.strerror}") from None
+            raise
 
 
 runnel = Root(
@@ -84,6 +93,7 @@ runnel = Root(
 
 def main() -> NoReturn:
     """Run the command named by the arguments, and exit with what became of it."""
+    _open_closed_streams()
     try:
         code = runnel.main(standalone_mode=False)
         sys.stdout.flush()
@@ -98,10 +108,21 @@ def main() -> NoReturn:
         _fail(error)
 
 
+def _open_closed_streams() -> None:
+    """Who closed stdin, stdout or stderr wants nothing of it; some file of ours would get its number otherwise."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:  # Python says so about those that were closed when it began
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+
+
 def _explain(error: click.ClickException) -> NoReturn:
     """Say what was wrong with the command, and where to read on."""
     from runnel.cli.output import note
 
+    if type(error).__name__ == "NoArgsIsHelpError":  # of click 8.2: its message is the help itself
+        click.echo(error.format_message(), err=True)
+        sys.exit(error.exit_code)
     note(f"runnel: {error.format_message()}")
     if isinstance(error, click.UsageError) and error.ctx is not None:
         click.echo(f"'{error.ctx.command_path} --help' shows how it is used.", err=True)

@@ -1,6 +1,6 @@
 """Options that many commands share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -88,6 +88,14 @@ def alter_options(function: F) -> F:
     return click.option(
         "-c", "--config", metavar="KEY=VALUE", type=setting, multiple=True, help="Set this; may be repeated."
     )(function)
+
+
+def check_resets(what: str, reset: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse to take back what is no setting, as it would be refused to set it."""
+    allowed = sorted(known)
+    for key in reset:
+        if key not in allowed:
+            raise click.ClickException(f"unknown {what} setting {key!r}: allowed are {', '.join(allowed)}")
 
 
 def input_options(function: F) -> F:

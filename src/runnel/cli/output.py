@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress
+
+LAST_CHARS_MIN = 16  # of the last column, which holds values: they may go over several lines
 
 
 class Column(NamedTuple):
@@ -77,16 +80,59 @@ def _text(cell: object) -> str:
 
 
 def _draw(columns: Sequence[Column], rows: list[list[str]]) -> None:
+    """On a terminal: as a table if no word has to be broken, which nobody could copy; else line by line."""
     from rich.console import Console
+
+    console = Console()
+    for gap in (2, 1):
+        widths = _widths(columns, rows, console.width - gap * (len(columns) - 1))
+        if widths is not None:
+            _draw_table(console, columns, rows, widths, gap)
+            return
+    _draw_lines(columns, rows)
+
+
+def _widths(columns: Sequence[Column], rows: list[list[str]], room: int) -> list[int] | None:
+    """How wide columns are, if they fit. Those with room to spare give way; only the last may break a word."""
+    from rich.cells import cell_len
+
+    cells = [[column.title, *(row[n] for row in rows)] for n, column in enumerate(columns)]
+    widths = [max(map(cell_len, column)) for column in cells]
+    least = [
+        width if column.right else max(cell_len(word) for cell in texts for word in cell.split() or [""])
+        for column, texts, width in zip(columns, cells, widths, strict=True)
+    ]
+    least[-1] = min(least[-1], max(LAST_CHARS_MIN, cell_len(columns[-1].title)))
+    while (excess := sum(widths) - room) > 0:
+        slack, n = max((width - low, n) for n, (width, low) in enumerate(zip(widths, least, strict=True)))
+        if slack == 0:
+            return None
+        widths[n] -= min(slack, excess)
+    return widths
+
+
+def _draw_table(
+    console: "Console", columns: Sequence[Column], rows: list[list[str]], widths: list[int], gap: int
+) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        table.add_column(column.title, justify="right" if column.right else "left", overflow="fold")
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
+    for column, width in zip(columns, widths, strict=True):
+        table.add_column(column.title, justify="right" if column.right else "left", overflow="fold", width=width)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    Console().print(table)
+    console.print(table)
+
+
+def _draw_lines(columns: Sequence[Column], rows: list[list[str]]) -> None:
+    """Each cell behind its title, a paragraph for each row."""
+    width = max(len(column.title) for column in columns)
+    for number, row in enumerate(rows):
+        if number:
+            click.echo()
+        for column, cell in zip(columns, row, strict=True):
+            click.echo(f"{column.title.ljust(width)}  {cell}")
 
 
 def bytes_text(size: int | None) -> str:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import click
 
-from runnel.cli.output import Refusal
 from runnel.client.metadata import ClusterView, TopicPartition
 
 FORM = '{"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}]}'
@@ -27,17 +26,17 @@ def named(names: Iterable[str], view: ClusterView) -> list[TopicPartition]:
         elif name in view.topics:
             chosen += view.topics[name].places.values()
         else:
-            raise Refusal(f"there is no topic {name!r}: check the name.")
+            raise click.ClickException(f"there is no topic {name!r}: check the name.")
     return chosen
 
 
 def existing(where: TopicPartition, view: ClusterView) -> TopicPartition:
     topic = view.topics.get(where.topic)
     if topic is None:
-        raise Refusal(f"there is no topic {where.topic!r}: check the name.")
+        raise click.ClickException(f"there is no topic {where.topic!r}: check the name.")
     if where.partition not in topic.partitions:
         last = len(topic.partitions) - 1
-        raise Refusal(f"there is no partition {where}: topic {where.topic} has 0 to {last}.")
+        raise click.ClickException(f"there is no partition {where}: topic {where.topic} has 0 to {last}.")
     return where
 
 
@@ -62,9 +61,11 @@ def placed(
         unknown = sorted(set(target) - {*brokers, *held})
         if unknown:
             known = ", ".join(map(str, sorted(brokers)))
-            raise Refusal(f"{where} can't lie on {', '.join(map(str, unknown))}: the cluster has brokers {known}.")
+            raise click.ClickException(
+                f"{where} can't lie on {', '.join(map(str, unknown))}: the cluster has brokers {known}."
+            )
         if not target or len(set(target)) != len(target):
-            raise Refusal(f"{where} can't lie on {list(target)}: name at least one broker, and each once.")
+            raise click.UsageError(f"{where} can't lie on {list(target)}: name at least one broker, and each once.")
     return dict(targets)
 
 

@@ -132,7 +132,7 @@ def produce(
 
     shape = Shape(
         unescape(key_separator) if key_separator else None,
-        unescape(delimiter),
+        delimiter_of(delimiter),
         key.encode() if key is not None else None,
         tuple((name, value.encode()) for name, value in headers),
         partition,
@@ -203,6 +203,13 @@ def unescape(text: str) -> bytes:
         raise click.BadParameter(f"{text!r} can't be read: use plain characters, \\n, \\t, \\0 or \\xHH") from None
 
 
+def delimiter_of(text: str) -> bytes:
+    """What ends a message, which can't be nothing."""
+    if not text:
+        raise click.BadParameter("messages need something that ends them, e.g. \\n or \\0", param_hint="'-D'")
+    return unescape(text)
+
+
 async def _produce(
     cluster: "Cluster",
     topic: str,
@@ -212,10 +219,11 @@ async def _produce(
     messages: tuple[str, ...],
     verbose: bool,
 ) -> int:
-    from runnel.cli.source import given, lines
+    from runnel.cli.source import JSON_BYTES_MAX, LINE_BYTES_MAX, given, lines
     from runnel.client.producer import Producer
 
-    source = given(messages) if messages else lines(files, shape.delimiter)
+    bytes_max = JSON_BYTES_MAX if shape.as_json else LINE_BYTES_MAX
+    source = given(messages) if messages else lines(files, shape.delimiter, bytes_max=bytes_max)
     async with Producer(cluster, settings) as producer:
         if settings.transactional_id is None:
             report = _Report(verbose, WINDOW)

@@ -8,6 +8,7 @@ from runnel.cli.command import Command
 from runnel.cli.options import (
     alter_options,
     broker_option,
+    check_resets,
     complete_queues,
     complete_topics,
     dry_run_option,
@@ -147,6 +148,7 @@ def alter(
 
     async def work(cluster: "Cluster") -> list[tuple[str, str | None, str | None]]:
         before = await settings(cluster)
+        check_resets("queue", map(_canonical, reset), before)
         await call(cluster, QUEUE_ALTER, AlterQueue(name, wanted, dry_run))
         after = await settings(cluster) | (dict(config) | dict.fromkeys(reset, "(default)") if dry_run else {})
         return [(key, before.get(key), after.get(key)) for key in map(_canonical, wanted)]

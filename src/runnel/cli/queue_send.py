@@ -64,7 +64,7 @@ def send(
     Exits with 0 when all of them are kept.
     """
     from runnel.cli.output import note, plural
-    from runnel.cli.produce import Shape, unescape
+    from runnel.cli.produce import Shape, delimiter_of, unescape
     from runnel.cli.session import run
     from runnel.client.calls import call
     from runnel.model import headers as names
@@ -77,7 +77,7 @@ def send(
         listed.append((names.TTL_MS, str(ttl).encode()))
     separator = unescape(key_separator) if key_separator else None
     all_keys = key.encode() if key is not None else None
-    shape = Shape(separator, unescape(delimiter), all_keys, tuple(listed), None, False, as_json)
+    shape = Shape(separator, delimiter_of(delimiter), all_keys, tuple(listed), None, False, as_json)
     extra = {"priority": priority, "deliver_at_ms": due_at(delay, deliver_at), "message_id": message_id}
 
     async def work(cluster: "Cluster") -> int:
@@ -109,9 +109,10 @@ async def send_all(
     verbose: bool,
 ) -> int:
     """Send what was given, or what stdin and files hold, in calls of some size; returns how many it were."""
-    from runnel.cli.source import given, lines
+    from runnel.cli.source import JSON_BYTES_MAX, LINE_BYTES_MAX, given, lines
 
-    source = given(messages) if messages else lines(files, shape.delimiter)
+    bytes_max = JSON_BYTES_MAX if shape.as_json else LINE_BYTES_MAX
+    source = given(messages) if messages else lines(files, shape.delimiter, bytes_max=bytes_max)
     count = 0
     async for some in _batches(source, shape, extra):
         sent = await put(some)

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import click
 
-from runnel.broker.config import BrokerConfig, load
+from runnel.broker.config import BrokerConfig, load, unknown_variables
 from runnel.cli.command import Command
 from runnel.model.errors import InvalidConfig
 from runnel.server import Server, run
+
+logger = logging.getLogger("runnel.server")
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 
@@ -20,6 +22,12 @@ runnel serve --data /var/lib/runnel --kafka 127.0.0.1:9192 --http 127.0.0.1:8081
 runnel serve --store zookeeper://127.0.0.1:2181/runnel --broker-id 2 --kafka 127.0.0.1:9292 --data data2
 RUNNEL_DEFAULT_PARTITIONS=4 runnel serve --config runnel.toml
 """
+
+
+class WrongSetting(click.ClickException):
+    """Wrong usage, of a setting that need not stand on the command line: its sentence says where it stands."""
+
+    exit_code = 2
 
 
 @click.command(
@@ -39,8 +47,14 @@ RUNNEL_DEFAULT_PARTITIONS=4 runnel serve --config runnel.toml
 def serve(config_file: Path | None, **options: str | None) -> int:
     """Start a broker. It binds to loopback unless told otherwise, and stops cleanly on SIGTERM or Ctrl-C."""
     flags = {key.replace("_", "-"): value for key, value in options.items() if value is not None}
-    config = load(flags, os.environ, _text_of(config_file), str(config_file))
+    try:
+        config = load(flags, os.environ, _text_of(config_file), str(config_file))
+    except InvalidConfig as error:
+        raise WrongSetting(str(error)) from None
     _log_to_stderr(config)
+    for variable, meant in unknown_variables(os.environ).items():
+        hint = f"did you mean {meant}?" if meant else "'runnel serve --help' and the reference list what there is"
+        logger.warning("environment variable %s is no setting, and is ignored: %s", variable, hint)
     return run(config, _announce)
 
 
@@ -48,7 +62,8 @@ def _text_of(file: Path | None) -> str | None:
     try:
         return None if file is None else file.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidConfig(f"--config {file} can't be read: {error}") from None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InvalidConfig(f"--config {file} can't be read: {why}") from None
 
 
 def _log_to_stderr(config: BrokerConfig) -> None:

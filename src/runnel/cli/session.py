@@ -1,17 +1,23 @@
 """One command's conversation with a cluster: the real clock and chance, an event loop, and its end."""
 
+import asyncio
 import random
+import signal
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+import click
+
+from runnel.cli.ending import Terminated
+from runnel.cli.outages import Outages
 from runnel.client.admin import Admin
 from runnel.client.calls import call
-from runnel.client.cluster import Cluster, ClusterSettings
+from runnel.client.cluster import Cluster, ClusterSettings, parse_address
 from runnel.client.group_admin import GroupAdmin
 from runnel.client.transactions_admin import TransactionsAdmin
 from runnel.model.calls import QUEUE_LIST, ListQueues
-from runnel.model.errors import RunnelError
+from runnel.model.errors import InvalidConfig, RunnelError
 from runnel.model.ids import Millis
 
 T = TypeVar("T")
@@ -46,14 +52,37 @@ def run(broker: str, work: Callable[[Cluster], Awaitable[T]], *, timeout_ms: int
         client_id="runnel-cli",
         connect_timeout_ms=timeout_ms or CONNECT_TIMEOUT_MS,
         request_timeout_ms=timeout_ms or ClusterSettings().request_timeout_ms,
+        on_connect=Outages().connected,
     )
 
+    addresses = _addresses(broker)
+
     async def conversation() -> T:
-        addresses = [part for part in broker.split(",") if part.strip()]
+        _cancel_on_sigterm()
         async with Cluster(addresses, clock=SystemClock(), rng=SystemRng(), settings=settings) as cluster:
             return await work(cluster)
 
-    return uvloop.run(conversation())
+    try:
+        return uvloop.run(conversation())
+    except asyncio.CancelledError:  # after Ctrl-C, it would be KeyboardInterrupt
+        raise Terminated from None
+
+
+def _addresses(broker: str) -> list[str]:
+    addresses = [part for part in broker.split(",") if part.strip()] or [broker]
+    try:
+        for text in addresses:
+            parse_address(text)
+    except InvalidConfig as error:
+        raise click.UsageError(str(error)) from None
+    return addresses
+
+
+def _cancel_on_sigterm() -> None:
+    """Let SIGTERM end the task that runs as Ctrl-C does, also where Ctrl-C is ignored: behind a shell's '&'."""
+    work = asyncio.current_task()
+    assert work is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, work.cancel)
 
 
 def completions(broker: str, what: str, begun: str, timeout_ms: int) -> list[str]:
@@ -71,5 +100,5 @@ def completions(broker: str, what: str, begun: str, timeout_ms: int) -> list[str
 
     try:
         return [name for name in run(broker, names, timeout_ms=timeout_ms) if name.startswith(begun)]
-    except (RunnelError, OSError):
+    except (RunnelError, OSError, click.UsageError):
         return []

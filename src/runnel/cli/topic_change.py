@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from runnel.cli.command import Command
-from runnel.cli.options import alter_options, broker_option, complete_topics, dry_run_option, json_option, setting
+from runnel.cli.options import (
+    alter_options,
+    broker_option,
+    check_resets,
+    complete_topics,
+    dry_run_option,
+    json_option,
+    setting,
+)
 
 if TYPE_CHECKING:
     from runnel.client.cluster import Cluster
@@ -107,6 +115,7 @@ def alter(
         admin = Admin(cluster)
         await admin.topics([name])
         before = {c.name: c.value for c in (await admin.configs([name]))[name]}
+        check_resets("topic", reset, before)
         await admin.alter_config(name, set_=dict(config), reset=reset, validate_only=dry_run)
         after = {c.name: c.value for c in (await admin.configs([name]))[name]}
         if dry_run:

@@ -79,7 +79,8 @@ def drain(ground: Ground, broker: int) -> list[Move]:
 def replicate(ground: Ground, partitions: Iterable[TopicPartition], count: int) -> list[Move]:
     """Give these partitions so many replicas, more or fewer than they have."""
     if not 1 <= count <= len(ground.racks):
-        raise InvalidReplicationFactor(f"{count} replicas can't be had: {len(ground.racks)} brokers serve")
+        serve = "1 broker serves" if len(ground.racks) == 1 else f"{len(ground.racks)} brokers serve"
+        raise InvalidReplicationFactor(f"{count} replicas can't be had: {serve}")
     board = _Board(ground)
     wanted = [where for where in partitions if where not in ground.fixed]
     for where in wanted:
@@ -173,7 +174,7 @@ class _Board:
         able = [broker for broker in self.racks if broker not in held]
         if not able:
             raise InvalidReplicationFactor(
-                f"partition {where} can't lose a broker: its {len(held)} replicas lie on all brokers that serve;"
+                f"partition {where} can't lose a broker: all brokers that serve hold a replica ({len(held)});"
                 " add a broker, or give the topic fewer replicas"
             )
         return min(able, key=lambda n: (self.racks[n] in used, self._count[n], self._of_topic(n, where.topic), n))

@@ -45,6 +45,7 @@ class ClusterSettings:
     backoff_ms_min: int = 50
     backoff_ms_max: int = 1_000
     metadata_age_ms_max: int = 300_000
+    on_connect: Callable[[BrokerAddress, RetriableError | None], None] = lambda _, __: None  # None: it succeeded
 
 
 class Leader(NamedTuple):
@@ -113,10 +114,12 @@ class Node:
                 client_id=settings.client_id,
                 timeout_ms=settings.connect_timeout_ms,
             )
-        except RetriableError:
+        except RetriableError as error:
+            settings.on_connect(self.address, error)
             self._pause_ms = min(max(2 * self._pause_ms, settings.backoff_ms_min), settings.backoff_ms_max)
             self._retry_at = loop.time() + self._pause_ms / 1000
             raise
+        settings.on_connect(self.address, None)
         self._pause_ms = 0
         return connection
 

@@ -337,7 +337,7 @@ class Sender:
         remedy = remedy_of(code)
         if Remedy.REFRESH in remedy:
             self.cluster.forget(batch.where.topic)
-        action = f"append {batch.count} messages to {batch.where}"
+        action = f"append {batch.count} message{'' if batch.count == 1 else 's'} to {batch.where}"
         error = error_of(code, action=action, broker=broker, message=result.error_message)
         # A batch in front of this one failed: the broker saw a gap that will close when both are sent again.
         follows = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and (line.broken or not line.is_first(batch))

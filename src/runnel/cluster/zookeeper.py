@@ -30,6 +30,7 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 from runnel.cluster.store import Conflict, Create, Delete, Node, Op, OutcomeUnknown, Reason, Set, StoreUnavailable
 
 CONNECT_S: Final = 15.0
+TELL_S: Final = 1.0  # who waits for longer should know for what
 PROOF_SHARE: Final = 2 / 3  # of the session: how long it counts as alive after the last proof
 BEAT_SHARE: Final = 1 / 6  # of the session: how often it is proved
 TRY_SHARE: Final = 1 / 4  # of the session: how long one server may take to let us in, before the next is tried
@@ -88,6 +89,7 @@ class ZooKeeper:
 
     async def _connect(self) -> None:
         self._client.start_async()
+        waiting = self._loop.call_later(TELL_S, logger.warning, "waiting for ZooKeeper at %s", self._hosts)
         try:
             await asyncio.wait_for(asyncio.shield(self._connected), CONNECT_S)
         except TimeoutError:
@@ -95,6 +97,8 @@ class ZooKeeper:
             raise StoreUnavailable(
                 f"no ZooKeeper answered at {self._hosts} within {CONNECT_S:.0f} s: {advice}"
             ) from None
+        finally:
+            waiting.cancel()
         await self._make_chroot()
         sent = monotonic()
         await self.sync()

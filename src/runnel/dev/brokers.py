@@ -19,7 +19,7 @@ class Ready(NamedTuple):
 def serve_command(data: Path, kafka: str, *options: str) -> list[str]:
     """`runnel serve` with the Python that runs this; the HTTP door is anywhere, unless the options say where."""
     serve = [sys.executable, "-m", "runnel.cli.main", "serve", "--data", str(data), "--kafka", kafka]
-    return [*serve, "--http", ANY_PORT, *options]
+    return [*serve, *(() if "--http" in options else ("--http", ANY_PORT)), *options]
 
 
 def ready_addresses(printed: bytes) -> Ready | None:

@@ -47,6 +47,10 @@ class DataInUse(RunnelError):
     """Another broker holds the data directory."""
 
 
+class DataUnusable(RunnelError):
+    """The system does not let the broker use the data directory."""
+
+
 # --- requests and names
 class InvalidRequest(ClientError): ...
 

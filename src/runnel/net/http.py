@@ -25,6 +25,7 @@ from uvicorn.server import ServerState
 
 from runnel.model.errors import Fatal
 from runnel.model.limits import KIB, MIB
+from runnel.net.listener import start_listening
 from runnel.net.traffic import Traffic
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -371,7 +372,7 @@ class HttpListener:
     async def accept(self) -> None:
         """Let clients in."""
         assert self._server is not None
-        await self._server.start_serving()
+        await start_listening(self._server)
         self._sweeper = asyncio.get_running_loop().call_later(self.limits.sweep_s, self._sweep)
 
     @property

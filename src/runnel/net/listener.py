@@ -1,7 +1,9 @@
 """A listening socket and the connections it accepted: limits, idle clients, orderly end."""
 
 import asyncio
+import errno
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,6 +25,13 @@ class ListenerLimits:
     connections_max: int = 10_000
     idle_s: float = 600.0  # Kafka's connections.max.idle.ms
     stalled_s: float = 30.0  # half a frame, or an answer that is not taken
+
+
+async def start_listening(server: asyncio.Server) -> None:
+    """Let clients in. OSError if somebody else listens by now: two may bind an address, one may listen on it."""
+    await server.start_serving()
+    if any(opened.fileno() < 0 for opened in server.sockets):  # uvloop swallows the error, and closes the socket
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 
 
 class FramedListener:
@@ -53,7 +62,7 @@ class FramedListener:
     async def accept(self) -> None:
         """Let clients in."""
         assert self._server is not None
-        await self._server.start_serving()
+        await start_listening(self._server)
         self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
 
     def stop_accepting(self) -> None:

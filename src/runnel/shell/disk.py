@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
 
-from runnel.model.errors import DataInUse
+from runnel.model.errors import DataInUse, DataUnusable
 from runnel.model.limits import MIB
 from runnel.model.seams import Buffer
 
@@ -105,17 +105,10 @@ class RealDisk:
     """The file system below one data directory, and the threads that wait for it."""
 
     def __init__(self, root: str, *, threads_max: int = THREADS_MAX) -> None:
-        os.makedirs(root, mode=0o700, exist_ok=True)
         self._root_name = root
-        self._root = os.open(root, FOLDER_FLAGS & ~os.O_NOFOLLOW)  # the operator may link the root itself
-        self._lock = -1
+        self._root, self._lock = _taken(root)
         self._scratch = memoryview(bytearray(MIB))  # `read_cached` is called on the loop alone, so one is enough
         self._threads = ThreadPoolExecutor(threads_max, "runnel-disk")
-        try:
-            self._lock = _locked(self._root, root)
-        except BaseException:
-            self.close()
-            raise
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
         parent, name = self._parent(path)
@@ -245,6 +238,25 @@ def _remove(parent: int, name: str) -> None:
     finally:
         os.close(folder)
     os.rmdir(name, dir_fd=parent)
+
+
+def _taken(root: str) -> tuple[int, int]:
+    """The data directory, made if need be, and its lock."""
+    try:
+        os.makedirs(root, mode=0o700, exist_ok=True)
+        folder = os.open(root, FOLDER_FLAGS & ~os.O_NOFOLLOW)  # the operator may link the root itself
+        try:
+            return folder, _locked(folder, root)
+        except BaseException:
+            os.close(folder)
+            raise
+    except OSError as error:
+        no_folder = isinstance(error, FileExistsError | NotADirectoryError)
+        why = "it is no folder" if no_folder else (error.strerror or str(error)).lower()
+        raise DataUnusable(
+            f"the data directory {root} can't be used: {why}; give the user who runs the broker a folder to write to, "
+            "or name another with --data DIR"
+        ) from None
 
 
 def _locked(root: int, root_name: str) -> int:

@@ -52,7 +52,7 @@ def test_one_message_is_shown_whole(call: Call, name: str) -> None:
 def test_a_message_is_moved(call: Call, name: str) -> None:
     call("topic", "create", name)
     one = later(call, name, "x")
-    assert call("schedule", "move", one, "--to", "2099-01-01T00:00:00Z").out == f"moved {one}\n"
+    assert call("schedule", "move", one, "--deliver-at", "2099-01-01T00:00:00Z").out == f"moved {one}\n"
     assert json.loads(call("schedule", "ls", name, "--json").out)["due"] == "2099-01-01T00:00:00.000Z"
     assert "say when" in call("schedule", "move", one, code=2).err
     call("schedule", "cancel", one)

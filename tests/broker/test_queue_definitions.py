@@ -132,6 +132,7 @@ def test_a_queue_on_a_topic_that_exists_takes_it_as_it_is(tmp_path: Path) -> Non
         (CreateQueue("q", {"topic": QUEUES}), InvalidTopicName, "internal"),
         (CreateQueue("q", {"lanes": "3"}, 5), InvalidConfig, "3 lanes"),
         (CreateQueue("taken"), QueueAlreadyExists, "taken"),
+        (CreateQueue("taken", {"colour": "red"}), InvalidConfig, "colour"),
     ],
 )
 def test_what_can_not_be_a_queue_is_refused_and_leaves_nothing_behind(

@@ -10,7 +10,7 @@ import pytest
 from runnel.client import connect, sync
 from runnel.client.queue import QueueMessage
 from runnel.client.session import Runnel
-from runnel.model.errors import InvalidConfig, LeaseLost, NotPending
+from runnel.model.errors import InvalidConfig, LeaseLost, NotPending, QueueAlreadyExists
 from runnel.testing.process import BrokerProcess
 
 
@@ -64,6 +64,19 @@ def test_a_stream_begins_somewhere(broker: BrokerProcess, name: str) -> None:
     async def work(runnel: Runnel) -> None:
         with pytest.raises(InvalidConfig, match="'start' or 'end'"):
             runnel.group("g", name, begin="middle")
+
+    on(broker, work)
+
+
+def test_a_queue_that_exists_must_have_the_settings_that_are_given(broker: BrokerProcess, name: str) -> None:
+    async def work(runnel: Runnel) -> None:
+        queue = runnel.queue(name)
+        await queue.create(attempts_max=3, retry_backoff_multiplier=2)
+        await queue.create(attempts_max=3, retry_backoff_multiplier=2.0, lease_ms=30_000)
+        with pytest.raises(QueueAlreadyExists, match=r"with attempts\.max=3 instead of 4"):
+            await queue.create(attempts_max=4)
+        with pytest.raises(InvalidConfig, match=r"atempts\.max"):
+            await queue.create(atempts_max=3)
 
     on(broker, work)
 

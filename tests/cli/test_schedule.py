@@ -73,5 +73,7 @@ def test_sending_later_says_when_and_refuses_what_it_can_not_promise(call: Call,
     call("topic", "create", name)
     told = call("produce", name, "-m", "x", "--deliver-at", "2099-01-01T00:00:00Z").err
     assert told == f"1 message for {name} will be sent 2099-01-01T00:00:00.000Z\n"
+    call("queue", "create", name)
+    assert call("queue", "send", name, "-m", "x", "--deliver-at", "2099-01-01T00:00:00Z").err == told
     assert "transaction" in call("produce", name, "-m", "x", "--delay", "1s", "--transaction", code=2).err
     assert "no span" in call("produce", name, "-m", "x", "--delay", "soon", code=2).err

@@ -72,6 +72,7 @@ def test_trim_shows_its_plan_and_asks(call: Call, name: str) -> None:
     left = call("topic", "trim", name, "--before", "-1", "-y", "--json").json
     assert left["partitions"] == [{"partition": 0, "start_offset": 3, "new_start_offset": 4, "removed": 1}]
     assert "removed 0 messages" in call("topic", "trim", name, "--before", "start").out
+    assert "no place to trim to" in call("topic", "trim", name, "--before", "stored", code=2).err
 
 
 def test_describe_with_groups(call: Call, name: str) -> None:

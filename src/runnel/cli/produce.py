@@ -124,8 +124,7 @@ def produce(
 
     Exits with 0 when the broker has acknowledged all of them.
     """
-    from runnel.cli.output import note, plural
-    from runnel.cli.queue_send import due_at
+    from runnel.cli.queue_send import due_at, note_sent
     from runnel.cli.session import run
     from runnel.client.producer import ACKS_ALL, ProducerSettings
     from runnel.record.compression import Compression
@@ -155,7 +154,7 @@ def produce(
     )
     count = run(broker, lambda cluster: _produce(cluster, topic, shape, settings, files, messages, verbose))
     if not quiet and not verbose:
-        note(f"sent {plural(count, 'message')} to {topic}")
+        note_sent(count, topic, None)
 
 
 def _check_usage(acks: str, in_transaction: bool, due_ms: int | None) -> None:
@@ -170,10 +169,8 @@ def _produce_later(
     verbose: bool, quiet: bool, broker: str,
 ) -> None:  # fmt: skip
     """Park the messages with the schedule until they are due."""
-    from runnel.cli.output import note, plural
-    from runnel.cli.queue_send import send_all
+    from runnel.cli.queue_send import note_sent, send_all
     from runnel.cli.session import run
-    from runnel.cli.template import iso_of
     from runnel.client.calls import call
     from runnel.model.calls import MESSAGE_SEND, SendTo, Sent
     from runnel.model.calls import Outgoing as Message
@@ -186,7 +183,7 @@ def _produce_later(
 
     count = run(broker, work)
     if not quiet and not verbose:
-        note(f"{plural(count, 'message')} for {topic} will be sent {iso_of(due_ms)}")
+        note_sent(count, topic, due_ms)
 
 
 def _new_id() -> str:

@@ -88,7 +88,10 @@ def trim(
     from runnel.cli.output import confirm, plural, print_json, print_table, right
     from runnel.cli.session import run
     from runnel.client.admin import Admin
+    from runnel.client.positions import From
 
+    if target.anchor is From.STORED:
+        raise click.UsageError("what a group stored is no place to trim to: use an offset, end, +N, -N or @TIME")
     plan = run(broker, lambda cluster: _plan_trim(cluster, name, target, numbers))
     lost = sum(row["removed"] for row in plan)
     if not as_json:

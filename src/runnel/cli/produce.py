@@ -1,5 +1,6 @@
 """`runnel produce`: messages from stdin, files or arguments."""
 
+from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -211,12 +212,17 @@ async def _produce(
 ) -> int:
     from runnel.cli.source import given, lines
     from runnel.client.producer import Producer
+    from runnel.model.errors import RunnelError
 
     source = given(messages) if messages else lines(files, shape.delimiter)
     async with Producer(cluster, settings) as producer:
         if settings.transactional_id is None:
             report = _Report(verbose, WINDOW)
-            await _send_all(producer, topic, source, shape, report)
+            try:
+                await _send_all(producer, topic, source, shape, report)
+            except RunnelError:
+                report.note_kept(producer)
+                raise
         else:
             report = _Report(verbose, None)
             async with producer.transaction():
@@ -244,9 +250,9 @@ async def _send_all(
     async for line in source:
         value, key, headers, partition, when = outgoing_of(line, shape)
         delivery = await producer.send(topic, value, key=key, partition=partition, headers=headers, timestamp_ms=when)
+        await report.add(delivery)
         if producer.failed:
             break  # the flush says why: reading on would only lose more
-        await report.add(delivery)
     await producer.flush()
 
 
@@ -257,12 +263,30 @@ class _Report:
         self._wanted = wanted
         self._window = window
         self._pending: list[Delivery] = []
+        self._count = 0
+        self._under_way: deque[tuple[int, Delivery]] = deque()  # and what failed
 
     async def add(self, delivery: "Delivery") -> None:
+        self._count += 1
+        self._under_way.append((self._count, delivery))
+        self._drop_kept()
         if self._wanted:
             self._pending.append(delivery)
         if self._window is not None and len(self._pending) >= self._window:
             await self.rest()
+
+    def _drop_kept(self) -> None:
+        while self._under_way and self._under_way[0][1].kept():
+            self._under_way.popleft()
+
+    def note_kept(self, producer: "Producer") -> None:
+        """Say of which message the failure is, and how many there are to be sent again."""
+        from runnel.cli.output import note, plural
+
+        self._drop_kept()
+        if producer.failed and self._under_way:
+            kept = f"{producer.delivered:,} of {plural(self._count, 'message')} were kept"
+            note(f"message {self._under_way[0][0]:,} of the input is the first that was not kept; {kept}")
 
     async def rest(self) -> None:
         pending, self._pending = self._pending, []

@@ -20,7 +20,7 @@ CARS ?= 1000
 	bench format lock clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-20s %s\n", $$1, $$2}'
 
 prerequisites:
 	@command -v $(PYTHON) >/dev/null || { echo "runnel: Python 3.11 or newer is needed and '$(PYTHON)' was not found: install it, or name yours with make PYTHON=/path/to/python3." >&2; exit 1; }

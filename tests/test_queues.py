@@ -16,7 +16,18 @@ from runnel.client.calls import call
 from runnel.client.cluster import Cluster
 from runnel.client.queue import Queue, QueueMessage, queues
 from runnel.model import headers as h
-from runnel.model.calls import QUEUE_PURGE, REDRIVE_START, REDRIVE_STATUS, REDRIVE_STOP, Purge, Redrive, RedriveTask
+from runnel.model.calls import (
+    QUEUE_PURGE,
+    QUEUE_SEND,
+    REDRIVE_START,
+    REDRIVE_STATUS,
+    REDRIVE_STOP,
+    Outgoing,
+    Purge,
+    Redrive,
+    RedriveTask,
+    Send,
+)
 from runnel.model.errors import InvalidRequest, LeaseLost, PolicyViolation, RetriableError
 from runnel.shell.clock import SystemClock
 from runnel.testing.clock import SeededRng
@@ -240,6 +251,10 @@ def test_a_full_queue_refuses_messages_at_every_door(broker: BrokerProcess) -> N
     async def scenario(cluster: Cluster) -> None:
         queue = Queue(cluster, "full")
         await queue.create(partitions=1, max_length=3, overflow="refuse")
+        at_once = Send("full", [Outgoing(b"%d" % number) for number in range(4)])
+        [failure, *_] = (await call(cluster, QUEUE_SEND, at_once)).failures
+        assert failure is not None
+        assert "of 4 offered at once 3 fit. Send fewer at once" in failure.message
         for number in range(3):
             await queue.send(b"%d" % number)
         with pytest.raises(PolicyViolation, match=r"max\.length is 3"):

@@ -85,7 +85,9 @@ def _queue_rows() -> list[str]:
 
 
 def _code(text: str) -> str:
-    return f"`{text}`" if text and text != str(LONG_MAX) else "none"
+    if text == str(LONG_MAX):
+        return f"none (`{LONG_MAX}`)"
+    return f"`{text}`" if text else "none"
 
 
 if __name__ == "__main__":

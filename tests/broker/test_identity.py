@@ -1,4 +1,4 @@
-"""The data folder's identity: one broker of one cluster, and the mark of an orderly end."""
+"""The data directory's identity: one broker of one cluster, and the mark of an orderly end."""
 
 import asyncio
 import errno

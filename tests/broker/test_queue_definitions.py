@@ -135,6 +135,7 @@ def test_a_queue_on_a_topic_that_exists_takes_it_as_it_is(tmp_path: Path) -> Non
         (CreateQueue("q", {"retry.topic": "taken"}), InvalidConfig, "queue 'taken' delivers topic 'taken'"),
         (CreateQueue("q", {"topic": "taken.retry"}), InvalidConfig, "has the retries of queue 'taken'"),
         (CreateQueue("q", {"retry.topic": "taken.retry"}), InvalidConfig, "give it another retry.topic"),
+        (CreateQueue("taken", {"colour": "red"}), InvalidConfig, "colour"),
     ],
 )
 def test_what_can_not_be_a_queue_is_refused_and_leaves_nothing_behind(

@@ -71,6 +71,7 @@ def test_letters_go_back_once(call: Call, dead: str) -> None:
     assert sorted(call("queue", "receive", dead, "-e").out.splitlines()) == ['{"n":0}', '{"n":1}', '{"n":2}']
     assert "no dead letters" in call("dlq", "ls", dead).err
     assert "it would be 0 dead letters" in call("dlq", "redrive", dead, "-n").out
+    assert "There is no dead letter" in call("dlq", "redrive", dead).err
 
 
 def test_letters_are_chosen_and_repaired(call: Call, dead: str) -> None:

@@ -69,6 +69,14 @@ def test_json_goes_round(call: Call, broker: BrokerProcess, name: str) -> None:
     assert [{**row, "topic": name} for row in copied] == rows
 
 
+def test_of_messages_that_were_not_kept_the_first_is_named(broker: BrokerProcess, call: Call, name: str) -> None:
+    call("topic", "create", name, "-p", "1", "-c", "max.message.bytes=1000")
+    text = b"one\n%s\ntwo\n" % (b"x" * 2_000)
+    done = process(broker.kafka, "produce", name, "--batch-bytes", "1", stdin=text, code=1)
+    first = "message 2 of the input is the first that was not kept"
+    assert f"{first}; {len(call('consume', name, '-e').out.split())} of" in done.stderr.decode()
+
+
 @pytest.mark.parametrize(
     "line", ["[1]", "{", '{"value": 3}', '{"value": "x", "headers": [{}]}', '{"value_base64": "?"}']
 )

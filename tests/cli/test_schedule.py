@@ -52,7 +52,7 @@ def test_one_message_is_shown_whole(call: Call, name: str) -> None:
 def test_a_message_is_moved(call: Call, name: str) -> None:
     call("topic", "create", name)
     one = later(call, name, "x")
-    assert call("schedule", "move", one, "--to", "2099-01-01T00:00:00Z").out == f"moved {one}\n"
+    assert call("schedule", "move", one, "--deliver-at", "2099-01-01T00:00:00Z").out == f"moved {one}\n"
     assert json.loads(call("schedule", "ls", name, "--json").out)["due"] == "2099-01-01T00:00:00.000Z"
     assert "say when" in call("schedule", "move", one, code=2).err
     call("schedule", "cancel", one)
@@ -73,5 +73,7 @@ def test_sending_later_says_when_and_refuses_what_it_can_not_promise(call: Call,
     call("topic", "create", name)
     told = call("produce", name, "-m", "x", "--deliver-at", "2099-01-01T00:00:00Z").err
     assert told == f"1 message for {name} will be sent 2099-01-01T00:00:00.000Z\n"
+    call("queue", "create", name)
+    assert call("queue", "send", name, "-m", "x", "--deliver-at", "2099-01-01T00:00:00Z").err == told
     assert "transaction" in call("produce", name, "-m", "x", "--delay", "1s", "--transaction", code=2).err
     assert "no span" in call("produce", name, "-m", "x", "--delay", "soon", code=2).err

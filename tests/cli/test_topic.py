@@ -76,6 +76,20 @@ def test_trim_shows_its_plan_and_asks(call: Call, name: str) -> None:
     left = call("topic", "trim", name, "--before", "-1", "-y", "--json").json
     assert left["partitions"] == [{"partition": 0, "start_offset": 3, "new_start_offset": 4, "removed": 1}]
     assert "removed 0 messages" in call("topic", "trim", name, "--before", "start").out
+    assert "no place to trim to" in call("topic", "trim", name, "--before", "stored", code=2).err
+
+
+def test_a_view_is_not_trimmed_and_is_told_of_when_its_source_is_gone(call: Call, name: str) -> None:
+    view = f"{name}.view"
+    call("topic", "create", name, "-p", "1")
+    call("topic", "create", view, "-c", f"view.of={name}", "-c", "view.filter=key = 'a'")
+    call("produce", name, "-m", "one", "-k", "a")
+    assert f"trim {name}, its source" in call("topic", "trim", view, "--before", "end", "-y", code=1).err
+    assert view not in call("topic", "ls").err
+    call("topic", "delete", name, "-y")
+    assert f"{view} is a view whose source was deleted" in call("topic", "ls").err
+    call("topic", "delete", view, "-y")
+    assert view not in call("topic", "ls").err
 
 
 def test_describe_with_groups(call: Call, name: str) -> None:

@@ -91,7 +91,9 @@ def test_nothing_to_abort_in_a_partition(call: Call, name: str) -> None:
 
 def test_an_id_that_does_not_exist(call: Call, name: str) -> None:
     assert "TRANSACTIONAL_ID_NOT_FOUND" in call("txn", "describe", name, code=1).err
-    assert "TRANSACTIONAL_ID_NOT_FOUND" in call("txn", "abort", name, "-y", code=1).err
+    refused = call("txn", "abort", name, "-y", code=1).err
+    assert "can't find transactional id" in refused
+    assert "TRANSACTIONAL_ID_NOT_FOUND" in refused
     assert name not in call("txn", "ls").out
 
 

@@ -14,7 +14,7 @@ from runnel.client.membership import GroupSettings
 from runnel.client.offsets import fetch_committed
 from runnel.client.queue import QueueMessage
 from runnel.client.session import Group, Message, Runnel
-from runnel.model.errors import InvalidConfig, LeaseLost, NotPending, RunnelError, UnknownMember
+from runnel.model.errors import InvalidConfig, LeaseLost, NotPending, QueueAlreadyExists, RunnelError, UnknownMember
 from runnel.testing.process import BrokerProcess
 
 
@@ -248,6 +248,19 @@ def test_a_stream_begins_somewhere(broker: BrokerProcess, name: str) -> None:
     async def work(runnel: Runnel) -> None:
         with pytest.raises(InvalidConfig, match="'start' or 'end'"):
             runnel.group("g", name, begin="middle")
+
+    on(broker, work)
+
+
+def test_a_queue_that_exists_must_have_the_settings_that_are_given(broker: BrokerProcess, name: str) -> None:
+    async def work(runnel: Runnel) -> None:
+        queue = runnel.queue(name)
+        await queue.create(attempts_max=3, retry_backoff_multiplier=2)
+        await queue.create(attempts_max=3, retry_backoff_multiplier=2.0, lease_ms=30_000)
+        with pytest.raises(QueueAlreadyExists, match=r"with attempts\.max=3 instead of 4"):
+            await queue.create(attempts_max=4)
+        with pytest.raises(InvalidConfig, match=r"atempts\.max"):
+            await queue.create(atempts_max=3)
 
     on(broker, work)
 

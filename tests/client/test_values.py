@@ -5,8 +5,8 @@ from math import inf, nan
 
 import pytest
 
-from runnel.client.values import bytes_of, due_ms, headers_of, milliseconds
-from runnel.model.errors import InvalidConfig
+from runnel.client.values import Message, bytes_of, due_ms, headers_of, milliseconds
+from runnel.model.errors import InvalidConfig, InvalidRecord
 from runnel.model.ids import Millis
 
 
@@ -50,3 +50,9 @@ def test_a_time_is_never_rounded_to_an_earlier_one() -> None:
 def test_a_time_that_is_not_clear_is_refused(delay: float | None, at: datetime | None) -> None:
     with pytest.raises(InvalidConfig):
         due_ms(At(), delay, at)
+
+
+@pytest.mark.parametrize("value", [b"hello", b"\xff", b"{"])
+def test_a_value_that_is_not_json_is_refused_with_the_place_of_its_message(value: bytes) -> None:
+    with pytest.raises(InvalidRecord, match="orders/3@7 is not JSON"):
+        Message("orders", 3, 7, 0, None, value).json()

@@ -1,4 +1,4 @@
-"""Whose data folder this is: `identity.json` beside the partitions.
+"""Whose data directory this is: `identity.json` beside the partitions.
 
 Rule 1: a folder belongs to one broker of one cluster for ever. Another one refuses it before it touches anything.
 Rule 2: how the last life ended is told once: before a broker registers, the mark of an orderly end is gone, synced.
@@ -20,7 +20,7 @@ from runnel.model.seams import Disk, Rng
 
 FILE: Final = "identity.json"
 NEW_FILE: Final = "identity.json.new"
-HERE: Final = ""  # the data folder itself
+HERE: Final = ""  # the data directory itself
 
 logger = logging.getLogger("runnel.identity")
 
@@ -32,7 +32,7 @@ async def claim(disk: Disk, cluster_id: str, broker: BrokerId, rng: Rng) -> Iden
         return await disk.offload(lambda: _claim(disk, drawn))
     except OSError as error:
         advice = "see that the disk has room and can be written, then start again"
-        raise StorageFailed(f"{FILE} in the data folder can't be used ({error.strerror}): {advice}") from error
+        raise StorageFailed(f"{FILE} in the data directory can't be used ({error.strerror}): {advice}") from error
 
 
 async def mark_clean(disk: Disk, identity: Identity, epoch: Epoch) -> None:
@@ -40,14 +40,14 @@ async def mark_clean(disk: Disk, identity: Identity, epoch: Epoch) -> None:
     try:
         await disk.offload(lambda: _write(disk, replace(identity, clean_epoch=epoch)))
     except (OSError, Fatal) as error:
-        logger.warning("the data folder could not be marked as closed in an orderly way: %s", error)
+        logger.warning("the data directory could not be marked as closed in an orderly way: %s", error)
 
 
 def _claim(disk: Disk, new: Identity) -> Identity:
     found = _read(disk) or new
     if (found.cluster_id, found.broker_id) != (new.cluster_id, new.broker_id):
         raise InvalidConfig(
-            f"the data folder belongs to broker {found.broker_id} of cluster {found.cluster_id}, "
+            f"the data directory belongs to broker {found.broker_id} of cluster {found.cluster_id}, "
             f"this is broker {new.broker_id} of cluster {new.cluster_id}: "
             "name another --data, or the right --broker-id and --store"
         )
@@ -61,8 +61,8 @@ def _read(disk: Disk) -> Identity | None:
         return None if found is None else msgspec.json.decode(found, type=Identity)
     except msgspec.MsgspecError as error:
         raise InvalidConfig(
-            f"{FILE} in the data folder can't be read ({error}): put back a copy of it. If there is none, remove it: "
-            "the partitions in this folder then count as lost, and are copied from other brokers"
+            f"{FILE} in the data directory can't be read ({error}): put back a copy of it. If there is none, remove it:"
+            " the partitions in this folder then count as lost, and are copied from other brokers"
         ) from None
 
 

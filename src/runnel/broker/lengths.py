@@ -86,7 +86,9 @@ class Lengths:
         length = outlet.machine.length(replace(outlet.view(), end=partition.log.end_offset)) + partition.in_line + ahead
         if length + messages > outlet.config.max_length:
             outlet.refusals.messages += messages
+            room = max(0, outlet.config.max_length - length)
             raise PolicyViolation(
                 f"queue {queue!r} has {length} messages in {partition.name}, max.length is {outlet.config.max_length}:"
-                " wait until some are settled, or raise the setting"
+                f" of {messages} offered at once {room} fit. Send {'fewer at once' if room else 'again'}"
+                f"{'' if room else ' when some are settled'}, or raise the setting"
             )

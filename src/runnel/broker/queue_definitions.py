@@ -122,9 +122,10 @@ class QueueDefinitions:
     # --- on the controller
 
     async def _create(self, request: CreateQueue) -> QueueDefined:
-        self._check_name(request.queue)
+        _check_name(request.queue)
         settings = {DEFINED: request.queue, **_canonical(request.settings)}
         config = config_of(frozenset(settings.items()))
+        self._check_free(request.queue)  # after the settings: who does with a queue that exists hears of a typo too
         changes = [ConfigChange(name, value) for name, value in settings.items()]
         _check_topics(request.queue, config)
         _check_retries(request.queue, config, self._newest())
@@ -155,9 +156,7 @@ class QueueDefinitions:
         described = await self._calls.ask(self._me, QUEUE_DESCRIBE, NamedQueue(queue))
         return next((state.failure.message for state in described.partitions if state.failure is not None), "")
 
-    def _check_name(self, queue: str) -> None:
-        if problem := topic_name_problem(queue):
-            raise InvalidTopicName(f"a queue is named as a topic can be: {problem}")
+    def _check_free(self, queue: str) -> None:
         if DEFINED in self._newest().group_settings(queue):
             raise QueueAlreadyExists(f"queue {queue!r} exists already: alter it, or choose another name")
 
@@ -296,6 +295,11 @@ def check_filters(resources: Sequence[tuple[Resource, Sequence[ConfigChange]]]) 
 
 def _config(settings: Mapping[str, str]) -> QueueConfig:
     return config_of(frozenset(settings.items()))
+
+
+def _check_name(queue: str) -> None:
+    if problem := topic_name_problem(queue):
+        raise InvalidTopicName(f"a queue is named as a topic can be: {problem}")
 
 
 def _canonical(settings: Mapping[str, str]) -> dict[str, str]:

@@ -96,11 +96,13 @@ def redrive(
 def _redrive(asked: "Redrive", *, dry_run: bool, detach: bool, yes: bool, as_json: bool, broker: str) -> None:
     from msgspec.structs import replace
 
-    from runnel.cli.output import confirm, plural
+    from runnel.cli.output import confirm, note, plural
     from runnel.cli.session import run
 
     planned = run(broker, lambda cluster: _driven(cluster, asked))
-    if not dry_run and planned.state == DONE:
+    if planned.state == DONE and not planned.moved and not planned.failure:
+        note(f"There is no dead letter of {asked.queue} to send back.")
+    elif not dry_run and planned.state == DONE:
         where = f"to {asked.to}" if asked.to else "back to where they came from"
         confirm(f"This sends {plural(planned.moved, 'dead letter')} of {asked.queue} {where}.", yes=yes)
         planned = run(broker, lambda cluster: _driven(cluster, replace(asked, dry_run=False), detach=detach))

@@ -1,5 +1,6 @@
 """`runnel produce`: messages from stdin, files or arguments."""
 
+from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -124,8 +125,7 @@ def produce(
 
     Exits with 0 when the broker has acknowledged all of them.
     """
-    from runnel.cli.output import note, plural
-    from runnel.cli.queue_send import due_at
+    from runnel.cli.queue_send import due_at, note_sent
     from runnel.cli.session import run
     from runnel.client.producer import ACKS_ALL, ProducerSettings
     from runnel.record.compression import Compression
@@ -155,7 +155,7 @@ def produce(
     )
     count = run(broker, lambda cluster: _produce(cluster, topic, shape, settings, files, messages, verbose))
     if not quiet and not verbose:
-        note(f"sent {plural(count, 'message')} to {topic}")
+        note_sent(count, topic, None)
 
 
 def _check_usage(acks: str, in_transaction: bool, due_ms: int | None) -> None:
@@ -170,10 +170,8 @@ def _produce_later(
     verbose: bool, quiet: bool, broker: str,
 ) -> None:  # fmt: skip
     """Park the messages with the schedule until they are due."""
-    from runnel.cli.output import note, plural
-    from runnel.cli.queue_send import send_all
+    from runnel.cli.queue_send import note_sent, send_all
     from runnel.cli.session import run
-    from runnel.cli.template import iso_of
     from runnel.client.calls import call
     from runnel.model.calls import MESSAGE_SEND, SendTo, Sent
     from runnel.model.calls import Outgoing as Message
@@ -186,7 +184,7 @@ def _produce_later(
 
     count = run(broker, work)
     if not quiet and not verbose:
-        note(f"{plural(count, 'message')} for {topic} will be sent {iso_of(due_ms)}")
+        note_sent(count, topic, due_ms)
 
 
 def _new_id() -> str:
@@ -221,13 +219,18 @@ async def _produce(
 ) -> int:
     from runnel.cli.source import JSON_BYTES_MAX, LINE_BYTES_MAX, given, lines
     from runnel.client.producer import Producer
+    from runnel.model.errors import RunnelError
 
     bytes_max = JSON_BYTES_MAX if shape.as_json else LINE_BYTES_MAX
     source = given(messages) if messages else lines(files, shape.delimiter, bytes_max=bytes_max)
     async with Producer(cluster, settings) as producer:
         if settings.transactional_id is None:
             report = _Report(verbose, WINDOW)
-            await _send_all(producer, topic, source, shape, report)
+            try:
+                await _send_all(producer, topic, source, shape, report)
+            except RunnelError:
+                report.note_kept(producer)
+                raise
         else:
             report = _Report(verbose, None)
             async with producer.transaction():
@@ -255,9 +258,9 @@ async def _send_all(
     async for line in source:
         value, key, headers, partition, when = outgoing_of(line, shape)
         delivery = await producer.send(topic, value, key=key, partition=partition, headers=headers, timestamp_ms=when)
+        await report.add(delivery)
         if producer.failed:
             break  # the flush says why: reading on would only lose more
-        await report.add(delivery)
     await producer.flush()
 
 
@@ -268,12 +271,30 @@ class _Report:
         self._wanted = wanted
         self._window = window
         self._pending: list[Delivery] = []
+        self._count = 0
+        self._under_way: deque[tuple[int, Delivery]] = deque()  # and what failed
 
     async def add(self, delivery: "Delivery") -> None:
+        self._count += 1
+        self._under_way.append((self._count, delivery))
+        self._drop_kept()
         if self._wanted:
             self._pending.append(delivery)
         if self._window is not None and len(self._pending) >= self._window:
             await self.rest()
+
+    def _drop_kept(self) -> None:
+        while self._under_way and self._under_way[0][1].kept():
+            self._under_way.popleft()
+
+    def note_kept(self, producer: "Producer") -> None:
+        """Say of which message the failure is, and how many there are to be sent again."""
+        from runnel.cli.output import note, plural
+
+        self._drop_kept()
+        if producer.failed and self._under_way:
+            kept = f"{producer.delivered:,} of {plural(self._count, 'message')} were kept"
+            note(f"message {self._under_way[0][0]:,} of the input is the first that was not kept; {kept}")
 
     async def rest(self) -> None:
         pending, self._pending = self._pending, []

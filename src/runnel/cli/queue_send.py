@@ -63,7 +63,6 @@ def send(
 
     Exits with 0 when all of them are kept.
     """
-    from runnel.cli.output import note, plural
     from runnel.cli.produce import Shape, delimiter_of, unescape
     from runnel.cli.session import run
     from runnel.client.calls import call
@@ -78,7 +77,8 @@ def send(
     separator = unescape(key_separator) if key_separator else None
     all_keys = key.encode() if key is not None else None
     shape = Shape(separator, delimiter_of(delimiter), all_keys, tuple(listed), None, False, as_json)
-    extra = {"priority": priority, "deliver_at_ms": due_at(delay, deliver_at), "message_id": message_id}
+    due_ms = due_at(delay, deliver_at)
+    extra = {"priority": priority, "deliver_at_ms": due_ms, "message_id": message_id}
 
     async def work(cluster: "Cluster") -> int:
         async def put(some: "Sequence[Outgoing]") -> "Sent":
@@ -88,7 +88,19 @@ def send(
 
     count = run(broker, work)
     if not quiet and not verbose:
-        note(f"sent {plural(count, 'message')} to {name}")
+        note_sent(count, name, due_ms)
+
+
+def note_sent(count: int, name: str, due_ms: int | None) -> None:
+    """Say how many messages were sent, or when they will be."""
+    from runnel.cli.output import note, plural
+    from runnel.cli.template import iso_of
+
+    messages = plural(count, "message")
+    if due_ms is None:
+        note(f"sent {messages} to {name}")
+    else:
+        note(f"{messages} for {name} will be sent {iso_of(due_ms)}")
 
 
 def due_at(delay_ms: int | None, deliver_at_ms: int | None) -> int | None:

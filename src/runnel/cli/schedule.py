@@ -184,24 +184,24 @@ def cancel(ids: tuple[str, ...], as_json: bool, broker: str) -> None:
 @schedule.command(
     examples="""
 runnel schedule move ID --delay 1h
-runnel schedule move ID --to 2026-11-20T09:00:00Z
+runnel schedule move ID --deliver-at 2026-11-20T09:00:00Z
 """
 )
 @click.argument("message_id", metavar="ID")
-@click.option("--to", "due", metavar="TIME", type=moment, help="Send it then: ISO 8601 or epoch ms.")
 @click.option("--delay", metavar="SPAN", type=span, help="Send it so long from now.")
+@click.option("--deliver-at", metavar="TIME", type=moment, help="Send it then: ISO 8601 or epoch ms.")
 @json_option
 @broker_option
-def move(message_id: str, due: int | None, delay: int | None, as_json: bool, broker: str) -> None:
+def move(message_id: str, delay: int | None, deliver_at: int | None, as_json: bool, broker: str) -> None:
     """Have a message sent at another time. One that was sent already, or is being sent, is refused."""
     from runnel.cli.queue_send import due_at
     from runnel.cli.session import run
     from runnel.client.calls import call
     from runnel.model.calls import SCHEDULE_MOVE, Move
 
-    due_ms = due_at(delay, due)
+    due_ms = due_at(delay, deliver_at)
     if due_ms is None:
-        raise click.UsageError("say when: --to TIME or --delay SPAN")
+        raise click.UsageError("say when: --delay SPAN or --deliver-at TIME")
     failures = run(broker, lambda cluster: call(cluster, SCHEDULE_MOVE, Move(message_id, due_ms))).failures
     _report((message_id,), failures, "moved", as_json)
 

@@ -88,7 +88,10 @@ def trim(
     from runnel.cli.output import confirm, plural, print_json, print_table, right
     from runnel.cli.session import run
     from runnel.client.admin import Admin
+    from runnel.client.positions import From
 
+    if target.anchor is From.STORED:
+        raise click.UsageError("what a group stored is no place to trim to: use an offset, end, +N, -N or @TIME")
     plan = run(broker, lambda cluster: _plan_trim(cluster, name, target, numbers))
     lost = sum(row["removed"] for row in plan)
     if not as_json:
@@ -116,6 +119,8 @@ async def _plan_trim(
     from runnel.client.metadata import TopicPartition
     from runnel.client.positions import bounds, resolve
 
+    if source := await _viewed(cluster, name):
+        raise click.ClickException(f"{name} is a view and has no messages of its own: trim {source}, its source")
     found = (await Admin(cluster).topics([name]))[name]
     partitions = [TopicPartition(name, n) for n in (numbers or found.partitions)]
     limits = await bounds(cluster, partitions)
@@ -127,6 +132,14 @@ async def _plan_trim(
         row = {"partition": where.partition, "start_offset": held.start, "new_start_offset": cut}
         plan.append(row | {"removed": cut - held.start})
     return plan
+
+
+async def _viewed(cluster: "Cluster", name: str) -> str | None:
+    """The topic that a view is of; None if it is no view."""
+    from runnel.client.admin import Admin
+
+    settings = (await Admin(cluster).configs([name], ["view.of"]))[name]
+    return next((setting.value for setting in settings if setting.value), None)
 
 
 def _trim_targets(name: str, plan: list[dict[str, Any]]) -> "dict[TopicPartition, int]":

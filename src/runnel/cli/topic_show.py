@@ -27,10 +27,12 @@ runnel topic ls --json | jq -r .topic
 @broker_option
 def ls(internal: bool, as_json: bool, broker: str) -> None:
     """List topics, with the messages and bytes they hold."""
-    from runnel.cli.output import Column, bytes_text, left, print_json, print_table, right
+    from runnel.cli.output import Column, bytes_text, left, note, print_json, print_table, right
     from runnel.cli.session import run
 
-    rows = run(broker, lambda cluster: _list(cluster, internal))
+    rows, blind = run(broker, lambda cluster: _list(cluster, internal))
+    for name in blind:
+        note(f"{name} is a view whose source was deleted: nobody can read it, 'runnel topic delete {name}' removes it")
     if as_json:
         for row in rows:
             print_json(row)
@@ -43,8 +45,10 @@ def ls(internal: bool, as_json: bool, broker: str) -> None:
     )
 
 
-async def _list(cluster: "Cluster", internal: bool) -> list[dict[str, Any]]:
+async def _list(cluster: "Cluster", internal: bool) -> tuple[list[dict[str, Any]], list[str]]:
+    """What there is to tell of each topic; and the views whose source is gone."""
     from runnel.client.admin import Admin
+    from runnel.wire.kafka.error_codes import ErrorCode
 
     admin = Admin(cluster)
     view = await admin.view()
@@ -55,7 +59,8 @@ async def _list(cluster: "Cluster", internal: bool) -> list[dict[str, Any]]:
     sizes: Counter[str] = Counter()
     for where, size in (await admin.sizes([t.name for t in topics]) if topics else {}).items():
         sizes[where.topic] += size
-    return [
+    blind = sorted(name for name, code in view.errors.items() if code == ErrorCode.INVALID_TOPIC_EXCEPTION)
+    rows = [
         {
             "topic": t.name,
             "id": str(t.id),
@@ -67,6 +72,7 @@ async def _list(cluster: "Cluster", internal: bool) -> list[dict[str, Any]]:
         }
         for t in topics
     ]
+    return rows, blind
 
 
 # --- describe

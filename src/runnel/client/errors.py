@@ -88,7 +88,7 @@ MEANINGS: dict[int, Meaning] = {
     ErrorCode.INVALID_TOPIC_EXCEPTION: Meaning(
         e.InvalidTopicName,
         Remedy.NONE,
-        "use 1 to 249 letters, digits, '.', '_' and '-'; if it is a view, its source was deleted",
+        "use 1 to 249 letters, digits, '.', '_' and '-'; a view can only be read, and only while its source is there",
     ),
     ErrorCode.RECORD_LIST_TOO_LARGE: Meaning(e.BatchTooLarge, Remedy.NONE, "send less at once"),
     ErrorCode.NOT_ENOUGH_REPLICAS: Meaning(e.NotEnoughReplicas, Remedy.RETRY, "wait until more replicas are in sync"),

@@ -61,6 +61,11 @@ class Delivery:
     def done(self) -> bool:
         return self._batch.done.done()
 
+    def kept(self) -> bool:
+        """Whether it is known that the message was delivered."""
+        done = self._batch.done
+        return done.done() and not done.cancelled() and done.exception() is None
+
     def result(self) -> Delivered:
         return self._delivered(self._batch.done.result())
 

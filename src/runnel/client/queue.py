@@ -28,6 +28,7 @@ from runnel.client.values import Body, HeaderMap, Message, Sent, bytes_of, due_m
 from runnel.model import calls
 from runnel.model.errors import QueueAlreadyExists, RunnelError
 from runnel.model.headers import TTL_MS
+from runnel.model.queue_config import SECRETS, canonical, parse_setting
 
 WAIT_S = 20.0  # of an empty queue, until it is asked again
 SPARE_MS = 10_000  # for the answer itself
@@ -67,13 +68,15 @@ class Queue:
     # --- the queue itself
     async def create(self, *, partitions: int = -1, exist_ok: bool = True, **settings: object) -> None:
         """Make the queue, and its topic if that is not there. Settings as in the guide, with `_` for `.`:
-        `attempts_max=3`."""
+        `attempts_max=3`. A queue that exists is left as it is, and must have the settings that are given."""
         wanted = {name.replace("_", "."): _text(value) for name, value in settings.items()}
         try:
             await call(self._cluster, calls.QUEUE_CREATE, calls.CreateQueue(self.name, wanted, partitions))
         except QueueAlreadyExists:
             if not exist_ok:
                 raise
+            if wanted:
+                _check_same(await self.describe(), wanted)
 
     async def alter(self, **settings: object) -> None:
         """Change settings; None brings one back to its default."""
@@ -207,6 +210,18 @@ class Queue:
 
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _check_same(found: calls.QueueDescription, wanted: Mapping[str, str]) -> None:
+    """Refuse a queue that has other settings than wanted; nobody can tell that of secrets."""
+    has = {setting.name: setting.value for setting in found.settings if setting.name not in SECRETS}
+    for name, value in wanted.items():
+        own = has.get(canonical(name))
+        if own is not None and parse_setting(name, own) != parse_setting(name, value):
+            raise QueueAlreadyExists(
+                f"queue {found.queue!r} exists already, with {name}={own} instead of {value}: alter it, or leave the"
+                " setting out"
+            )
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,7 @@ class TransactionsAdmin:
             answer = await node.ask(Api.DESCRIBE_TRANSACTIONS, request, m.DescribeTransactionsResponse)
             told = answer.transaction_states[0]
             if told.error_code:
-                action = f"describe transactional id {transactional_id!r}"
+                action = f"find transactional id {transactional_id!r}"
                 self.cluster.raise_for(told.error_code, action=action, broker=node, transactional_id=transactional_id)
             return _described(told, str(node))
 

@@ -10,7 +10,7 @@ import msgspec
 
 from runnel.client.consumer import Message as Fetched
 from runnel.model import calls
-from runnel.model.errors import InvalidConfig
+from runnel.model.errors import InvalidConfig, InvalidRecord
 from runnel.model.seams import Clock
 
 Body: TypeAlias = Any  # bytes, text, None; everything else is sent as JSON
@@ -64,7 +64,14 @@ class Message:
 
     def json(self) -> Any:
         """The value as JSON."""
-        return msgspec.json.decode(self.value or b"null")
+        try:
+            return msgspec.json.decode(self.value or b"null")
+        except msgspec.DecodeError as problem:
+            place = f"{self.topic}/{self.partition}@{self.offset}"
+            raise InvalidRecord(
+                f"the value of the message at {place} is not JSON ({problem}): read it by its .value or .text, or"
+                " reject the message"
+            ) from problem
 
 
 @dataclass(frozen=True)

@@ -92,9 +92,9 @@ class Broker(msgspec.Struct, frozen=True):
     epoch: Epoch = Epoch(0)  # grows with each registration, so that an earlier life is told apart
     state: BrokerState = BrokerState.SERVING
     clean: bool = True  # its last life ended in an orderly way: nothing that it had written is missing
-    new_disk: bool = False  # its data folder is another one than when it was last admitted
+    new_disk: bool = False  # its data directory is another one than when it was last admitted
     damaged: tuple[tuple[TopicId, int], ...] = ()  # partitions whose copy it lost, until the controller has heard it
-    directory: str = ""  # the id of its data folder
+    directory: str = ""  # the id of its data directory
     directory_version: int = 0  # that the node of this id has once the broker is admitted
     version: int = 0
 

@@ -4,7 +4,7 @@ Pure. The version of a broker's epoch node is its epoch; the version of /control
 
 Rule 1: every life of a broker has an epoch of its own, higher than all before. It begins as `starting`: it has no role
         until the controller has admitted it.
-Rule 2: a life is clean if the data folder says that the very last life ended in an orderly way. A folder that slept
+Rule 2: a life is clean if the data directory says that the very last life ended in an orderly way. A folder that slept
         through a life in between says nothing.
 Rule 3: a folder is known once the controller has admitted a broker with it, not before: whatever had to be concluded
         from a new one has been written by then.
@@ -24,7 +24,7 @@ from runnel.model.ids import BrokerId, Epoch
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Whose a data folder is, and how the last life in it ended."""
+    """Whose a data directory is, and how the last life in it ended."""
 
     cluster_id: str
     broker_id: BrokerId

@@ -353,8 +353,8 @@ class HttpListener:
         self.traffic = Traffic()
         self.config = Config(
             cast(Any, _Answering(app, on_fatal)), http=Http, ws=_WebSocket, lifespan="off", interface="asgi3",
-            log_config=None, access_log=False, proxy_headers=False, server_header=False, date_header=False,
-            ws_max_size=limits.message_bytes_max,
+            log_config=None, log_level="warning", access_log=False, proxy_headers=False, server_header=False,
+            date_header=False, ws_max_size=limits.message_bytes_max,
         )  # fmt: skip
         self.config.load()
         self._server: asyncio.Server | None = None

@@ -58,7 +58,7 @@ def check_packages() -> None:
     if lacking:
         raise NotInstalled(
             f"pipelines need {' and '.join(lacking)}, not found beside {sys.executable}: "
-            "install them with 'make setup-pipelines', or pip install 'runnel[pipelines]'"
+            "install them in a clone of Runnel with 'make setup-pipelines', or pip install '.[pipelines]'"
         )
 
 

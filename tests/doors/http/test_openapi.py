@@ -100,6 +100,11 @@ def test_the_page_has_everything_and_needs_nothing_from_elsewhere() -> None:
         assert f'id="{operation.name}"' in html
     for kind in TABLE:
         assert f'id="{code_of(kind)}"' in html
+    ids = re.findall(r' id="([^"]+)"', html)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'href="#([^"]+)"', html)) <= set(ids)
+    assert "default False" not in html
+    assert "default false" in html
     assert "<script" not in html
     links = re.findall(r'(?:src|href)="([^"]+)"', html)
     assert [link for link in links if not link.startswith(("/", "#"))] == []
@@ -109,6 +114,7 @@ def test_a_line_for_curl_can_be_typed() -> None:
     lines = {operation.name: curl(operation, "h:1") for operation in ALL}
     assert lines["list_topics"] == "curl -s 'http://h:1/v1/topics?limit=100'"
     assert lines["delete_topic"] == "curl -s -X DELETE http://h:1/v1/topics/orders"
+    assert lines["topic_events"].startswith("curl -s -N ")
     assert lines["add_partitions"] == """curl -s http://h:1/v1/topics/orders/partitions -d '{"count":6}'"""
 
 

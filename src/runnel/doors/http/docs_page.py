@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from runnel.doors.http.openapi import document
-from runnel.doors.http.operation import SOCKET, Operation
+from runnel.doors.http.operation import SOCKET, Operation, Stream
 from runnel.doors.http.problems import TABLE, code_of
 
 STYLE: Final = """
@@ -54,7 +54,7 @@ def page(operations: Sequence[Operation], host: str) -> str:
 def _links(tag: str, operations: Iterable[Operation]) -> str:
     """The operations of one kind, to go to."""
     to = "".join(f'<a href="#{each.name}">{_shown(each)} {escape(each.path)}</a>' for each in operations)
-    return f'<div><b><a href="#{tag}">{_words(tag)}</a></b>{to}</div>'
+    return f'<div><b><a href="#{_anchor(tag)}">{_words(tag)}</a></b>{to}</div>'
 
 
 def _shown(operation: Operation) -> str:
@@ -66,12 +66,18 @@ def _prose(text: str) -> str:
     return "".join(f"<code>{part}</code>" if n % 2 else part for n, part in enumerate(escape(text).split("`")))
 
 
+def _anchor(tag: str) -> str:
+    """The id of a section: operations have their names for ids, and some are named as their section."""
+    return f"about-{tag}"
+
+
 def _words(name: str) -> str:
     return escape(name.replace("_", " "))
 
 
 def _section(tag: str, operations: Iterable[Operation], described: dict[str, Any], host: str) -> str:
-    return f'<h2 id="{tag}">{_words(tag)}</h2>' + "".join(_operation(each, described, host) for each in operations)
+    shown = "".join(_operation(each, described, host) for each in operations)
+    return f'<h2 id="{_anchor(tag)}">{_words(tag)}</h2>{shown}'
 
 
 def _operation(operation: Operation, described: dict[str, Any], host: str) -> str:
@@ -92,6 +98,8 @@ def curl(operation: Operation, host: str) -> str:
     if operation.method == SOCKET:
         return f"websocat {shlex.quote(f'ws://{host}{example.target}')}"
     parts = ["curl", "-s"]
+    if operation.result is Stream:
+        parts.append("-N")  # or curl keeps them until it has a buffer full
     if operation.method not in ("GET", "POST") or (operation.method == "POST" and example.body is None):
         parts += ["-X", operation.method]
     parts.append(shlex.quote(f"http://{host}{example.target}"))
@@ -111,8 +119,12 @@ def _parameters(parameters: Sequence[dict[str, Any]]) -> str:
 def _told(described: dict[str, Any], *, required: bool) -> str:
     """What is said of a parameter or a field, and whether it may be left out."""
     default = described.get("schema", described).get("default")
-    left_out = "required" if required else "" if default in (None, "") else f"default {default}"
+    left_out = "required" if required else "" if default in (None, "") else f"default {_json(default)}"
     return "; ".join(part for part in (_prose(described.get("description", "")), escape(left_out)) if part)
+
+
+def _json(value: object) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def _code(text: str) -> str:
@@ -176,9 +188,10 @@ def _kind(schema: dict[str, Any]) -> str:
 
 
 def _errors() -> str:
+    told = {code_of(kind): row for kind, row in TABLE.items()}  # by code: two classes may have one
     rows = [
-        (f'<code id="{code_of(kind)}">{code_of(kind)}</code>', str(int(row.status)), _prose(row.next))
-        for kind, row in sorted(TABLE.items(), key=lambda item: code_of(item[0]))
+        (f'<code id="{code}">{code}</code>', str(int(row.status)), _prose(row.next))
+        for code, row in sorted(told.items())
     ]
     return f'<h2 id="errors">Errors</h2>{_table(("Code", "Status", "What to do"), rows)}'
 

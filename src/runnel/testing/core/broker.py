@@ -97,7 +97,7 @@ class ModelBroker(Process):
             self.world.truths[number].shortened(self.id)
 
     def lose_disk(self) -> None:
-        """Everything is gone; whoever starts next here has another data folder."""
+        """Everything is gone; whoever starts next here has another data directory."""
         self.kill()
         self.directory += 1
         for number in list(self.disk):

@@ -1,5 +1,6 @@
 """Queues see messages: whole, committed, each decoded about once, in bounded memory."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,8 @@ from tests.broker.test_fetch import append, end, write
 
 from runnel.broker.messages import Encoded, Messages, size_of
 from runnel.record import records
-from runnel.record.batch import check_produced, read_header
+from runnel.record.batch import assemble, check_produced, read_header
+from runnel.record.compression import Compression
 from runnel.replica.partition import Partition
 from runnel.testing.gated_disk import GatedDisk
 
@@ -19,6 +21,15 @@ async def append_many(partition: Partition, count: int) -> None:
     rows = [records.Record(n, 1, b"k%d" % n, b"v%d" % n, (("h", b"1"),)) for n in range(count)]
     batch = memoryview(bytearray(records.encode(rows)))
     partition.append(batch, check_produced(batch))
+
+
+async def append_nonsense(partition: Partition, section: bytes = b"\xff" * 20, *, codec: int = 0) -> None:
+    """One batch of three records, as its header says; nobody can read them."""
+    header = read_header(records.encode([records.Record(n, 1, None, b"") for n in range(3)]))
+    batch = memoryview(bytearray(assemble(header._replace(attributes=codec), section)))
+    begun = partition.append(batch, read_header(batch))
+    if isinstance(begun, asyncio.Future):
+        await begun
 
 
 def test_a_stretch_holds_the_messages_of_several_batches(run: Run) -> None:
@@ -48,6 +59,27 @@ def test_markers_and_aborted_messages_are_none(run: Run) -> None:
         assert [(row.offset, row.value) for row in stretch.records] == [(1, b"8-0"), (4, b"plain")]
         assert (stretch.first, stretch.end) == (0, 5)
         assert [stretch.get(offset) is None for offset in range(6)] == [True, False, True, True, False, True]
+
+    run(scenario)
+
+
+def test_a_batch_that_cannot_be_read_has_no_messages_and_is_told_of_once(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        await append(partition, b"before")  # 0
+        await append_nonsense(partition)  # 1 to 3
+        await append_nonsense(partition, codec=Compression.ZSTD)  # 4 to 6
+        await append(partition, b"after")  # 7
+        for messages in (Messages(), Messages()):
+            stretch = await messages.read(partition, 2)
+            assert stretch.end == 8
+            assert stretch.since(2)[0].value == b"after"
+            assert await messages.read(partition, 5) is stretch
+        assert [row[2].split(" can't be read")[0] for row in caplog.record_tuples] == [
+            "t-0: the batch at offsets 1 to 3", "t-0: the batch at offsets 4 to 6"
+        ]  # fmt: skip
 
     run(scenario)
 

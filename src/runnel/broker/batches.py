@@ -9,14 +9,12 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from runnel.broker.fetch import read_committed
-from runnel.broker.messages import Stretch
 from runnel.broker.offers import whole_offers
 from runnel.log.log import AbortedTransaction
 from runnel.model.errors import OffsetOutOfRange
 from runnel.model.ids import Offset
 from runnel.model.limits import KIB, MIB
 from runnel.queues.values import Granted, Offered, Span
-from runnel.record import records
 from runnel.record.batch import headers, next_offset, read_header
 from runnel.replica.partition import Partition
 
@@ -68,7 +66,8 @@ class Batches:
         self._pieces.append(memoryview(data))
         self._read_bytes += len(data)
         until = next_offset(data)
-        for offer in whole_offers(data, aborted, Span(span.first, min(span.last, until - 1)), _decoded):
+        inside = Span(span.first, min(span.last, until - 1))
+        for offer in whole_offers(data, aborted, inside, self._partition.unreadable):
             self.offers.append(offer)
             if offer.passes:
                 self.messages += offer.last - offer.first + 1
@@ -114,8 +113,3 @@ class Batches:
             if begin is not None:
                 parts.append(piece[begin : position + read_header(piece, position).size])
         return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def _decoded(batch: memoryview) -> Stretch:
-    header = read_header(batch)
-    return Stretch(header.base_offset, header.last_offset + 1, records.decode(batch))

@@ -1,7 +1,7 @@
 """The messages of partitions, one by one: what queues deliver out of the batches of the log.
 
 Rule 1: a message is what a reader of committed transactions gets: nothing at or above the last stable offset, no
-        marker, nothing of a transaction that was aborted.
+        marker, nothing of a transaction that was aborted, nothing of a batch that can't be read.
 Rule 2: whatever offset of a stretch has no message in it never will have one: compaction took it, or it never was one.
 Rule 3: what was encoded here is not decoded again. A batch of the same producer, sequence and checksum is the same.
 Rule 4: what was decoded is kept for a while, in bounded memory, so that who takes one message after the other does not
@@ -21,7 +21,6 @@ from runnel.log.log import AbortedTransaction
 from runnel.model.ids import Offset
 from runnel.model.limits import KIB, MIB
 from runnel.model.seams import Buffer
-from runnel.record import records
 from runnel.record.batch import COMPRESSION_MASK, BatchHeader, headers, read_header
 from runnel.record.records import Record, record_of
 from runnel.replica.partition import Partition
@@ -123,14 +122,15 @@ class Messages:
             return kept
         generation = partition.log.generation
         data, aborted = await read_committed(partition, Offset(offset), bytes_max)
-        stretch = await self._decoded(data, aborted, offset, generation)
+        stretch = await self._decoded(partition, data, aborted, offset, generation)
         if stretch.end > offset and partition.log.generation == generation:
             self._keep(partition, stretch)
         return stretch
 
     async def _decoded(
-        self, data: bytes | memoryview, aborted: Sequence[AbortedTransaction], offset: int, generation: int
-    ) -> Stretch:
+        self, partition: Partition, data: bytes | memoryview, aborted: Sequence[AbortedTransaction], offset: int,
+        generation: int,
+    ) -> Stretch:  # fmt: skip
         judged = Aborted((one.first_offset, one.producer_id) for one in aborted)
         view = memoryview(data)
         found: list[Record] = []
@@ -144,7 +144,7 @@ class Messages:
             if len(found) > turn:
                 turn = len(found) + TURN_RECORDS
                 await asyncio.sleep(0)
-            some = self.encoded.take(header) or records.decode(view[position : position + header.size])
+            some = self.encoded.take(header) or partition.unreadable.records_of(view[position : position + header.size])
             size += sum(map(size_of, some)) if header.attributes & COMPRESSION_MASK else header.size
             found += some
         return Stretch(first, end, found, generation, size)

@@ -54,6 +54,7 @@ from runnel.replica.progress import Progress, Proposal
 from runnel.replica.readable import Readable
 from runnel.replica.readers import ENOUGH
 from runnel.replica.refusals import Refusals
+from runnel.replica.unreadable import Unreadable
 
 logger = logging.getLogger("runnel.replica")
 
@@ -80,6 +81,7 @@ class Partition(Readable):
         self.leader_epoch = NO_EPOCH
         self.progress: Progress  # of a leader
         self.refusals = Refusals()
+        self.unreadable = Unreadable(self.name)
         self.quota: Callable[[int], None] | None = None  # raises where so many messages more are too many
         self._me = me
         self._clock = clock

@@ -137,6 +137,47 @@ def test_what_is_kept_is_bounded_and_the_least_used_goes_first(run: Run) -> None
     run(scenario)
 
 
+def test_of_more_than_can_be_kept_a_part_is(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        await append_many(partition, 100)
+        decoded, decode = [], records.decode
+
+        def counting(batch: memoryview) -> list[records.Record]:
+            decoded.append(batch)
+            return decode(batch)
+
+        monkeypatch.setattr(records, "decode", counting)
+        messages = Messages(kept_bytes_max=40_000)
+        found = [(await messages.read(partition, offset)).get(offset) for offset in range(100)]
+        assert [one.value for one in found if one is not None] == [b"v%d" % n for n in range(100)]
+        assert len(decoded) < 5
+        assert messages.kept_bytes <= 40_000
+        middle = await messages.read(partition, 99)
+        messages.forget(partition)
+        again = await messages.read(partition, 60)
+        assert (again.first, again.end > 61, middle.end) == (60, True, 100)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("count", "size", "codec"), [(2_001, 1, Compression.NONE), (1, 8_000_000, Compression.ZSTD)])
+def test_what_may_be_large_is_decoded_off_the_loop(run: Run, count: int, size: int, codec: Compression) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        rows = [records.Record(n, 1, None, bytes(size)) for n in range(count)]
+        batch = memoryview(bytearray(records.encode(rows, compression=codec)))
+        partition.append(batch, check_produced(batch))
+        disk.gate.clear()
+        reading = asyncio.ensure_future(Messages().read(partition, 0))
+        await asyncio.sleep(0)
+        assert not reading.done()
+        disk.gate.set()
+        assert len((await reading).records) == count
+
+    run(scenario)
+
+
 def test_what_was_encoded_here_is_not_decoded_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(open_partition: Any, disk: GatedDisk) -> None:
         partition = await open_partition()

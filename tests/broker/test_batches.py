@@ -14,6 +14,7 @@ from runnel.model.ids import Offset
 from runnel.queues.values import Granted, Offered, Span
 from runnel.record import records
 from runnel.record.batch import check_produced, headers
+from runnel.record.compression import Compression
 from runnel.replica.partition import Partition
 from runnel.testing.gated_disk import GatedDisk
 
@@ -189,3 +190,19 @@ def test_exactly_the_batches_of_what_was_granted_are_cut(sizes: list[int], picks
     batches._pieces = [memoryview(data)]
     wanted = [first for first, last in bases if any(first <= offset <= last for offset in granted)]
     assert cut(batches, *((offset, offset) for offset in granted)) == wanted
+
+
+def test_what_may_be_large_is_looked_through_off_the_loop(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        rows = [records.Record(Offset(number), 1, None, bytes(3_000_000)) for number in range(3)]
+        batch = memoryview(bytearray(records.encode(rows, compression=Compression.ZSTD)))
+        partition.append(batch, check_produced(batch))
+        disk.gate.clear()
+        gathering = asyncio.ensure_future(gathered(partition, (0, 9)))
+        await asyncio.sleep(0)
+        assert not gathering.done()
+        disk.gate.set()
+        assert spans_of((await gathering).offers) == [(0, 2)]
+
+    run(scenario)

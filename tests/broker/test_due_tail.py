@@ -1,17 +1,19 @@
 """An index that follows its log: to the end of what is committed, after a restart too, and anew if it does not fit."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 import pytest
 from tests.broker.conftest import OpenPartition, Scenario
 
+from runnel.broker import due_tail, standing
 from runnel.broker.due_tail import Tail
 from runnel.model.errors import CoordinatorLoading, NotCoordinator
 from runnel.model.ids import PartitionKey, TopicId
-from runnel.model.schedule import Applied, DueIndex
+from runnel.model.schedule import Applied, Change, DueIndex
 from runnel.model.step import Record
+from runnel.queues import schedule_records
 from runnel.queues.schedule_records import Kept, message_record, tombstone
 from runnel.record import records
 from runnel.record.batch import read_header
@@ -100,6 +102,31 @@ def test_an_index_of_another_log_is_built_again(run: Run) -> None:
         await tail.stop()
 
     run(scenario)
+
+
+def test_an_error_that_nobody_foresaw_costs_the_index_and_not_its_follower(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(open_partition: OpenPartition, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        append(partition, parked("a"))
+        read, failures = schedule_records.changes, [KeyError("nobody foresaw it")]
+
+        def changes(rows: Sequence[tuple[int, bytes | None, bytes | None]]) -> list[Change]:
+            if failures:
+                raise failures.pop()
+            return read(rows)
+
+        monkeypatch.setattr(due_tail, "changes", changes)
+        monkeypatch.setattr(due_tail, "PAUSE_S", 0)
+        monkeypatch.setattr(standing, "PAUSE_S", 0)
+        tail = Tail(partition, lambda _: SqliteDueIndex(":memory:"), disk)
+        tail.start()
+        assert await ids(tail) == ["a"]
+        await tail.stop()
+
+    run(scenario)
+    assert "nobody foresaw it" in caplog.text
 
 
 def test_who_is_cancelled_leaves_when_its_look_is_over(run: Run) -> None:

@@ -9,6 +9,7 @@ import pytest
 from runnel.broker.housekeeping import Housekeeping, LeaderBalance
 from runnel.broker.partitions import Partitions
 from runnel.broker.produce import Append, Producing
+from runnel.log.log import Log
 from runnel.model.errors import StorageFailed
 from runnel.model.ids import Offset
 from runnel.record import records
@@ -104,6 +105,33 @@ def test_a_failure_is_reported_and_costs_one_turn(
 
     run(scenario)
     assert "housekeeping of t-0 failed, it goes on with the next: the disk does not answer" in caplog.text
+
+
+def test_an_error_that_nobody_foresaw_costs_one_partition_its_turn(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        poisoned, other = await open_partition(0), await open_partition(1)
+        looked_at = asyncio.Event()
+
+        async def retain(log: Log, *_: object) -> int:
+            if log is poisoned.log:
+                raise KeyError("nobody foresaw it")
+            looked_at.set()
+            return 0
+
+        monkeypatch.setattr(Log, "enforce_retention", retain)
+        both = cast(Partitions, [poisoned, other])
+        keeping = Housekeeping(both, _nothing, every_ms=1, producer_expiry_ms=DAY_MS, on_fatal=_fail)
+        keeping.start()
+        for _ in range(2):
+            looked_at.clear()
+            await asyncio.wait_for(looked_at.wait(), 30)
+        await keeping.stop()
+
+    run(scenario)
+    assert "housekeeping of t-0 failed, it goes on with the next" in caplog.text
+    assert "nobody foresaw it" in caplog.text
 
 
 def test_leaders_are_balanced_again_and_again_unless_that_is_off() -> None:

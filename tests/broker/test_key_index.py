@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from tests.broker.test_fetch import end, write
 
-from runnel.broker import key_index
+from runnel.broker import key_index, standing
 from runnel.broker.key_index import KeyIndex, hash_of
-from runnel.broker.messages import Messages
+from runnel.broker.messages import Messages, Stretch
 from runnel.log import runs as files
 from runnel.log.files import Files
 from runnel.model.ids import Offset
@@ -309,3 +309,29 @@ def test_other_brokers_are_told_who_got_something(run: Run, monkeypatch: pytest.
             assert index.hashes_since(4) == [hash_of(b"d")]
 
     run(scenario)
+
+
+def test_an_error_that_nobody_foresaw_has_the_index_built_again(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        keys = some_keys(50)
+        append(partition, list(keys.values()))
+        cover, failures = KeyIndex._cover, [KeyError("nobody foresaw it")]
+
+        def failing(index: KeyIndex, stretch: Stretch) -> None:
+            cover(index, stretch)
+            if failures:
+                raise failures.pop()
+
+        monkeypatch.setattr(KeyIndex, "_cover", failing)
+        monkeypatch.setattr(standing, "PAUSE_S", 0)
+        async with indexed(partition, disk) as index:
+            async with asyncio.timeout(30):
+                while failures:
+                    await index.progress()
+            await check(index, keys)
+
+    run(scenario)
+    assert "nobody foresaw it" in caplog.text

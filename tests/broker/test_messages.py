@@ -1,5 +1,6 @@
 """Queues see messages: whole, committed, each decoded about once, in bounded memory."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,8 @@ from tests.broker.test_fetch import append, end, write
 
 from runnel.broker.messages import Encoded, Messages, size_of
 from runnel.record import records
-from runnel.record.batch import check_produced, read_header
+from runnel.record.batch import assemble, check_produced, read_header
+from runnel.record.compression import Compression
 from runnel.replica.partition import Partition
 from runnel.testing.gated_disk import GatedDisk
 
@@ -19,6 +21,15 @@ async def append_many(partition: Partition, count: int) -> None:
     rows = [records.Record(n, 1, b"k%d" % n, b"v%d" % n, (("h", b"1"),)) for n in range(count)]
     batch = memoryview(bytearray(records.encode(rows)))
     partition.append(batch, check_produced(batch))
+
+
+async def append_nonsense(partition: Partition, section: bytes = b"\xff" * 20, *, codec: int = 0) -> None:
+    """One batch of three records, as its header says; nobody can read them."""
+    header = read_header(records.encode([records.Record(n, 1, None, b"") for n in range(3)]))
+    batch = memoryview(bytearray(assemble(header._replace(attributes=codec), section)))
+    begun = partition.append(batch, read_header(batch))
+    if isinstance(begun, asyncio.Future):
+        await begun
 
 
 def test_a_stretch_holds_the_messages_of_several_batches(run: Run) -> None:
@@ -48,6 +59,27 @@ def test_markers_and_aborted_messages_are_none(run: Run) -> None:
         assert [(row.offset, row.value) for row in stretch.records] == [(1, b"8-0"), (4, b"plain")]
         assert (stretch.first, stretch.end) == (0, 5)
         assert [stretch.get(offset) is None for offset in range(6)] == [True, False, True, True, False, True]
+
+    run(scenario)
+
+
+def test_a_batch_that_cannot_be_read_has_no_messages_and_is_told_of_once(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        await append(partition, b"before")  # 0
+        await append_nonsense(partition)  # 1 to 3
+        await append_nonsense(partition, codec=Compression.ZSTD)  # 4 to 6
+        await append(partition, b"after")  # 7
+        for messages in (Messages(), Messages()):
+            stretch = await messages.read(partition, 2)
+            assert stretch.end == 8
+            assert stretch.since(2)[0].value == b"after"
+            assert await messages.read(partition, 5) is stretch
+        assert [row[2].split(" can't be read")[0] for row in caplog.record_tuples] == [
+            "t-0: the batch at offsets 1 to 3", "t-0: the batch at offsets 4 to 6"
+        ]  # fmt: skip
 
     run(scenario)
 
@@ -101,6 +133,47 @@ def test_what_is_kept_is_bounded_and_the_least_used_goes_first(run: Run) -> None
         assert messages.cached(partition, 11) is not None
         messages.forget(partition)
         assert (messages.kept_bytes, messages.cached(partition, 11)) == (0, None)
+
+    run(scenario)
+
+
+def test_of_more_than_can_be_kept_a_part_is(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        await append_many(partition, 100)
+        decoded, decode = [], records.decode
+
+        def counting(batch: memoryview) -> list[records.Record]:
+            decoded.append(batch)
+            return decode(batch)
+
+        monkeypatch.setattr(records, "decode", counting)
+        messages = Messages(kept_bytes_max=40_000)
+        found = [(await messages.read(partition, offset)).get(offset) for offset in range(100)]
+        assert [one.value for one in found if one is not None] == [b"v%d" % n for n in range(100)]
+        assert len(decoded) < 5
+        assert messages.kept_bytes <= 40_000
+        middle = await messages.read(partition, 99)
+        messages.forget(partition)
+        again = await messages.read(partition, 60)
+        assert (again.first, again.end > 61, middle.end) == (60, True, 100)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("count", "size", "codec"), [(2_001, 1, Compression.NONE), (1, 8_000_000, Compression.ZSTD)])
+def test_what_may_be_large_is_decoded_off_the_loop(run: Run, count: int, size: int, codec: Compression) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        rows = [records.Record(n, 1, None, bytes(size)) for n in range(count)]
+        batch = memoryview(bytearray(records.encode(rows, compression=codec)))
+        partition.append(batch, check_produced(batch))
+        disk.gate.clear()
+        reading = asyncio.ensure_future(Messages().read(partition, 0))
+        await asyncio.sleep(0)
+        assert not reading.done()
+        disk.gate.set()
+        assert len((await reading).records) == count
 
     run(scenario)
 

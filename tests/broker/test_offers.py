@@ -6,9 +6,12 @@ from runnel.log.log import AbortedTransaction
 from runnel.model import headers as h
 from runnel.queues.values import Offered, Span
 from runnel.record import control, records
-from runnel.record.batch import patch, read_header
+from runnel.record.batch import assemble, patch, read_header
 from runnel.record.compression import Compression
 from runnel.record.records import Record
+from runnel.replica.unreadable import Unreadable
+
+UNREADABLE = Unreadable("t-0")
 
 
 def record(offset: int, *headers: tuple[str, bytes | None]) -> Record:
@@ -19,11 +22,6 @@ def batch(base: int, *rows: Record, **more: int) -> bytes:
     encoded = bytearray(records.encode(rows, base_offset=base, compression=Compression(more.pop("compression", 0))))
     patch(encoded, base, 0)
     return bytes(encoded)
-
-
-def decoded(data: memoryview) -> Stretch:
-    header = read_header(data)
-    return Stretch(header.base_offset, header.last_offset + 1, records.decode(data))
 
 
 def test_messages_and_the_gaps_between_them() -> None:
@@ -54,21 +52,21 @@ def test_what_a_queue_looks_at() -> None:
 
 def test_batches_are_offered_whole_where_nothing_in_them_matters() -> None:
     first, second = batch(0, record(0), record(1), record(2)), batch(5, record(5), record(6))
-    found = list(whole_offers(first + second, (), Span(1, 20), decoded))
+    found = list(whole_offers(first + second, (), Span(1, 20), UNREADABLE))
     assert [(offer.first, offer.last, offer.passes) for offer in found] == [
         (1, 2, True), (3, 4, False), (5, 6, True),
     ]  # fmt: skip
     assert found[2].size == len(second)
-    assert [offer.last for offer in whole_offers(first + second, (), Span(0, 1), decoded)] == [1]
+    assert [offer.last for offer in whole_offers(first + second, (), Span(0, 1), UNREADABLE)] == [1]
 
 
 def test_a_batch_with_something_to_look_at_is_offered_as_its_messages() -> None:
     for compression in (0, 3):
         asking = batch(0, record(0), record(1, (h.EXPIRES_AT, b"9")), compression=compression)
-        found = list(whole_offers(asking, (), Span(0, 1), decoded))
+        found = list(whole_offers(asking, (), Span(0, 1), UNREADABLE))
         assert [(offer.first, offer.last, offer.expires_ms) for offer in found] == [(0, 0, 0), (1, 1, 9)]
     compacted = batch(0, record(0), record(4))
-    found = list(whole_offers(compacted, (), Span(0, 4), decoded))
+    found = list(whole_offers(compacted, (), Span(0, 4), UNREADABLE))
     assert [(offer.first, offer.last, offer.passes) for offer in found] == [(0, 0, True), (1, 3, False), (4, 4, True)]
 
 
@@ -79,5 +77,13 @@ def test_markers_and_aborted_batches_have_no_messages() -> None:
     marker = bytearray(control.marker(7, 0, commit=False, coordinator_epoch=1, timestamp_ms=1))
     patch(marker, 2, 0)
     data = bytes(aborted) + bytes(marker) + batch(3, record(3))
-    found = list(whole_offers(data, [AbortedTransaction(7, 0)], Span(0, 9), decoded))
+    found = list(whole_offers(data, [AbortedTransaction(7, 0)], Span(0, 9), UNREADABLE))
     assert [(offer.first, offer.last, offer.passes) for offer in found] == [(0, 1, False), (2, 2, False), (3, 3, True)]
+
+
+def test_a_batch_that_was_to_be_opened_and_cannot_be_read_has_no_messages() -> None:
+    header = read_header(batch(0, record(0), record(1)))
+    asking = assemble(header, h.PREFIX.encode() + b"\xff" * 20)
+    torn = assemble(header._replace(attributes=Compression.GZIP, base_offset=2), b"\xff" * 20)
+    found = list(whole_offers(asking + torn + batch(4, record(4)), (), Span(0, 9), UNREADABLE))
+    assert [(offer.first, offer.last, offer.passes) for offer in found] == [(0, 1, False), (2, 3, False), (4, 4, True)]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.broker.conftest import ME, OpenPartition, Scenario
+from tests.broker.test_messages import append_nonsense
 
 from runnel.broker.once_line import Line, check
 from runnel.broker.once_names import WINDOW_MS, Share
@@ -79,6 +80,18 @@ def test_what_arrives_in_one_turn_is_one_batch_and_carries_its_names(run: Run) -
         data = await partition.log.read(0, 1 << 20, 50)
         assert len(list(headers(data))) == 1
         assert names(await kept(partition)) == [f"m{n}" for n in range(50)]
+
+    run(scenario)
+
+
+def test_a_batch_that_cannot_be_read_has_no_names(run: Run) -> None:
+    async def scenario(open_partition: OpenPartition, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        plain(partition, row(0, "a"))
+        await append_nonsense(partition, MESSAGE_ID.encode() + b"\xff" * 20)
+        await append_nonsense(partition, codec=Compression.GZIP)
+        placed = await add(line_of(partition), message("a"), message("b"))
+        assert [(one.offset, one.duplicate) for one in placed] == [(0, True), (7, False)]
 
     run(scenario)
 

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from runnel.broker.produce import Append, Produced, Producing
+from runnel.broker.produce import LARGE_RECORDS, Append, Produced, Producing
 from runnel.cluster.image import Partition as PartitionImage
 from runnel.model import errors as e
 from runnel.model.ids import BrokerId, Epoch, Offset
 from runnel.model.topic_config import FlushMode, TimestampType
 from runnel.record import records
+from runnel.record.batch import assemble, read_header
+from runnel.record.compression import Compression
 from runnel.replica.partition import Partition
 from runnel.testing.clock import ManualClock
 from runnel.testing.gated_disk import GatedDisk
@@ -271,5 +273,40 @@ def test_a_producer_that_gave_up_hears_of_the_gap(run: Run) -> None:
         answers = [type((await produce((partition, sent(2)), acks=1))[0]) for _ in range(20)]
         assert answers[0] is e.NotEnoughReplicas
         assert answers[-1] is e.OutOfOrderSequence
+
+    run(scenario)
+
+
+def test_the_keys_of_large_batches_are_looked_for_off_the_loop(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition(cleanup_policy=frozenset({"compact"}))
+        many = [b""] * (LARGE_RECORDS + 1)
+        disk.gate.clear()
+        sent = [
+            asyncio.ensure_future(produce((partition, one), acks=1))
+            for one in (batch(*many, key=b"k"), batch(*many), batch(b"few", key=b"k"))
+        ]
+        await asyncio.wait_for(asyncio.shield(sent[2]), 60)
+        assert [one.done() for one in sent] == [False, False, True]
+        disk.gate.set()
+        results = [(await one)[0] for one in sent]
+        assert isinstance(results[0], Produced)
+        assert isinstance(results[1], e.InvalidRecord)
+        assert "every record needs a key" in str(results[1])
+        [refused] = await produce((partition, batch(b"few")))
+        assert isinstance(refused, e.InvalidRecord)
+
+    run(scenario)
+
+
+def test_large_batches_for_compacted_topics_that_are_none_are_refused(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition(cleanup_policy=frozenset({"compact"}))
+        good = batch(b"a", key=b"k")
+        header = read_header(good)._replace(count=7, last_offset_delta=6)
+        nonsense = memoryview(bytearray(assemble(header._replace(attributes=Compression.ZSTD), b"\xff" * 100)))
+        unknown = memoryview(bytearray(assemble(header._replace(attributes=5), b"\xff" * 100)))
+        results = await produce((partition, nonsense), (partition, unknown), (partition, None), (partition, good))
+        assert [type(one) for one in results] == [e.InvalidRecord, e.UnsupportedCompression, e.InvalidRecord, Produced]
 
     run(scenario)

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 from tests.broker.test_fetch import append, end, write
-from tests.broker.test_messages import append_many
+from tests.broker.test_messages import append_many, append_nonsense
 
 from runnel.broker import reading
 from runnel.broker.fetch import Fetching, Waits
@@ -60,6 +60,19 @@ def test_messages_are_read_from_an_offset_on_and_where_to_go_on_is_told(run: Run
         assert (await reader.read(END)).messages == []
         with pytest.raises(OffsetOutOfRange):
             await reader.read(6)
+
+    run(scenario)
+
+
+def test_a_batch_that_cannot_be_read_is_passed_over(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        reader = Reader(await open_partition())
+        await append_nonsense(reader.partition)  # 0 to 2
+        await append(reader.partition, b"after")  # 3
+        read = await reader.read()
+        assert [message.value for message in read.messages] == [b"after"]
+        assert (await reader.read(1)).messages == read.messages
+        assert read.next_offset == 4
 
     run(scenario)
 

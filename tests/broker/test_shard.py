@@ -208,6 +208,69 @@ def test_a_log_that_can_not_be_read_is_read_again(tmp_path: Path, monkeypatch: p
     run(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("place", ["append", "_carry_out", "tick", "replay"])
+def test_an_error_that_nobody_foresaw_is_taken_as_a_failed_append(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, place: str
+) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.commit(1)
+        failures = [KeyError("nobody foresaw it") for _ in range(1 if place != "replay" else 3)]
+
+        def failing(work: Callable[..., Any]) -> Callable[..., Any]:
+            def worked(*given: Any, **more: Any) -> Any:
+                if failures:
+                    raise failures.pop()
+                return work(*given, **more)
+
+            return worked
+
+        if place in ("append", "replay"):
+            monkeypatch.setattr(PartitionJournal, "append", failing(PartitionJournal.append))
+        if place == "replay":
+            monkeypatch.setattr(GroupShard, "replay", failing(GroupShard.replay))
+        if place == "_carry_out":
+            monkeypatch.setattr(rig.shard, "_release", failing(rig.shard._release))
+        if place == "tick":
+            monkeypatch.setattr(GroupShard, "tick", failing(GroupShard.tick))
+            rig.shard._tick()
+            await a_few_turns()
+        else:
+            with pytest.raises(NotCoordinator, match="is read again"):
+                await asyncio.wait_for(rig.commit(2), 30)
+        assert not rig.shard.loaded
+        with pytest.raises(CoordinatorLoading):
+            await rig.commit(2)
+        async with asyncio.timeout(30):
+            await rig.shard.opened()
+        assert failures == []
+        assert offset_of(await rig.fetch()) == (2 if place == "_carry_out" else 1)
+        await rig.commit(3)
+        assert offset_of(await rig.fetch()) == 3
+
+    run(tmp_path, scenario)
+    assert "nobody foresaw it" in caplog.text
+
+
+def test_who_was_told_nothing_by_a_tick_that_failed_is_told_to_try_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.commit(1)
+        rig.disk.gate.clear()
+        commit = rig.commit(2)
+        await a_few_turns()
+        monkeypatch.setattr(rig.shard._machine, "tick", None)
+        rig.shard._tick()
+        with pytest.raises(NotCoordinator, match="is read again"):
+            await asyncio.wait_for(commit, 30)
+        rig.disk.gate.set()
+        async with asyncio.timeout(30):
+            await rig.shard.opened()
+        assert offset_of(await rig.fetch()) == 2  # it was under way, and is kept
+
+    run(tmp_path, scenario)
+
+
 def test_closing_tells_those_who_wait(tmp_path: Path) -> None:
     async def scenario(rig: Rig) -> None:
         await rig.commit(1)

@@ -79,6 +79,20 @@ ROWS: list[tuple[str, Callable[[], bytearray], type[RunnelError]]] = [
     ("no records", lambda: changed(">i", 57, 0), InvalidRecord),
     ("no records and no offsets", lambda: no_records(), InvalidRecord),
     ("a negative count", lambda: changed(">i", 57, -1), InvalidRecord),
+    ("more records than there is room for", lambda: claiming(2**31 - 1), InvalidRecord),
+    (
+        "one record more than there is room for",
+        lambda: claiming(len(three()[batch.HEADER_BYTES :]) // 7 + 1),
+        InvalidRecord,
+    ),
+    *(
+        (
+            f"more records than {codec.name} can have packed",
+            lambda codec=codec: claiming(2**31 - 1, codec),
+            InvalidRecord,
+        )
+        for codec in Compression
+    ),
     ("a control batch", lambda: changed(">h", 21, batch.CONTROL), InvalidRecord),
     ("a delete horizon", lambda: changed(">h", 21, batch.DELETE_HORIZON), InvalidRecord),
     ("append time", lambda: changed(">h", 21, batch.APPEND_TIME), InvalidTimestamp),
@@ -101,6 +115,14 @@ def changed_magic(magic: int) -> bytearray:
     return raw
 
 
+def claiming(count: int, codec: Compression = Compression.NONE) -> bytearray:
+    """A batch of three records, whose header claims another count."""
+    raw = three(compression=codec)
+    pack_into(">i", raw, 57, count)
+    pack_into(">i", raw, 23, count - 1)
+    return resealed(raw)
+
+
 def no_records() -> bytearray:
     raw = three()
     pack_into(">i", raw, 57, 0)
@@ -113,6 +135,15 @@ def test_what_is_refused(make: Callable[[], bytearray], error: type[RunnelError]
     with pytest.raises(error) as raised:
         batch.check_produced(memoryview(make()))
     assert type(raised.value) is error
+
+
+@pytest.mark.parametrize("codec", Compression)
+def test_as_many_of_the_smallest_records_as_there_is_room_for_are_taken(codec: Compression) -> None:
+    raw = records.encode([Record(i, 0, None, None) for i in range(64)], compression=codec)
+    assert batch.check_produced(raw).count == 64
+    if codec is Compression.NONE:
+        assert len(raw) == batch.HEADER_BYTES + 64 * batch.RECORD_BYTES_MIN
+    assert len(records.decode(raw)) == 64
 
 
 def test_a_sequence_without_a_producer_is_no_matter() -> None:

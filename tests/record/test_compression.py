@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from runnel.model.errors import InvalidRecord
 from runnel.model.limits import MIB
-from runnel.record.compression import XERIAL_MAGIC, Compression, compress, decompress
+from runnel.record.compression import GROWTH_MAX, XERIAL_MAGIC, Compression, compress, decompress
 
 CODECS = [codec for codec in Compression if codec is not Compression.NONE]
 
@@ -27,6 +27,14 @@ def test_round_trip(codec: Compression, data: bytes, times: int) -> None:
     if data and codec in CODECS:
         with pytest.raises(InvalidRecord):
             decompress(codec, packed, bytes_max=len(data) - 1)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_nothing_grows_by_more_than_its_format_can_say(codec: Compression) -> None:
+    packed = compress(codec, bytes(16 * MIB))
+    if codec is Compression.ZSTD:
+        packed = zstandard.ZstdCompressor(level=19).compress(bytes(16 * MIB))
+    assert len(packed) * GROWTH_MAX[codec] >= 16 * MIB
 
 
 def test_snappy_comes_bare_from_librdkafka_and_boxed_from_java() -> None:

@@ -157,6 +157,11 @@ def framed(body: bytes) -> bytes:
     return records.varint(len(body)) + body
 
 
+def timed(base: int, delta: int) -> bytes:
+    header = BatchHeader(0, 0, 0, 2, 0, 0, 0, base, 0, -1, -1, -1, 1)
+    return batch.assemble(header, framed(b"\x00" + records.varint(delta) + b"\x00\x01\x01\x00"))
+
+
 GOOD = framed(b"\x00\x00\x00\x01\x01\x00")  # delta 0, no key, no value, no headers
 BAD: dict[str, bytes] = {
     "fewer records than the count says": section(GOOD, count=2),
@@ -178,6 +183,10 @@ BAD: dict[str, bytes] = {
     "a negative offset": section(framed(b"\x00\x00\x01\x01\x01\x00")),
     "the same offset twice": section(GOOD, GOOD),
     "a number of 70 bits": section(framed(b"\x00" + b"\xff" * 9 + b"\x7f" + b"\x00\x01\x01\x00")),
+    "a time beyond 64 bits": timed(2**63 - 1, 1),
+    "a time before 64 bits": timed(-(2**63), -1),
+    "an offset beyond 64 bits": batch.assemble(BatchHeader(2**63 - 5, 0, 0, 2, 0, 0, 10, 0, 0, -1, -1, -1, 1), GOOD),
+    "more records than there is room for": section(GOOD, count=2**31 - 1, last_delta=2**31 - 2),
     "a number without end": section(framed(b"\x00" + b"\xff" * 40)),
     "an unknown codec": batch.assemble(BatchHeader(0, 0, 0, 2, 0, 5, 0, 0, 0, -1, -1, -1, 1), GOOD),
     "an old format": bytes(16) + b"\x01" + bytes(60),
@@ -203,6 +212,13 @@ def test_broken_records_are_refused_when_only_keys_are_read(name: str) -> None:
 def test_the_good_record_of_these_tests_is_good() -> None:
     assert records.decode(section(GOOD)) == [Record(0, 0, None, None)]
     assert records.decode(section(count=0)) == []
+
+
+def test_times_reach_to_both_ends_of_64_bits() -> None:
+    for base, delta in ((0, 2**63 - 1), (-1, -(2**63) + 1), (2**63 - 1, 0)):
+        assert records.decode(timed(base, delta)) == [Record(0, base + delta, None, None)]
+        header, data, spans = records.spans(timed(base, delta))
+        assert records.decode(records.thinned(header, data, spans)) == [Record(0, base + delta, None, None)]
 
 
 def test_a_header_name_that_is_not_utf8_loses_no_message() -> None:

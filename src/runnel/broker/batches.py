@@ -2,26 +2,28 @@
 
 Rule 1: what is read is what is offered, and what is sent is cut out of it: the log is read once for a receiver.
 Rule 2: a batch is sent if one of its messages was granted, and never twice.
-Rule 3: what is read at once is bounded, also if there is no message in it.
+Rule 3: what is read at once is bounded, also if there is no message in it; what may be too large for a turn of the
+        loop is looked through off it.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from runnel.broker.fetch import read_committed
-from runnel.broker.messages import Stretch
 from runnel.broker.offers import whole_offers
+from runnel.broker.turns import may_be_large
 from runnel.log.log import AbortedTransaction
 from runnel.model.errors import OffsetOutOfRange
 from runnel.model.ids import Offset
 from runnel.model.limits import KIB, MIB
 from runnel.queues.values import Granted, Offered, Span
-from runnel.record import records
 from runnel.record.batch import headers, next_offset, read_header
 from runnel.replica.partition import Partition
 
 READ_BYTES: Final = 128 * KIB  # at first: few consumers take more messages at once
 READ_BYTES_MAX: Final = MIB
+LARGE_RECORDS: Final = 2_000  # in one batch
 GATHER_BYTES_MAX: Final = 4 * MIB  # of what may turn out to be no messages: a transaction that was aborted has any size
 
 
@@ -45,7 +47,7 @@ class Batches:
                 data, aborted = await self._read(at, min(size, bytes_max))
                 if not data:
                     break
-                until = self._offer(data, aborted, Span(at, span.last), messages_max, bytes_max)
+                until = await self._offer(data, aborted, Span(at, span.last), messages_max, bytes_max)
                 if until is None or self._read_bytes >= GATHER_BYTES_MAX:
                     return
                 at, size = max(until, at + 1), READ_BYTES_MAX
@@ -60,7 +62,7 @@ class Batches:
         except OffsetOutOfRange:
             return b"", ()  # retention took it: the machine sees that too
 
-    def _offer(
+    async def _offer(
         self, data: bytes | memoryview, aborted: Sequence[AbortedTransaction], span: Span,
         messages_max: int, bytes_max: int,
     ) -> int | None:  # fmt: skip
@@ -68,7 +70,10 @@ class Batches:
         self._pieces.append(memoryview(data))
         self._read_bytes += len(data)
         until = next_offset(data)
-        for offer in whole_offers(data, aborted, Span(span.first, min(span.last, until - 1)), _decoded):
+        inside = Span(span.first, min(span.last, until - 1))
+        offers = partial(whole_offers, data, aborted, inside, self._partition.unreadable)
+        large = any(may_be_large(header, LARGE_RECORDS) for _, header in headers(data))
+        for offer in await self._partition.log.offload(lambda: list(offers())) if large else offers():
             self.offers.append(offer)
             if offer.passes:
                 self.messages += offer.last - offer.first + 1
@@ -114,8 +119,3 @@ class Batches:
             if begin is not None:
                 parts.append(piece[begin : position + read_header(piece, position).size])
         return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def _decoded(batch: memoryview) -> Stretch:
-    header = read_header(batch)
-    return Stretch(header.base_offset, header.last_offset + 1, records.decode(batch))

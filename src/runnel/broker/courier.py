@@ -16,10 +16,12 @@ import logging
 import re
 from collections.abc import Callable
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Final
 
 from runnel.broker.fetch import Waits
 from runnel.broker.grants import Grants
+from runnel.broker.standing import persist
 from runnel.model.calls import Delivered, Settlement
 from runnel.model.errors import RetriableError, RunnelError
 from runnel.model.queue_config import QueueConfig
@@ -50,7 +52,8 @@ class Courier:
         self._waits = Waits()
         self._not_before = 0.0  # by the loop's clock: the subscriber asked for patience
         self._under_way: set[asyncio.Task[None]] = set()
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        work = persist(self._run, f"the webhook of queue {queue!r}")
+        self._task = asyncio.get_running_loop().create_task(work)
 
     async def stop(self) -> None:
         """Give back what is out, and be gone."""
@@ -78,7 +81,7 @@ class Courier:
             for message in await grants.receive(grants.credit, WAIT_S):
                 task = loop.create_task(self._hand_over(grants, message))
                 self._under_way.add(task)
-                task.add_done_callback(self._under_way.discard)
+                task.add_done_callback(partial(self._handed_over, grants, message.receipt))
             await asyncio.sleep(0)
 
     async def _end_posts(self) -> None:
@@ -96,6 +99,12 @@ class Courier:
         if error is not None:
             grants.forget(message.receipt)
             logger.info("a message of queue %r was posted, but not settled: %s", self._queue, error)
+
+    def _handed_over(self, grants: Grants, receipt: str, task: "asyncio.Task[None]") -> None:
+        self._under_way.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            grants.forget(receipt)  # its lease would be extended for ever
+            logger.error("a message of queue %r could not be posted: it comes again", self._queue, exc_info=error)
 
     async def _post(self, message: Delivered) -> Settlement:
         """Post until there is an answer that counts."""

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from runnel.broker.partitions import FOLDER
+from runnel.broker.standing import persist
 from runnel.model.errors import CoordinatorLoading, NotCoordinator, OffsetOutOfRange, RunnelError
 from runnel.model.ids import Epoch, Offset, PartitionKey
 from runnel.model.limits import KIB
@@ -53,7 +54,8 @@ class Tail:
 
     def start(self) -> None:
         self.partition.watch(self)
-        self._worker = asyncio.get_running_loop().create_task(self._work())
+        work = persist(self._work, f"the index of {self.partition.name}", self._distrust)
+        self._worker = asyncio.get_running_loop().create_task(work)
 
     async def stop(self) -> None:
         self._stopped = True
@@ -132,6 +134,10 @@ class Tail:
             except (RunnelError, OSError) as error:
                 logger.warning("the index of %s can't follow, trying again: %s", self.partition.name, error)
                 await asyncio.sleep(PAUSE_S)
+
+    def _distrust(self, error: Exception) -> None:
+        """Nobody knows what it holds now."""
+        self._damage = IndexDamaged(f"following the log failed: {error!r}")
 
     async def _open(self) -> None:
         async with self._turn:

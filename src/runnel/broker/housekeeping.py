@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from runnel.broker.partitions import Partitions
-from runnel.broker.standing import stand
+from runnel.broker.standing import failure_of, stand
 from runnel.broker.turns import by_turns
 from runnel.model.errors import RunnelError
 from runnel.replica.partition import Partition
@@ -45,7 +45,8 @@ class Housekeeping:
             await asyncio.sleep(self._every_s)
             await self._try_again()
             async for partition in by_turns(self._partitions):
-                await self.look_after(partition)
+                if (error := await failure_of(self.look_after(partition))) is not None:
+                    logger.error("housekeeping of %s failed, it goes on with the next", partition.name, exc_info=error)
 
     async def look_after(self, partition: Partition) -> None:
         """Remove what retention no longer keeps, compact what is worth it. A failure costs this partition its turn."""

@@ -22,6 +22,7 @@ from crc32c import crc32c
 
 from runnel.broker.key_waiters import KeyWaiters
 from runnel.broker.messages import Messages, Stretch
+from runnel.broker.standing import persist
 from runnel.log import runs as files
 from runnel.log.files import Files
 from runnel.log.runs import Rotten, Run
@@ -105,7 +106,8 @@ class KeyIndex:
 
     def start(self) -> None:
         self.partition.watch(self, committed_only=True)
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        work = persist(self._run, f"the index of {self.partition.name}", lambda error: self._throw_away(repr(error)))
+        self._task = asyncio.get_running_loop().create_task(work)
 
     async def stop(self) -> None:
         self.partition.unwatch(self)

@@ -1,11 +1,13 @@
 """The messages of partitions, one by one: what queues deliver out of the batches of the log.
 
 Rule 1: a message is what a reader of committed transactions gets: nothing at or above the last stable offset, no
-        marker, nothing of a transaction that was aborted.
+        marker, nothing of a transaction that was aborted, nothing of a batch that can't be read.
 Rule 2: whatever offset of a stretch has no message in it never will have one: compaction took it, or it never was one.
 Rule 3: what was encoded here is not decoded again. A batch of the same producer, sequence and checksum is the same.
 Rule 4: what was decoded is kept for a while, in bounded memory, so that who takes one message after the other does not
-        have a batch decoded for each. It is not kept beyond a change of the log (a cut, retention, compaction).
+        have a batch decoded for each. It is not kept beyond a change of the log (a cut, retention, compaction). Of
+        more than can be kept, a part is: the messages from the one on that was asked for.
+Rule 5: much is decoded in turns, so that others have theirs; what is too large for a turn, or may be, off the loop.
 """
 
 import asyncio
@@ -13,18 +15,19 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
 from operator import attrgetter, itemgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from runnel.broker.fetch import read_committed
+from runnel.broker.turns import may_be_large
 from runnel.client.isolation import Aborted
 from runnel.log.log import AbortedTransaction
 from runnel.model.ids import Offset
 from runnel.model.limits import KIB, MIB
 from runnel.model.seams import Buffer
-from runnel.record import records
 from runnel.record.batch import COMPRESSION_MASK, BatchHeader, headers, read_header
 from runnel.record.records import Record, record_of
 from runnel.replica.partition import Partition
+from runnel.replica.unreadable import Unreadable
 
 READ_BYTES: Final = 128 * KIB  # of batches at once: few enough to be decoded while the loop waits
 KEPT_BYTES_MAX: Final = 32 * MIB
@@ -48,6 +51,18 @@ class Stretch:
         self.records = found
         self.generation = generation
         self.size = RECORD_BYTES * len(found) + (sum(map(size_of, found)) if size is None else size)
+
+    def part(self, offset: int, bytes_max: int) -> "Stretch":
+        """What it has from this offset on, with as many messages as there is room for; one at least."""
+        at = until = bisect_left(self.records, offset, key=_offset)
+        size = 0
+        while until < len(self.records) and (until == at or size < bytes_max):
+            size += RECORD_BYTES + size_of(self.records[until])
+            until += 1
+        first = offset if at else self.first
+        end = self.records[until].offset if until < len(self.records) else self.end
+        found = self.records[at:until]
+        return Stretch(first, end, found, self.generation, size - RECORD_BYTES * len(found))
 
     def since(self, offset: int) -> Sequence[Record]:
         """The messages from this offset on."""
@@ -103,6 +118,41 @@ def _identity(header: BatchHeader) -> tuple[int, int, int]:
     return header.producer_id, header.base_sequence, header.crc
 
 
+class _Batch(NamedTuple):
+    """One whose messages are wanted; what is in it, if that is known."""
+
+    header: BatchHeader
+    raw: memoryview
+    known: list[Record] | None
+
+
+async def _opened(partition: Partition, wanted: Sequence[_Batch]) -> tuple[list[Record], int]:
+    """The messages in batches, and the bytes of these."""
+    unreadable = partition.unreadable
+    if any(one.known is None and may_be_large(one.header, TURN_RECORDS) for one in wanted):
+        return await partition.log.offload(lambda: _joined([_decoded(one, unreadable) for one in wanted]))
+    parts: list[tuple[list[Record], int]] = []
+    turn = 0
+    for one in wanted:
+        turn += one.header.count
+        if turn > TURN_RECORDS and parts:
+            turn = one.header.count
+            await asyncio.sleep(0)
+        parts.append(_decoded(one, unreadable))
+    return _joined(parts)
+
+
+def _decoded(one: _Batch, unreadable: Unreadable) -> tuple[list[Record], int]:
+    found = one.known or unreadable.records_of(one.raw)
+    return found, sum(map(size_of, found)) if one.header.attributes & COMPRESSION_MASK else one.header.size
+
+
+def _joined(parts: Sequence[tuple[list[Record], int]]) -> tuple[list[Record], int]:
+    if len(parts) == 1:
+        return parts[0]
+    return [record for found, _ in parts for record in found], sum(size for _, size in parts)
+
+
 class Messages:
     """Reads and decodes, for all queues of a broker."""
 
@@ -123,30 +173,28 @@ class Messages:
             return kept
         generation = partition.log.generation
         data, aborted = await read_committed(partition, Offset(offset), bytes_max)
-        stretch = await self._decoded(data, aborted, offset, generation)
+        stretch = await self._decoded(partition, data, aborted, offset, generation)
+        if stretch.size > self._kept_bytes_max // 4:
+            stretch = stretch.part(offset, self._kept_bytes_max // 4)  # all of it would push out what others need
         if stretch.end > offset and partition.log.generation == generation:
             self._keep(partition, stretch)
         return stretch
 
     async def _decoded(
-        self, data: bytes | memoryview, aborted: Sequence[AbortedTransaction], offset: int, generation: int
-    ) -> Stretch:
+        self, partition: Partition, data: bytes | memoryview, aborted: Sequence[AbortedTransaction], offset: int,
+        generation: int,
+    ) -> Stretch:  # fmt: skip
         judged = Aborted((one.first_offset, one.producer_id) for one in aborted)
         view = memoryview(data)
-        found: list[Record] = []
+        wanted: list[_Batch] = []
         first = end = offset
-        size, turn = 0, TURN_RECORDS
         for position, header in headers(view):
             first = min(first, header.base_offset)
             end = max(end, header.last_offset + 1)
-            if judged.judge(header) or header.control:
-                continue
-            if len(found) > turn:
-                turn = len(found) + TURN_RECORDS
-                await asyncio.sleep(0)
-            some = self.encoded.take(header) or records.decode(view[position : position + header.size])
-            size += sum(map(size_of, some)) if header.attributes & COMPRESSION_MASK else header.size
-            found += some
+            if not judged.judge(header) and not header.control:
+                raw = view[position : position + header.size]
+                wanted.append(_Batch(header, raw, self.encoded.take(header)))
+        found, size = await _opened(partition, wanted)
         return Stretch(first, end, found, generation, size)
 
     def cached(self, partition: Partition, offset: int) -> Stretch | None:
@@ -169,8 +217,8 @@ class Messages:
             self._kept_bytes -= stretch.size
 
     def _keep(self, partition: Partition, stretch: Stretch) -> None:
-        if stretch.size > self._kept_bytes_max // 4:
-            return  # it would push out what others need
+        if stretch.size > self._kept_bytes_max:
+            return  # one message
         places = self._places.setdefault(partition, [])
         at = bisect_left(places, stretch.first, key=_first)
         if at < len(places) and places[at].first == stretch.first:

@@ -3,6 +3,7 @@
 Rule 1: every offset of what is offered is named. What has no message in it, or none that passes, is offered as such.
 Rule 2: a batch is offered whole only if no message in it says anything about its delivery. Whether one does, its bytes
         tell: every header that Runnel reads begins with the same letters.
+Rule 3: a batch that had to be opened and can't be read has no message in it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,12 +13,14 @@ from runnel.broker.messages import Stretch, size_of
 from runnel.client.isolation import Aborted
 from runnel.log.log import AbortedTransaction
 from runnel.model import headers as h
+from runnel.model.errors import InvalidRecord
 from runnel.queues.copies import maker_of
 from runnel.queues.expiry import expires_ms
 from runnel.queues.letters import attempts_of
 from runnel.queues.values import Offered, Span
 from runnel.record.batch import BatchHeader, headers
-from runnel.record.records import Record, open_batch
+from runnel.record.records import Record, decode, open_batch
+from runnel.replica.unreadable import Unreadable
 
 Passes: TypeAlias = Callable[[Record], bool]
 OURS: Final = h.PREFIX.encode()  # in the bytes of a batch: a message may ask for something
@@ -68,12 +71,9 @@ def offer_of(record: Record, rules: Rules) -> Offered:
 
 
 def whole_offers(
-    data: bytes | memoryview,
-    aborted: Sequence[AbortedTransaction],
-    span: Span,
-    decoded: Callable[[memoryview], Stretch],
+    data: bytes | memoryview, aborted: Sequence[AbortedTransaction], span: Span, unreadable: Unreadable
 ) -> Iterator[Offered]:
-    """The batches that lie in a span; those with something to look at as their messages, which `decoded` gives."""
+    """The batches that lie in a span; those with something to look at as their messages."""
     judged = Aborted((one.first_offset, one.producer_id) for one in aborted)
     view = memoryview(data)
     at = span.first
@@ -85,19 +85,24 @@ def whole_offers(
         inside = Span(max(at, header.base_offset), min(span.last, header.last_offset))
         if inside.last >= inside.first:
             batch = view[position : position + header.size]
-            yield from _batch_offers(batch, header, inside, judged.judge(header) or header.control, decoded)
+            yield from _batch_offers(batch, header, inside, judged.judge(header) or header.control, unreadable)
         else:
             judged.judge(header)
         at = max(at, header.last_offset + 1)
 
 
 def _batch_offers(
-    batch: memoryview, header: BatchHeader, inside: Span, void: bool, decoded: Callable[[memoryview], Stretch]
+    batch: memoryview, header: BatchHeader, inside: Span, void: bool, unreadable: Unreadable
 ) -> Iterable[Offered]:
     if void:
         return (Offered(*inside, passes=False),)
     gaps = header.count != header.last_offset_delta + 1
-    if gaps or OURS in open_batch(batch)[1]:
-        return (offer for offer, _ in offers_of(decoded(batch), inside, Rules()))
+    try:
+        if gaps or OURS in open_batch(batch)[1]:
+            stretch = Stretch(header.base_offset, header.last_offset + 1, decode(batch))
+            return (offer for offer, _ in offers_of(stretch, inside, Rules()))
+    except InvalidRecord as problem:
+        unreadable.pass_over(header, problem)
+        return (Offered(*inside, passes=False),)
     share = header.size * (inside.last - inside.first + 1) // header.count
     return (Offered(*inside, size=share),)

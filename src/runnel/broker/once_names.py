@@ -16,6 +16,7 @@ from runnel.record.batch import next_offset
 from runnel.record.names import named
 from runnel.replica.names import Names, Place
 from runnel.replica.partition import Partition
+from runnel.replica.unreadable import Unreadable
 
 SCAN_BYTES: Final = MIB
 WINDOW_MS: Final = 10 * 60_000  # of topics without dedup.window.ms
@@ -87,7 +88,7 @@ class KnownNames:
         """Those that lie in the log where they may lie, as far as memory says; of several the last."""
         hits: dict[str, Place] = {}
         for id, first, end in suspects:
-            look = _Look({id})
+            look = _Look({id}, self._partition.unreadable)
             await self._scan(look, first, end)
             hits.update(look.hits)
         return hits
@@ -98,7 +99,7 @@ class KnownNames:
 
     async def _learn(self, wanted: set[str], start: int, until: int, is_window: bool) -> dict[str, Place]:
         """Look into the log before what memory has, and keep the names in it; those that are wanted."""
-        look = _Look(wanted, Names(start), self._share())
+        look = _Look(wanted, self._partition.unreadable, Names(start), self._share())
         await self._scan(look, start, until)
         assert look.names is not None
         if self.names.covered == until:
@@ -132,15 +133,18 @@ class KnownNames:
 class _Look:
     """What a look into the log found: the wanted names, and all of them, if they are to be kept."""
 
-    def __init__(self, wanted: set[str], names: Names | None = None, share: Share = NOTHING) -> None:
+    def __init__(
+        self, wanted: set[str], unreadable: Unreadable, names: Names | None = None, share: Share = NOTHING
+    ) -> None:
         self._wanted = wanted
+        self._unreadable = unreadable
         self._share = share
         self.names = names
         self.hits: dict[str, Place] = {}
 
     def into(self, data: bytes | memoryview, start: int, until: int) -> int:
         """Look at whole batches; where they end. Not on the loop."""
-        for one in named(data, start):
+        for one in named(data, self._unreadable.pass_over, start):
             if one.offset >= until:
                 break
             place = Place(one.offset, one.timestamp_ms)

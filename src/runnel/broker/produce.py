@@ -4,16 +4,18 @@ Rule 1: every append of a request has taken its place in the log before the next
         their order.
 Rule 2: one bad batch costs its own partition an error, and the others nothing.
 Rule 3: before the first batch of a transaction in a partition its coordinator is asked (`admission`). Of a topic that
-        delays messages or finds duplicates, records are taken out first (`sifting`). No other batch waits for anybody
-        before it is appended.
+        delays messages or finds duplicates, records are taken out first (`sifting`). The keys of a large batch for a
+        compacted topic are looked for off the loop. No other batch waits for anybody before it is appended.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from runnel.broker.admission import Claim, Closed, Gate, admit, begins
 from runnel.broker.sifting import Sifted, Sifting
+from runnel.broker.turns import may_be_large
 from runnel.log.compaction import batch_has_only_keys
 from runnel.log.log import Appended
 from runnel.model.errors import (
@@ -37,6 +39,7 @@ from runnel.replica.partition import Partition
 
 ACKS_ALL = -1
 NO_TIMESTAMP = -1
+LARGE_RECORDS = 2_000  # in one batch: to look for their keys takes a few milliseconds
 
 
 class Append(NamedTuple):
@@ -74,17 +77,18 @@ class Producing:
         try:
             if self._sifting is not None and _look_inside(appends):
                 await self._sift(self._sifting, appends, timeout_ms, sifted)
+            keys = await _check_keys(large, sifted) if (large := _large_compacted(appends)) else {}
             guards: dict[int, Guard | RunnelError] = {}
             if transactional_id is not None:
                 guards = await self._admitted(appends, Claim(transactional_id, adds, timeout_ms))
         except BaseException:
             _give_up(sifted)
             raise
-        if not sifted and not guards:
+        if not sifted and not guards and not keys:
             begun = [(self._begin(append, acks), _epoch_of(append)) for append in appends]
         else:
             begun = [
-                (self._begin(append, acks, guards.get(n), sifted.get(n)), _epoch_of(append))
+                (self._begin(append, acks, guards.get(n), sifted.get(n), keys.get(n)), _epoch_of(append))
                 for n, append in enumerate(appends)
             ]
         let_pass()
@@ -127,7 +131,7 @@ class Producing:
 
     def _begin(
         self, append: Append, acks: int, guard: Guard | RunnelError | None = None,
-        sifted: Sifted | RunnelError | None = None,
+        sifted: Sifted | RunnelError | None = None, keys: bool | RunnelError | None = None,
     ) -> "Appended | asyncio.Future[Appended] | RunnelError":  # fmt: skip
         partition, batch = append
         if isinstance(partition, RunnelError):
@@ -135,7 +139,7 @@ class Producing:
         if isinstance(sifted, RunnelError):
             return sifted
         if sifted is not None:
-            begun = self._append(partition, sifted.batch, sifted.header, acks, guard)
+            begun = self._append(partition, sifted.batch, sifted.header, acks, guard, keys)
             sifted.follow(begun)
             return begun
         try:
@@ -146,14 +150,15 @@ class Producing:
             header = check_produced(batch)
         except RunnelError as error:
             return error
-        return self._append(partition, batch, header, acks, guard)
+        return self._append(partition, batch, header, acks, guard, keys)
 
     def _append(
-        self, partition: Partition, batch: memoryview, header: BatchHeader, acks: int, guard: Guard | RunnelError | None
-    ) -> "Appended | asyncio.Future[Appended] | RunnelError":
+        self, partition: Partition, batch: memoryview, header: BatchHeader, acks: int,
+        guard: Guard | RunnelError | None, keys: bool | RunnelError | None,
+    ) -> "Appended | asyncio.Future[Appended] | RunnelError":  # fmt: skip
         try:
             partition.must_lead()
-            self._check(partition, batch, header, acks)
+            self._check(partition, batch, header, acks, keys)
             if partition.refusals and partition.log.producers.get(header.producer_id) is None:
                 partition.refusals.check(header)
             if isinstance(guard, RunnelError):
@@ -165,8 +170,10 @@ class Producing:
             partition.refusals.appended(header)
         return begun
 
-    def _check(self, partition: Partition, batch: memoryview, header: BatchHeader, acks: int) -> None:
-        """The rules of the topic, beyond those of the format."""
+    def _check(
+        self, partition: Partition, batch: memoryview, header: BatchHeader, acks: int, keys: bool | RunnelError | None
+    ) -> None:
+        """The rules of the topic, beyond those of the format; `keys`: what is known of them already."""
         config = partition.config
         if header.size > config.max_message_bytes:
             raise BatchTooLarge(
@@ -184,7 +191,11 @@ class Producing:
             raise InvalidRecord(f"{partition.name}: a batch of a transaction has a producer id, this one has none")
         if config.message_timestamp_type is TimestampType.CREATE:
             self._check_timestamp(partition, header, config)
-        if config.compacted and not batch_has_only_keys(batch):
+        if not config.compacted:
+            return
+        if isinstance(keys, RunnelError):
+            raise keys
+        if not (batch_has_only_keys(batch) if keys is None else keys):
             raise InvalidRecord(f"{partition.name} is compacted: every record needs a key")
 
     def _check_timestamp(self, partition: Partition, header: BatchHeader, config: TopicConfig) -> None:
@@ -216,6 +227,36 @@ def _look_inside(appends: Sequence[Append]) -> bool:
         if isinstance(partition, Partition) and partition.looks_inside:
             return True
     return False
+
+
+def _large_compacted(appends: Sequence[Append]) -> dict[int, tuple[Partition, memoryview]]:
+    """The batches whose keys are not looked through on the loop."""
+    large = {}
+    for number, (partition, batch) in enumerate(appends):
+        if not isinstance(partition, Partition) or not partition.config.compacted or batch is None:
+            continue
+        try:
+            header = check_produced(batch)
+        except RunnelError:
+            continue  # it is refused when its turn comes
+        if header.size <= partition.config.max_message_bytes and may_be_large(header, LARGE_RECORDS):
+            large[number] = partition, batch
+    return large
+
+
+async def _check_keys(
+    large: Mapping[int, tuple[Partition, memoryview]], sifted: Mapping[int, Sifted | RunnelError]
+) -> dict[int, bool | RunnelError]:
+    """Whether every record of these has a key, or why nobody can say; of those that were sifted, what is left."""
+    keys: dict[int, bool | RunnelError] = {}
+    for number, (partition, batch) in large.items():
+        found = sifted.get(number)
+        try:
+            left = found.batch if isinstance(found, Sifted) else batch
+            keys[number] = await partition.log.offload(partial(batch_has_only_keys, left))
+        except RunnelError as error:
+            keys[number] = error
+    return keys
 
 
 def _give_up(sifted: Mapping[int, Sifted | RunnelError]) -> None:

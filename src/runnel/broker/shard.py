@@ -4,7 +4,8 @@ Rule 1: state in memory may run ahead of the journal; an answer never does. It l
         appended before it is kept, also the answer to a mere question.
         So does what else follows from a decision: an order is carried out when the decision is kept.
 Rule 2: what is decided while an append is under way is appended together, as one batch.
-Rule 3: when an append fails, the state is thrown away and read from the journal again.
+Rule 3: when an append fails, the state is thrown away and read from the journal again. So it is after an error that
+        nobody foresaw: what it left in memory may be nowhere else. What fails again and again is read ever less often.
 Rule 4: a shard belongs to one leader epoch of its partition. It begins when all that this leader found is committed,
         and ends with the epoch: what is not answered by then is never answered as done. A journal that says that the
         epoch is over, whatever this broker still believes, ends it too.
@@ -13,7 +14,7 @@ Rule 4: a shard belongs to one leader epoch of its partition. It begins when all
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Generic, Protocol, TypeVar
 
 from runnel.broker.journal import Journal
@@ -77,6 +78,8 @@ class Shard(Generic[V]):
         self._worker: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = Millis(0)
+        self._ticker: asyncio.Task[None] | None = None
+        self._pause_s = RETRY_S  # before the state is read after the next error that nobody foresaw
 
     def belongs_to(self, partition: Partition | None) -> bool:
         """Whether this shard is that of a partition which is led here, in its present epoch."""
@@ -89,8 +92,36 @@ class Shard(Generic[V]):
 
     def open(self) -> None:
         """Begin to read the state."""
-        self._loader = asyncio.get_running_loop().create_task(self.load())
-        self._loader.add_done_callback(_report)
+        self._loader = self._begin(self.load())
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        logger.error("%s failed, reading it all again in %g s", self._journal.name, self._pause_s, exc_info=error)
+        self._forget()
+        if not self.lost and not self.closed and isinstance(error, Exception):
+            if self._loader is not None:
+                self._loader.cancel()
+            self._fail_all(self._journal.gone(f"{self._journal.name} failed, and is read again: {error!r}"))
+            self._loader = self._begin(self._load_later(self._pause_s))
+            self._pause_s = min(2 * self._pause_s, RETRY_S_MAX)
+
+    async def _load_later(self, pause_s: float) -> None:
+        await asyncio.sleep(pause_s)
+        if self._worker is not None:
+            await asyncio.wait([self._worker])  # what it still appends is to be read too
+        if not self.loaded and not self.lost:
+            await self.load()
+
+    def _forget(self) -> None:
+        """What is in memory is not in the journal."""
+        self.loaded = False
+        self._steps.clear()
 
     async def load(self) -> None:
         """Read the state out of the journal, and try again as long as that fails: nobody else would."""
@@ -109,10 +140,11 @@ class Shard(Generic[V]):
             pause_s = min(2 * pause_s, RETRY_S_MAX)
         if self.closed:
             return
+        first = machine.wake(self._view(), self._clock.monotonic_ms(), self._clock.wall_ms())
         self._machine = machine
         self.loaded = True
         self._tell_opening(None)
-        self._take(machine.wake(self._view(), self._clock.monotonic_ms(), self._clock.wall_ms()))
+        self._take(first)
 
     def _lose(self, error: RunnelError) -> None:
         """Another leads by now, whether this broker knows it or not."""
@@ -126,7 +158,7 @@ class Shard(Generic[V]):
         self.loaded = False
         if self._timer is not None:
             self._timer.cancel()
-        for task in (self._worker, self._loader):
+        for task in (self._worker, self._loader, self._ticker):
             if task is not None:
                 task.cancel()
         self._fail_all(self._journal.gone(f"{self._journal.name} is closing here: find it again"))
@@ -177,8 +209,7 @@ class Shard(Generic[V]):
         elif step.records or step.replies or step.orders:
             self._steps.append(step)
             if self._worker is None:
-                self._worker = asyncio.get_running_loop().create_task(self._work())
-                self._worker.add_done_callback(_report)
+                self._worker = self._begin(self._work())
 
     async def _work(self) -> None:
         """Append what was decided, wait until it is committed, answer; until nothing is left to do."""
@@ -194,6 +225,9 @@ class Shard(Generic[V]):
                     continue
                 for step in steps:
                     self._release(step)
+        except BaseException:
+            self._forget()  # at once: nothing is to be decided upon that any more
+            raise
         finally:
             self._worker = None
 
@@ -213,8 +247,7 @@ class Shard(Generic[V]):
 
     async def _start_over(self, error: RunnelError) -> None:
         """What is in memory is not in the journal: forget it. Clients find the shard again and retry."""
-        self.loaded = False
-        self._steps.clear()
+        self._forget()
         if isinstance(error, FencedEpoch):
             self._lose(error)
             return
@@ -257,9 +290,16 @@ class Shard(Generic[V]):
 
     def _tick(self) -> None:
         self._timer = None
+        self._ticker = self._begin(self._do_what_is_due())
+
+    async def _do_what_is_due(self) -> None:
         if not self.loaded:
             return  # what the machine knows is being thrown away
-        self._take(self._machine.tick(self._clock.monotonic_ms(), self._view(), self._clock.wall_ms()))
+        try:
+            self._take(self._machine.tick(self._clock.monotonic_ms(), self._view(), self._clock.wall_ms()))
+        except BaseException:
+            self._forget()
+            raise
 
 
 def _send(step: Step) -> None:
@@ -272,8 +312,3 @@ def _send(step: Step) -> None:
             ticket.set_exception(reply.result)
         else:
             ticket.set_result(reply.result)
-
-
-def _report(worker: "asyncio.Task[None]") -> None:
-    if not worker.cancelled() and (error := worker.exception()):
-        logger.error("a coordinator's worker failed", exc_info=error)

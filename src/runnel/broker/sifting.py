@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, TypeVar
 from runnel.broker.once import Once
 from runnel.broker.once_line import Claims
 from runnel.broker.schedule import Schedule
+from runnel.broker.turns import may_be_large
 from runnel.log.log import Appended
 from runnel.log.producers import SEQUENCES
 from runnel.model.errors import InvalidRecord, RunnelError
@@ -130,7 +131,7 @@ class Sifting:
 
 async def _off_loop(partition: Partition, header: BatchHeader, work: Callable[[], T]) -> T:
     """Large batches are not looked through on the loop."""
-    return work() if header.count <= SMALL else await partition.log.offload(work)
+    return await partition.log.offload(work) if may_be_large(header, SMALL) else work()
 
 
 def _would_be_new(partition: Partition, header: BatchHeader) -> bool:

@@ -12,13 +12,13 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from runnel.broker.turns import may_be_large
 from runnel.client.isolation import Aborted
 from runnel.log.log import AbortedTransaction
 from runnel.model.errors import InvalidRecord
 from runnel.model.seams import Disk
 from runnel.record import records
-from runnel.record.batch import COMPRESSION_MASK, BatchHeader, headers
-from runnel.record.compression import Compression
+from runnel.record.batch import BatchHeader, headers
 from runnel.record.control import COMMIT, control_key
 from runnel.record.records import Record
 from runnel.route.filter import Filter
@@ -57,7 +57,7 @@ class Thinning:
             for position, header in headers(view)
             if not (aborted is not None and judged.judge(header)) and not header.control
         ]
-        if any(_may_be_large(header) for _, header in wanted):
+        if any(may_be_large(header, LARGE_RECORDS) for _, header in wanted):
             found = await self._disk.offload(lambda: [self._left(raw, header, since) for raw, header in wanted])
         else:
             found = await self._in_turns(wanted, since)
@@ -95,11 +95,6 @@ def _thinned(raw: memoryview, kept: frozenset[int], last: int) -> Left:
     header, section, spans = records.spans(raw)
     header = header._replace(last_offset_delta=last - header.base_offset)
     return Left(records.thinned(header, section, [span for span in spans if span.offset in kept]), last + 1)
-
-
-def _may_be_large(header: BatchHeader) -> bool:
-    """What is compressed may be a thousand times as large as it looks."""
-    return header.attributes & COMPRESSION_MASK != Compression.NONE or header.count > LARGE_RECORDS
 
 
 def passed_over(offset: int, leader_epoch: int) -> bytes:

@@ -1,9 +1,17 @@
-"""Long work in short parts: whoever goes through thousands of partitions lets others have the loop in between."""
+"""Long work in short parts: whoever goes through thousands of partitions lets others have the loop in between.
+
+What can't be parted, as the records of one batch, is done off the loop if it may be long.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
+from runnel.model.limits import MIB
+from runnel.record.batch import COMPRESSION_MASK, HEADER_BYTES, BatchHeader
+from runnel.record.compression import GROWTH_MAX, Compression
+
+UNPACKED_BYTES_MAX: Final = 4 * MIB  # decompressed in one go, a few milliseconds
 TURN: Final = 100  # partitions in one go: a few milliseconds, whatever is done with each
 
 T = TypeVar("T")
@@ -30,3 +38,11 @@ async def side_by_side(items: Iterable[T], work: Callable[[T], Awaitable[R]], at
 
     await asyncio.gather(*[take_on() for _ in range(at_once)])
     return done
+
+
+def may_be_large(header: BatchHeader, records_max: int) -> bool:
+    """Whether to look at the records of a batch may take longer than a turn of the loop."""
+    if header.count > records_max:
+        return True
+    codec = header.attributes & COMPRESSION_MASK
+    return codec != Compression.NONE and (header.size - HEADER_BYTES) * GROWTH_MAX[codec] > UNPACKED_BYTES_MAX

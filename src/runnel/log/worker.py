@@ -4,6 +4,8 @@ Rule 1: two steps of one log never overlap: neither needs to think of the other.
 Rule 2: a step is not stopped because the one who asked for it gave up.
 Rule 3: after a Fatal error nothing is done any more. After any other error of the disk those who wait are told, and
         what is due is tried again: at once when somebody asks for something, else after a while.
+Rule 4: what nobody foresaw costs a job that was asked for no more than a refusal of the disk would: who asked is told.
+        In a step of the log's own it is Fatal, for nobody knows what of the step was done.
 """
 
 import asyncio
@@ -37,6 +39,7 @@ class Worker:
         """See to it that what is due gets done."""
         if self._task is None and self.fatal is None:
             self._task = asyncio.get_running_loop().create_task(self._work())
+            self._task.add_done_callback(self._ended)
 
     @property
     def busy(self) -> bool:
@@ -65,15 +68,27 @@ class Worker:
             while (step := self._due()) is not None:
                 await step()
         except Fatal as error:
-            self.fatal = error
-            self._fail_jobs(error)
-            self._on_fatal(error)
+            self._die(error)
         except OSError as error:
             self._fail_jobs(_refusal(error))
             self._on_refusal(error)
             asyncio.get_running_loop().call_later(RETRY_S, self._retry)
-        finally:
+        self._task = None  # not after anything else: nobody is to go on before `_ended` has seen it
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            fatal = Fatal(
+                f"a log was left half changed by an error in Runnel ({error!r}): restart the broker, report it"
+            )
+            fatal.__cause__ = error
+            self._die(fatal)
+        if self._task is task:
             self._task = None
+
+    def _die(self, error: Fatal) -> None:
+        self.fatal = error
+        self._fail_jobs(error)
+        self._on_fatal(error)
 
     def _retry(self) -> None:
         if self._due() is not None:
@@ -87,18 +102,17 @@ class Worker:
 
     async def _do_job(self) -> None:
         job, future = self._jobs.pop(0)
-        try:
-            result = await job()
-        except Fatal as error:
-            future.set_exception(error)
-            future.exception()  # seen: whoever asked may be gone, and the broker ends anyway
-            raise
-        except RunnelError as error:
-            future.set_exception(error)
-        except OSError as error:
-            future.set_exception(_refusal(error))
+        done = asyncio.ensure_future(job())
+        await asyncio.wait([done])
+        if done.cancelled():
+            future.cancel()
+        elif (error := done.exception()) is None:
+            future.set_result(done.result())
         else:
-            future.set_result(result)
+            future.set_exception(_refusal(error) if isinstance(error, OSError) else error)
+            if isinstance(error, Fatal) or not isinstance(error, Exception):
+                future.exception()  # seen: whoever asked may be gone, and the broker ends anyway
+                raise error
 
 
 def _refusal(error: OSError) -> StorageFailed:

@@ -17,13 +17,14 @@ from crc32c import crc32c
 
 from runnel.model.errors import CorruptBatch, InvalidRecord, InvalidTimestamp, UnsupportedCompression, UnsupportedFormat
 from runnel.model.seams import Buffer
-from runnel.record.compression import Compression
+from runnel.record.compression import GROWTH_MAX, Compression
 
 MAGIC = 2
 HEADER_BYTES = 61
 FRAMING_BYTES = 12  # base offset and length: what the length does not count
 CRC_STARTS = 21
 MAGIC_AT = 16
+RECORD_BYTES_MIN = 7  # its length, attributes, two deltas, and the lengths of key, value and headers
 
 COMPRESSION_MASK = 0x07
 APPEND_TIME = 0x08
@@ -168,12 +169,19 @@ def check_produced(buffer: Buffer) -> BatchHeader:
         raise InvalidRecord(
             f"the batch has {header.count} records but a last offset delta of {header.last_offset_delta}"
         )
+    if not may_hold(header, (header.size - HEADER_BYTES) * GROWTH_MAX[header.attributes & COMPRESSION_MASK]):
+        raise InvalidRecord(f"the batch claims {header.count} records in {header.size - HEADER_BYTES} bytes")
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
         raise InvalidRecord(
             f"producer {header.producer_id} sent epoch {header.producer_epoch} and sequence {header.base_sequence}: "
             "an idempotent producer numbers both from 0"
         )
     return header
+
+
+def may_hold(header: BatchHeader, section_bytes: int) -> bool:
+    """Whether so many bytes of records have room for as many as the header claims: its checksum proves no count."""
+    return header.count * RECORD_BYTES_MIN <= section_bytes
 
 
 def _refuse_short(buffer: Buffer) -> Never:

@@ -34,6 +34,16 @@ class Compression(IntEnum):
     ZSTD = 4
 
 
+# How much larger records can be than what they were compressed to: what each format can say with its fewest bits.
+GROWTH_MAX = (
+    1,
+    1032,  # deflate: 258 bytes in 2 bits
+    22,  # snappy: 64 bytes in 3
+    255,  # lz4: 255 bytes for each byte of a length
+    43_691,  # zstd: a block of 128 KiB in its header, 3 bytes
+)
+
+
 def compress(codec: Compression, data: Buffer) -> bytes:
     """The records section of a batch, compressed."""
     return bytes(data) if codec is Compression.NONE else _COMPRESS[codec](data)

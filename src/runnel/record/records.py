@@ -1,7 +1,8 @@
 """Records inside a batch: what doors, queues, compaction and tools read; the Kafka path never looks inside.
 
 Rule 1: whatever the bytes are, reading returns records or raises InvalidRecord. Checksums are the caller's business.
-Rule 2: within a batch, offsets rise, and none lies beyond the batch's last; gaps are what compaction left.
+Rule 2: what is read fits into a header again: offsets and timestamps have 64 bits.
+Rule 3: within a batch, offsets rise, and none lies beyond the batch's last; gaps are what compaction left.
 
     record: length | attributes i8 | timestamp delta | offset delta | key | value | header count | headers
     key, value, header value: length (-1: null), bytes.  header key: length, UTF-8.  Numbers are zigzag varints.
@@ -24,11 +25,13 @@ from runnel.record.batch import (
     TRANSACTIONAL,
     BatchHeader,
     assemble,
+    may_hold,
     read_header,
 )
 from runnel.record.compression import Compression, compress, decompress
 
 RECORDS_BYTES_MAX = FRAME_BYTES_MAX  # a client could have sent as much uncompressed
+I64_MIN, I64_MAX = -(1 << 63), (1 << 63) - 1
 VARINT_BYTES_MAX = 10  # 64 bits, 7 in each
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
@@ -103,8 +106,11 @@ def open_batch(batch: Buffer, *, bytes_max: int = RECORDS_BYTES_MAX) -> tuple[Ba
     header = read_header(batch)
     if header.magic != MAGIC or not HEADER_BYTES <= header.size <= len(batch):
         raise InvalidRecord(f"not a whole batch: magic {header.magic}, {header.size} bytes long, {len(batch)} are here")
-    section = memoryview(batch)[HEADER_BYTES : header.size]
-    return header, decompress(header.compression, section, bytes_max=bytes_max)
+    packed = memoryview(batch)[HEADER_BYTES : header.size]
+    section = decompress(header.compression, packed, bytes_max=bytes_max)
+    if not may_hold(header, len(section)):
+        raise InvalidRecord(f"the batch claims {header.count} records in {len(section)} bytes")
+    return header, section
 
 
 def decode(batch: Buffer, *, bytes_max: int = RECORDS_BYTES_MAX) -> list[Record]:
@@ -140,6 +146,8 @@ def offset_of_max_timestamp(batch: Buffer) -> tuple[int, int] | None:
 
 
 def _walk(reader: Callable[[BatchHeader, bytes], list[Any]], header: BatchHeader, data: bytes) -> list[Any]:
+    if header.last_offset > I64_MAX:
+        raise InvalidRecord(f"offset {header.last_offset} does not fit into 64 bits")
     try:
         return reader(header, data)
     except IndexError:
@@ -151,6 +159,7 @@ def _walk(reader: Callable[[BatchHeader, bytes], list[Any]], header: BatchHeader
 def _decode(header: BatchHeader, data: bytes) -> list[Record]:
     number, long_varint, record = _NUMBER, _long_varint, record_of
     base_offset, last_delta, previous = header.base_offset, header.last_offset_delta, -1
+    time_min, time_max = I64_MIN, I64_MAX
     base_time, append_time = (header.max_timestamp, True) if header.append_time else (header.base_timestamp, False)
     out = []
     at = 0
@@ -199,7 +208,10 @@ def _decode(header: BatchHeader, data: bytes) -> list[Record]:
             headers, at = _read_headers(data, at, size)
         if at != end:
             raise InvalidRecord(f"the record with offset delta {delta} does not end where its length says")
-        out.append(record((base_offset + delta, base_time if append_time else base_time + age, key, value, headers)))
+        when = base_time if append_time else base_time + age
+        if not time_min <= when <= time_max:
+            raise _bad_time(base_time, age)
+        out.append(record((base_offset + delta, when, key, value, headers)))
     if at != len(data):
         raise _bad_end(header.count)
     return out
@@ -208,6 +220,7 @@ def _decode(header: BatchHeader, data: bytes) -> list[Record]:
 def _spans(header: BatchHeader, data: bytes) -> list[Span]:
     number, long_varint, span = _NUMBER, _long_varint, _span
     base_offset, last_delta, previous = header.base_offset, header.last_offset_delta, -1
+    time_min, time_max = I64_MIN, I64_MAX
     base_time, append_time = (header.max_timestamp, True) if header.append_time else (header.base_timestamp, False)
     out = []
     end = 0
@@ -245,6 +258,8 @@ def _spans(header: BatchHeader, data: bytes) -> list[Span]:
         if at >= end:
             raise InvalidRecord(f"the record with offset delta {delta} does not end where its length says")
         when = base_time if append_time else base_time + age
+        if not time_min <= when <= time_max:
+            raise _bad_time(base_time, age)
         out.append(span((base_offset + delta, when, key, tombstone, start, key_start, end)))
     if end != len(data):
         raise _bad_end(header.count)
@@ -280,6 +295,10 @@ def _read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
 
 def _bad_delta(delta: int, previous: int, last_delta: int) -> InvalidRecord:
     return InvalidRecord(f"offset delta {delta} follows {previous} in a batch whose last is {last_delta}")
+
+
+def _bad_time(base_time: int, age: int) -> InvalidRecord:
+    return InvalidRecord(f"timestamp delta {age} from {base_time} on does not fit into 64 bits")
 
 
 def _bad_length(what: str, size: int) -> InvalidRecord:

@@ -55,6 +55,7 @@ from runnel.replica.progress import Progress, Proposal
 from runnel.replica.readable import Readable
 from runnel.replica.readers import ENOUGH
 from runnel.replica.refusals import Refusals
+from runnel.replica.unreadable import Unreadable
 
 logger = logging.getLogger("runnel.replica")
 
@@ -87,6 +88,7 @@ class Partition(Readable):
         self.leader_epoch = NO_EPOCH
         self.progress: Progress  # of a leader
         self.refusals = Refusals()
+        self.unreadable = Unreadable(self.name)
         self.quota: Quota | None = None
         self._me = me
         self._clock = clock

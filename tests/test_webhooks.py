@@ -136,7 +136,7 @@ def test_what_is_refused_is_posted_again_until_it_is_dead(hooking: BrokerProcess
         until(lambda: len(user.ask("GET", "/v1/queues/hook-2/dead-letters")[1]["letters"]) == 2)
         letters = user.ask("GET", "/v1/queues/hook-2/dead-letters")[1]["letters"]
         reasons = {each["message"]["text"]: each["reason"] for each in letters}
-        assert reasons == {"bad": "attempts: answered with 500", "moved": "attempts: answered with 302"}
+        assert reasons == {"bad": "attempts: answered with 503", "moved": "attempts: answered with 302"}
         bodies = subscriber.bodies()
         assert (bodies.count("bad"), bodies.count("moved"), bodies.count("good")) == (3, 3, 1)
         assert {post.path for post in subscriber.posts} == {"/hook?a=1"}  # a redirect is not followed

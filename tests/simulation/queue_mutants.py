@@ -74,7 +74,7 @@ def _uncounted(self: Course, first: int, last: int, attempts: int) -> None:
         self.keys.check(first, last)
 
 
-def _never_dead(self: Course, piece: Any, delay_ms: Any, turn: Any) -> None:
+def _never_dead(self: Course, piece: Any, delay_ms: Any, turn: Any, reason: str = "") -> None:
     self.window.put(piece.first, piece.last, Status(READY, piece.status.attempts))
     if self.keys is not None:
         self.keys.check(piece.first, piece.last)

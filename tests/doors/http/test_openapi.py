@@ -61,6 +61,12 @@ def test_all_that_an_operation_answers_is_told() -> None:
     assert ack["207"]["content"] == ack["200"]["content"]
 
 
+def test_streams_are_told_as_events() -> None:
+    answers = [methods["get"]["responses"]["200"] for path, methods in DOCUMENT["paths"].items() if "/events" in path]
+    assert len(answers) >= 4
+    assert all(list(answer["content"]) == ["text/event-stream"] for answer in answers)
+
+
 def check_parameters(path: str, parameters: list[dict[str, Any]]) -> None:
     in_path = {each["name"] for each in parameters if each["in"] == "path"}
     assert in_path == set(re.findall(r"{(\w+)}", path))

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from runnel.doors.http.openapi import document
-from runnel.doors.http.operation import SOCKET, Operation, Stream
+from runnel.doors.http.openapi import content_type, document
+from runnel.doors.http.operation import EVENTS, SOCKET, Operation
 from runnel.doors.http.problems import TABLE, code_of
 
 STYLE: Final = """
@@ -98,7 +98,7 @@ def curl(operation: Operation, host: str) -> str:
     if operation.method == SOCKET:
         return f"websocat {shlex.quote(f'ws://{host}{example.target}')}"
     parts = ["curl", "-s"]
-    if operation.result is Stream:
+    if content_type(operation.result) == EVENTS:
         parts.append("-N")  # or curl keeps them until it has a buffer full
     if operation.method not in ("GET", "POST") or (operation.method == "POST" and example.body is None):
         parts += ["-X", operation.method]

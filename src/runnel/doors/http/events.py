@@ -7,7 +7,7 @@ Rule 3: a line is sent from time to time, so that everybody on the way knows tha
 
 import asyncio
 from collections.abc import AsyncGenerator
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -17,17 +17,17 @@ from runnel.doors.http.feeds import Feed, GroupFeed, QueueFeed, TopicFeed, UserF
 from runnel.doors.http.following import From, Numbers, tail_of
 from runnel.doors.http.inbox import User
 from runnel.doors.http.messages import Filter, Value
-from runnel.doors.http.operation import Header, Stream, operation
+from runnel.doors.http.operation import EVENTS, Header, Stream, operation
 from runnel.doors.http.problems import problem_of
 from runnel.model.errors import RetriableError, RunnelError
 
-EVENTS: Final = "text/event-stream"
 HEADERS: Final = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
 ALIVE: Final = b":\n\n"
 ALIVE_S: Final = 15.0
 PART_MAX: Final = 200
 CREDIT_MAX: Final = 1_000
 
+Events: TypeAlias = Annotated[Stream, EVENTS]
 Credit = Annotated[int, Meta(ge=1, le=CREDIT_MAX, description="messages that may be out unsettled")]
 LastEventId = Annotated[
     str | None, Meta(description="where to go on; browsers send it when they come back"), Header("Last-Event-ID")
@@ -73,7 +73,7 @@ async def topic_events(
     filter: Filter = "",
     value: Value = "auto",
     last_event_id: LastEventId = None,
-) -> Stream:
+) -> Events:
     """Follow a topic as Server-Sent Events.
 
     Each message is an event; its id says where to go on, in all partitions. With Last-Event-ID, or begin=ID, the stream
@@ -89,7 +89,7 @@ async def topic_events(
 @operation("GET /v1/users/{user}/events")
 async def user_events(
     call: Call, user: User, last_message_id: str | None = None, last_event_id: LastEventId = None
-) -> Stream:
+) -> Events:
     """Receive the messages to a user as Server-Sent Events.
 
     As /receive, without asking: an event's id is the id of its message.
@@ -106,7 +106,7 @@ async def group_events(
     group: str,
     topic: Annotated[list[str], Meta(min_length=1, max_length=100, description="may be there several times")],
     value: Value = "auto",
-) -> Stream:
+) -> Events:
     """Consume as a member of a group, as Server-Sent Events.
 
     The first event names the member, which lives as long as the stream: commit what is done with
@@ -121,7 +121,7 @@ async def group_events(
 @operation("GET /v1/queues/{queue}/events")
 async def queue_events(
     call: Call, queue: str, credit: Credit = 10, filter: Filter = "", value: Value = "auto"
-) -> Stream:
+) -> Events:
     """Receive messages of a queue as Server-Sent Events.
 
     No more than `credit` messages are out at a time. Settle each with its receipt (POST .../ack, nack, reject), over

@@ -29,6 +29,7 @@ from runnel.doors.http.problems import InvalidInput, MalformedBody
 from runnel.model.unreadable import UNREADABLE
 
 JSON: Final = "application/json"
+EVENTS: Final = "text/event-stream"
 QUERY_FIELDS_MAX: Final = 100
 SOCKET: Final = "SOCKET"  # the method of operations that speak WebSocket
 

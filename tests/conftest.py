@@ -1,14 +1,31 @@
 """What all tests share."""
 
+import gc
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from runnel.testing.process import BrokerProcess
 from runnel.testing.zookeeper import ZooKeeper, missing
+
+
+@contextmanager
+def no_garbage_is_looked_for() -> Iterator[None]:
+    """Python 3.11 can't parse while it parses: what is collected meanwhile may log a traceback, which is parsed too."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    with no_garbage_is_looked_for():  # a failure is shown with its source, which is parsed
+        return (yield)
 
 
 @pytest.fixture(scope="session")

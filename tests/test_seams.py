@@ -1,13 +1,11 @@
 """The seams hold: what ruff's list of banned names can't see is looked for here."""
 
 import ast
-import gc
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 import runnel
+
+from .conftest import no_garbage_is_looked_for
 
 SOURCE = Path(runnel.__file__).parent
 SHELL = SOURCE / "shell"
@@ -18,16 +16,9 @@ KAZOO = SOURCE / "cluster" / "zookeeper.py"  # counts as shell: it holds ZooKeep
 ESCAPES = {"spawn", "run_in_executor", "to_thread", "set_default_executor", "Thread", "ThreadPoolExecutor", "utcnow"}
 
 
-@pytest.fixture(autouse=True)
-def no_garbage_is_looked_for() -> Iterator[None]:
-    """Python 3.11 can't parse while it parses: what is collected meanwhile may log a traceback, which is parsed too."""
-    gc.disable()
-    yield
-    gc.enable()
-
-
 def escapes_in(path: Path) -> list[str]:
-    tree = ast.parse(path.read_text())
+    with no_garbage_is_looked_for():
+        tree = ast.parse(path.read_text())
     return [
         f"{path.relative_to(SOURCE)}:{node.lineno} {node.attr}"
         for node in ast.walk(tree)

@@ -110,10 +110,7 @@ class Server:
         self._undo.push_async_callback(self._listener.stop, 0)
         with _told("kafka", config.kafka):
             await self._listener.accept()
-        if self._http is not None:
-            self._undo.push_async_callback(self._http.stop, 0)
-            with _told("http", config.http):
-                await self._http.accept()
+        await self._accept_http()
 
     def _listeners(self) -> dict[str, Endpoint]:
         listeners = {"kafka": Endpoint(self.kafka.host, self.kafka.port)}
@@ -156,12 +153,27 @@ class Server:
             with _told("http", address):
                 host, port = await doorway.bind(address.host, address.port)
         except AddressRefused as refused:
-            if address is not HTTP_BY_DEFAULT:
-                raise
-            logger.warning("the broker serves without HTTP: %s", refused)
+            self._do_without_http(refused)
             return
         self._undo.callback(doorway.stop_accepting)
         self._http, self.http = doorway, Address(self._config.advertise or _reachable(host), port)
+
+    async def _accept_http(self) -> None:
+        if self._http is None:
+            return
+        self._undo.push_async_callback(self._http.stop, 0)
+        try:
+            with _told("http", self._config.http):
+                await self._http.accept()
+        except AddressRefused as refused:  # another broker that began at the same time was quicker
+            self._do_without_http(refused)
+
+    def _do_without_http(self, refused: "AddressRefused") -> None:
+        """Nobody asked for this address by name: a second broker on a machine is no mistake."""
+        if self._config.http is not HTTP_BY_DEFAULT:
+            raise refused
+        logger.warning("the broker serves without HTTP: %s", refused)
+        self._http = self.http = None
 
     async def _close_logs(self) -> None:
         # A life that was never let in has not told what it lost: the next one must not seem to follow a clean one.

@@ -252,7 +252,8 @@ def test_nothing_is_asked_while_an_answer_of_another_leader_waits_in_line(tmp_pa
         await partition.apply(follow())
         disk.gate.clear()
         syncing = asyncio.ensure_future(partition.log.sync())  # what comes next waits in line
-        await asyncio.sleep(0)
+        while not disk.waiting:
+            await asyncio.sleep(0)
         asked = partition.question()
         assert asked is not None
         taking = asyncio.ensure_future(partition.take(asked, fetched(2)))

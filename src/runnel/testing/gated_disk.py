@@ -16,7 +16,10 @@ class GatedDisk(RealDisk):
         super().__init__(root)
         self.gate = asyncio.Event()
         self.gate.set()
+        self.waiting = 0  # works at the gate
 
     async def offload(self, work: Callable[[], T]) -> T:
+        self.waiting += 1
         await self.gate.wait()
+        self.waiting -= 1
         return await super().offload(work)

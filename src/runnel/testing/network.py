@@ -43,6 +43,10 @@ class _Address(NamedTuple):
     def getsockname(self) -> tuple[str, int]:
         return self.host, self.port
 
+    def fileno(self) -> int:
+        """It listens as long as it is there."""
+        return self.port
+
 
 class Server(asyncio.AbstractServer):
     """A listening address."""

@@ -14,7 +14,7 @@ KINDS = [
     if issubclass(kind, errors.RunnelError) and kind is not errors.RunnelError
 ]
 # A broker that ends, or never starts, answers nobody.
-UNANSWERED = {"DataInUse", "BrokerIdInUse", "PlaceLost"}
+UNANSWERED = {"DataInUse", "DataUnusable", "BrokerIdInUse", "PlaceLost"}
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

@@ -84,6 +84,7 @@ TABLE: dict[type[e.RunnelError], Row] = {
     e.Fatal: Row(S.INTERNAL_SERVER_ERROR, "the broker ends: ask another one"),
     e.PlaceLost: Row(S.SERVICE_UNAVAILABLE, "ask another broker, or this one again soon"),
     e.DataInUse: Row(S.INTERNAL_SERVER_ERROR, "give each broker a data directory of its own"),
+    e.DataUnusable: Row(S.INTERNAL_SERVER_ERROR, "give the broker a data directory that it may use"),
     StoreDamaged: Row(S.INTERNAL_SERVER_ERROR, "restore the metadata from a copy"),
     # requests
     NoSuchPath: Row(S.NOT_FOUND, "see /docs for the addresses that there are"),

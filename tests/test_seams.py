@@ -3,9 +3,9 @@
 import ast
 from pathlib import Path
 
-import runnel
+from tests.conftest import no_garbage_is_looked_for
 
-from .conftest import no_garbage_is_looked_for
+import runnel
 
 SOURCE = Path(runnel.__file__).parent
 SHELL = SOURCE / "shell"

@@ -112,7 +112,7 @@ def test_an_address_that_was_asked_for_and_is_taken_ends_the_broker(tmp_path: Pa
         ended = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert ended.returncode == 1
     assert f"http can't be '{address}'" in ended.stderr
-    assert "or off" in ended.stderr
+    assert "--http off" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 

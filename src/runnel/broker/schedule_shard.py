@@ -116,7 +116,9 @@ class ScheduleShard:
             except NotLeader:
                 return
             except RunnelError as error:
-                logger.warning("the schedule in %s can't begin yet: %s", self.partition.name, error)
+                opening = isinstance(error, CoordinatorLoading)  # which takes a moment, and is nothing to be warned of
+                level = logging.DEBUG if opening else logging.WARNING
+                logger.log(level, "the schedule in %s can't begin yet: %s", self.partition.name, error)
                 await asyncio.sleep(RETRY_S)
                 continue
             self._agenda = Agenda(end)

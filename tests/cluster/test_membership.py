@@ -1,12 +1,14 @@
 """Joining: epochs grow, stale registrations are replaced, a foreign one is respected, a folder is known by its id."""
 
+from uuid import UUID
+
 import pytest
 
 from runnel.cluster.image import Broker, BrokerState, Controller, Endpoint
-from runnel.cluster.membership import Identity, Past, claim, is_free, register
+from runnel.cluster.membership import DAMAGED_MAX, Identity, Past, claim, declare, is_free, register
 from runnel.cluster.store import Create, Delete, Node, Set
 from runnel.model.errors import BrokerIdInUse
-from runnel.model.ids import BrokerId, Epoch
+from runnel.model.ids import BrokerId, Epoch, PartitionKey, TopicId
 
 HERE = Broker(BrokerId(1), {"kafka": Endpoint("h", 9092)}, "r1")
 FOLDER = Identity("c", BrokerId(1), "d1")
@@ -88,3 +90,27 @@ def test_the_place_of_the_controller_is_free_for_its_next_life_and_for_nobody_el
     assert not is_free(held, BrokerId(2), 78)
     assert not is_free(held, BrokerId(1), 77)
     assert is_free(held, BrokerId(1), 78)
+
+
+LOST = PartitionKey(TopicId(UUID(int=1)), 0)
+ALSO_LOST = PartitionKey(TopicId(UUID(int=1)), 1)
+
+
+def test_what_a_broker_says_of_itself_adds_up() -> None:
+    ready = declare(HERE, BrokerState.READY, [LOST])
+    assert (ready.state, ready.damaged, ready.version) == (BrokerState.READY, (LOST,), HERE.version + 1)
+    more = declare(ready, None, [ALSO_LOST, LOST])
+    assert (more.state, more.damaged, more.version) == (BrokerState.READY, (LOST, ALSO_LOST), HERE.version + 2)
+
+
+def test_what_was_said_before_is_not_written_again() -> None:
+    said = declare(HERE, BrokerState.READY, [LOST])
+    assert declare(said, BrokerState.READY, [LOST]) is said
+    assert declare(said, None, []) is said
+
+
+def test_with_too_many_copies_lost_the_whole_disk_is() -> None:
+    lost = [PartitionKey(LOST.topic_id, number) for number in range(DAMAGED_MAX + 1)]
+    assert declare(HERE, BrokerState.READY, lost[:-1]).damaged == tuple(lost[:-1])
+    everything = declare(HERE, BrokerState.READY, lost)
+    assert (everything.damaged, everything.new_disk) == ((), True)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.simulation.hunting import Mutant, Pack, main
 
 from runnel.broker import followers
-from runnel.cluster import elections, isr_changes, nodes
+from runnel.cluster import elections, isr_changes, membership, nodes
 from runnel.cluster.drafting import Draft, Living
 from runnel.cluster.image import NO_LEADER, BrokerState
 from runnel.cluster.nodes import Fence
@@ -260,6 +260,17 @@ def _think_admitting_first(self: ModelController, image: Any) -> None:
 _think = ModelController._think
 
 
+# --- what a broker says of itself: cluster.membership
+
+
+def _declare_again(mine: Any, state: Any, damaged: Any) -> Any:
+    declared = _declare(mine, state, damaged)
+    return replace(mine, version=mine.version + 1) if declared is mine else declared
+
+
+_declare = membership.declare
+
+
 # --- what the store checks: cluster.nodes
 
 
@@ -433,6 +444,12 @@ MUTANTS = [
     Mutant("reassigned_early", "a move is done when everybody is in sync", ((Draft, "_finish_move", _finish_at_once),)),
     Mutant(
         "admit_first", "who comes back has lost its leaderships", ((ModelController, "_think", _think_admitting_first),)
+    ),
+    Mutant(
+        "said_again",
+        "who says what it said before writes nothing",
+        ((membership, "declare", _declare_again),),
+        faults=("cut", "new-disk", "resign", "retain", "transfer"),
     ),
     Mutant("role_before_admission", "who is not admitted has no role", switches=_without("role_by_life")),
     Mutant(

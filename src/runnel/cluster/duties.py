@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from msgspec.structs import replace
 
 from runnel.cluster import elections, membership, nodes
 from runnel.cluster.decision import Decision
@@ -27,7 +26,6 @@ from runnel.model.ids import BrokerId, Epoch, PartitionKey
 from runnel.model.topic_config import TopicConfig
 
 WATCHED: Final = (nodes.CHANGES_PATH, nodes.BROKERS_PATH, nodes.CONTROLLER_PATH)
-DAMAGED_MAX: Final = 5_000  # partitions that a registration names; with more, the whole disk counts as lost
 
 logger = logging.getLogger("runnel.metadata")
 
@@ -87,20 +85,10 @@ class Duties:
     async def declare(self, state: BrokerState | None, damaged: Sequence[PartitionKey] = ()) -> None:
         """Write how far this broker is (None: as far as before), and which of its copies are lost."""
 
-        named = damaged if len(damaged) <= DAMAGED_MAX else ()
-
         def decide(image: Image) -> Decision[Broker]:
             mine = self._ledger.mine
-            declared = replace(
-                mine,
-                state=state or mine.state,
-                damaged=tuple(dict.fromkeys((*mine.damaged, *named))),
-                new_disk=mine.new_disk or len(named) < len(damaged),
-                version=mine.version + 1,
-            )
-            if replace(declared, version=mine.version) == mine:
-                return Decision(Delta())
-            return Decision(Delta(brokers={mine.id: declared}))
+            declared = membership.declare(mine, state, damaged)
+            return Decision(Delta() if declared is mine else Delta(brokers={mine.id: declared}))
 
         await self._ledger.change(decide, for_itself=True)
 

@@ -8,9 +8,12 @@ Rule 2: a life is clean if the data directory says that the very last life ended
         through a life in between says nothing.
 Rule 3: a folder is known once the controller has admitted a broker with it, not before: whatever had to be concluded
         from a new one has been written by then.
+Rule 4: who says what it said before writes nothing. Every write makes a new image, and whatever the controller decided
+        on the one before is refused: a broker that repeats itself would keep it from deciding anything.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -20,7 +23,9 @@ from runnel.cluster.image import Broker, BrokerState, Controller
 from runnel.cluster.nodes import ControllerNode, DirectoryNode
 from runnel.cluster.store import Create, Delete, Node, Op, Set
 from runnel.model.errors import BrokerIdInUse
-from runnel.model.ids import BrokerId, Epoch
+from runnel.model.ids import BrokerId, Epoch, PartitionKey
+
+DAMAGED_MAX: Final = 5_000  # partitions that a registration names; with more, the whole disk counts as lost
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -68,6 +73,21 @@ def _registration(broker: Broker, identity: Identity, past: Past) -> Broker:
         directory=identity.directory,
         directory_version=0 if known is None else known.version + 1,
     )
+
+
+def declare(mine: Broker, state: BrokerState | None, damaged: Sequence[PartitionKey]) -> Broker:
+    """A registration that says how far its broker is (None: as far as before), and which of its copies are lost.
+
+    The very same one if that is nothing new (rule 4).
+    """
+    named = damaged if len(damaged) <= DAMAGED_MAX else ()
+    declared = replace(
+        mine,
+        state=state or mine.state,
+        damaged=tuple(dict.fromkeys((*mine.damaged, *named))),
+        new_disk=mine.new_disk or len(named) < len(damaged),
+    )
+    return mine if declared == mine else replace(declared, version=mine.version + 1)
 
 
 def _directory(broker: BrokerId, node: Node) -> str:

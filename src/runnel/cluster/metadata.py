@@ -17,12 +17,12 @@ from runnel.cluster import controller, elections, nodes
 from runnel.cluster.config_rules import ConfigChange
 from runnel.cluster.controller import Resource
 from runnel.cluster.decision import Decision
-from runnel.cluster.duties import DAMAGED_MAX, Duties
+from runnel.cluster.duties import Duties
 from runnel.cluster.image import Broker, BrokerState, Image, Partition, Topic
 from runnel.cluster.isr_changes import IsrChange, alter_partitions
 from runnel.cluster.ledger import TRIES_MAX, Ledger, Subscriber
 from runnel.cluster.loading import load, must_get
-from runnel.cluster.membership import Identity
+from runnel.cluster.membership import DAMAGED_MAX, Identity
 from runnel.cluster.nodes import ProducerIdsNode, Recent
 from runnel.cluster.reassignment import Move, reassign
 from runnel.cluster.store import Conflict, OutcomeUnknown, Set, Store

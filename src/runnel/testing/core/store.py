@@ -11,7 +11,6 @@ Rule 4: a write may come long after it was sent, and after those that were sent 
 from collections.abc import Callable
 from dataclasses import replace as replaced
 
-from msgspec.structs import replace
 
 from runnel.cluster import membership, nodes
 from runnel.cluster.image import NO_LEADER, Broker, BrokerState, Controller, Delta, Image, Partition
@@ -125,8 +124,9 @@ class ModelStore:
         mine = self.image.brokers.get(BrokerId(process.id))
         if mine is None or mine.epoch != epoch or not self.has_session(process):
             return False
-        declared = replace(mine, state=state, damaged=damaged, version=mine.version + 1)
-        self._apply(Delta(brokers={mine.id: declared}))
+        declared = membership.declare(mine, state, damaged)
+        if declared is not mine:
+            self._apply(Delta(brokers={mine.id: declared}))
         return True
 
     def claim(self, process: Process) -> Epoch | None:

@@ -3,7 +3,9 @@
 Rule 1: a seed counts only if it is clean with the rule on.
 Rule 2: a rule that others cover for is no prey of a simulation. It has a test that shows it alone, and that test has to
         fail without the rule.
-Rule 3: whoever survives is a failure.
+Rule 3: a rule about what must never happen dies of just that, where it has a `sign`: a run that does not get well could
+        have any cause.
+Rule 4: whoever survives is a failure.
 """
 
 import os
@@ -41,6 +43,7 @@ class Mutant:
     given: Mapping[str, Any] = field(default_factory=dict)  # of the swarm, where chance alone would seldom do
     alone: str = ""  # another rule covers for it: the test that shows it by itself
     switches: Mapping[str, Any] = field(default_factory=dict)  # of the run, with the rule off
+    sign: str = ""  # what it has to die of; none: of anything (rule 3)
 
     @contextmanager
     def switched_off(self) -> Iterator[None]:
@@ -80,12 +83,12 @@ def hunt(mutant: Mutant, run: Run, seeds: range) -> Death | None:
 
 
 def _attempt(mutant: Mutant, run: Run, seed: int) -> str | None:
-    """What was violated, or how the broken code broke the run itself."""
+    """Its sign among what was violated, or how the broken code broke the run itself."""
     try:
         found = run(seed, faults=mutant.faults, **mutant.given, **mutant.switches).violations
     except Exception as error:  # noqa: BLE001  (a mutant may fail in any way)
-        return f"crashed: {error!r}"
-    return found[0] if found else None
+        found = [f"crashed: {error!r}"]
+    return next((each for each in found if mutant.sign in each), None)
 
 
 def _fails_alone(mutant: Mutant) -> Death | None:

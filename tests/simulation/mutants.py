@@ -15,12 +15,14 @@ import msgspec
 from tests.simulation.hunting import Mutant, Pack, main
 
 from runnel.broker import followers, partitions, produce
+from runnel.broker.confirming import Confirming
 from runnel.broker.damage import Damages
 from runnel.broker.followers import FollowerSession
 from runnel.broker.groups import Groups
 from runnel.broker.journal import Led, PartitionJournal
 from runnel.broker.partitions import Partitions
 from runnel.broker.shard import Shard
+from runnel.client.membership import GroupSettings
 from runnel.cluster import controller, elections, isr_changes, membership
 from runnel.cluster.drafting import Draft, Rules
 from runnel.groups.classic import ClassicGroup
@@ -84,10 +86,6 @@ _journal_append = PartitionJournal.append
 async def _keep_going(self: Shard[Any], error: Any) -> None:
     self._steps.clear()
     self._fail_all(error)
-
-
-def _anybody(self: ClassicGroup, *_: Any) -> Any:
-    return next(iter(self.roster.members.values()))
 
 
 def _sync_if_possible(file: Any) -> None:
@@ -243,6 +241,7 @@ def _clean_registration(broker: Any, identity: Any, past: Any) -> Any:
 
 _registration = membership._registration
 
+IMPATIENT = GroupSettings(session_timeout_ms=6_000, rebalance_timeout_ms=1_000, heartbeat_ms=3_000)
 THREE = {"brokers": 3, "replicas": 3}
 ALONE = {"members": 0, "new_members": 0, "drafts": False}  # what is about the topic itself
 SAFE = TopicConfig(
@@ -317,8 +316,10 @@ MUTANTS = [
     Mutant(
         "anybody",
         "who lost its seat can't commit",
-        ((ClassicGroup, "_speaker", _anybody),),
-        ("pause", "client-kill", "cut"),
+        ((ClassicGroup, "check_commit", _nothing),),
+        ("pause", "client-kill"),
+        {"members": 3, "load_s": 30.0, "fault_every_s": 0.4, "group": IMPATIENT},
+        sign="zombie-commit",
     ),
     Mutant(
         "local-shrink",
@@ -378,9 +379,10 @@ MUTANTS = [
     Mutant(
         "old-shard",
         "groups are kept in the epoch in which they were read",
-        ((Led, "is_held", _yes), (Led, "belongs_to", _yes)),
+        ((Led, "is_held", _yes), (Led, "belongs_to", _yes), (Confirming, "confirm", _done)),
         ("elect", "kill"),
         {**THREE, "fault_every_s": 0.4, "load_s": 12.0, "session_s": 1.5, "down_s": (0.3,), "members": 2},
+        sign="commit-lost",
     ),
     Mutant(
         "shard-half-read",
@@ -418,6 +420,7 @@ MUTANTS = [
         ((reader, "crc32c", _any_checksum),),
         ("rot", "elect"),
         {**THREE, "topic": SAFE},
+        sign="rot-served",
     ),
     Mutant(
         "epoch-unmarked",
@@ -474,12 +477,14 @@ MUTANTS = [
         ((controller, "create_topics", _create_under_the_same_id),),
         ("kill", "pause"),
         {**THREE, "drafts": True},
+        sign="bad-state",
     ),
     Mutant(
         "deleted-kept",
         "what was deleted goes from every disk",
         ((Partitions, "remove_data", _done),),
         given={**THREE, "drafts": True},
+        sign="is still on",
     ),
     Mutant(
         "unknown-removed",

@@ -11,7 +11,7 @@ from tests.simulation.hunting import Mutant, Pack, main
 
 from runnel.broker.keepers import KeeperJournal
 from runnel.model.step import Step
-from runnel.queues import course, keeper, taking, verdicts
+from runnel.queues import keeper, taking, verdicts
 from runnel.queues.breaker import Breaker
 from runnel.queues.course import Course
 from runnel.queues.delivery import Delivery
@@ -64,8 +64,11 @@ def _plenty(*_: Any, **__: Any) -> int:
     return 1 << 40
 
 
-def _zero(*_: Any, **__: Any) -> int:
-    return 0
+def _hardly_wait(self: Course, piece: Any, pause_ms: int, turn: Any) -> None:
+    _wait(self, piece, 1, turn)
+
+
+_wait = Course._wait
 
 
 def _uncounted(self: Course, first: int, last: int, attempts: int) -> None:
@@ -136,7 +139,9 @@ MUTANTS = [
         plan(backoff_ms=500, wait_max_ms=100),
     ),
     Mutant("lease-for-ever", "a lease ends", ((Window, "overdue", _none),), ("client-kill",), plan()),
-    Mutant("early", "nothing comes before its time", ((course, "rounded_up", _zero),), ("elect",), plan()),
+    Mutant(
+        "early", "nothing comes before its time", ((Course, "_wait", _hardly_wait),), ("elect",), plan(), sign="early"
+    ),
     Mutant("uncounted", "attempts are kept", ((Course, "_put_ready", _uncounted),), LATE, plan()),
     Mutant("immortal", "attempts have an end", ((Course, "give_back", _never_dead),), LATE, plan(attempts_max=2)),
     Mutant("no-key-order", "one message of a key at a time", ((Keys, "is_first", _yes),), LATE, plan(keyed=True)),
@@ -146,6 +151,7 @@ MUTANTS = [
         ((Keys, "next_unknown", property(_known)),),
         LEADERS,
         plan(keyed=True, lease_ms=10_000),
+        sign="overtaken",
     ),
     Mutant("dropped", "who leaves goes somewhere", ((Course, "leave", _lost_and_done),), LATE, plan(attempts_max=2)),
     Mutant(

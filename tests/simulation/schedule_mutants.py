@@ -101,7 +101,7 @@ MUTANTS = [
     Mutant("sent-early", "nothing is sent before it is due", ((agenda, "_order", _to_the_front),), LEADERS, plan()),
     Mutant("answered-early", "parked is what is committed", ((Book, "_committed", _uncommitted),), LEADERS, plan()),
     Mutant("cancel-in-memory", "to cancel is kept", ((ScheduleShard, "_change", _cancel_in_memory),), LEADERS,
-           plan(changed=0.6, delays_ms=(1_500, 4_000))),
+           plan(changed=0.6, delays_ms=(1_500, 4_000)), sign="unexpected"),
     Mutant("change-anything", "what is being sent is not changed", ((Agenda, "change", _change_anything),), LEADERS,
            plan(changed=0.6)),
     Mutant("change-inherited", "what another may have sent is not changed",

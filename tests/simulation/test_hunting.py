@@ -1,13 +1,16 @@
 """Mutants are patches of code that moves on: each has to fit it, and a hunt has to tell who survives."""
 
+from dataclasses import replace
 from inspect import Parameter, isfunction, signature
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.simulation import core_mutants, mutants, queue_mutants, schedule_mutants, transaction_mutants
-from tests.simulation.hunting import Mutant, Pack, hunt
+from tests.simulation.hunting import Death, Mutant, Pack, hunt
 from tests.transactions import sink_mutants
 
+from runnel.cluster import membership
 from runnel.testing.core.simulation import run
 from runnel.testing.simulation import Simulation
 
@@ -58,3 +61,20 @@ def test_what_was_switched_off_is_on_again() -> None:
     with Mutant("off", "a simulation runs", ((Simulation, "run", len),)).switched_off():
         assert Simulation.run is not before
     assert Simulation.run is before
+
+
+def test_a_rule_with_a_sign_dies_of_nothing_else() -> None:
+    """The same mutant, in the same run, by what it breaks and by something else."""
+    unread = next(mutant for mutant in core_mutants.MUTANTS if mutant.name == "said_again")
+    fitting = replace(unread, sign="Liveness")
+    assert hunt(fitting, _never_gets_well, range(1)) == Death(0, "Liveness: nothing was decided")
+    assert hunt(replace(unread, sign="Acked"), _never_gets_well, range(1)) is None
+
+
+def _never_gets_well(seed: int, **_: Any) -> Any:
+    """A run that is ill while the rule is off."""
+    off = membership.declare is not DECLARE
+    return SimpleNamespace(violations=["Liveness: nothing was decided"] if off else [])
+
+
+DECLARE = membership.declare

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
-
 from runnel.cluster import elections, membership, nodes
 from runnel.cluster.decision import Decision
 from runnel.cluster.following import follow

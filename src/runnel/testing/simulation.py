@@ -21,7 +21,7 @@ from runnel.client.calls import call
 from runnel.client.cluster import Cluster
 from runnel.client.positions import bounds
 from runnel.model.calls import SCHEDULE_COUNT, CountPending
-from runnel.model.errors import RetriableError, RunnelError
+from runnel.model.errors import CorruptBatch, RetriableError, RunnelError
 from runnel.model.topic_config import FlushMode
 from runnel.testing.administrator import Administrator
 from runnel.testing.checker import check
@@ -281,6 +281,7 @@ class Simulation:
                     count = await Client(self, host, 0).read_all()
                 except RetriableError as error:
                     self.loop.trace(f"{name} {type(error).__name__}: {error}")
+                    self.troubled(error)
                     await asyncio.sleep(0.1)
 
         await self._in_time(host.start(read), "read everything")
@@ -294,6 +295,11 @@ class Simulation:
             for offset, value in found:
                 if offset >= high:
                     self._violated(f"read-above-high-watermark: {value} at {offset} of {key}")
+
+    def troubled(self, error: RunnelError) -> None:
+        """The network damages nothing here: what comes damaged, left a broker so."""
+        if isinstance(error, CorruptBatch):
+            self._violated(f"rot-served: {error}")
 
     def _violated(self, what: str) -> None:
         if what not in self.violations:

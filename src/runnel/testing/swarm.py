@@ -98,7 +98,7 @@ class Swarm:
         replicas = 1 if brokers == 1 else rng.pick((1, 2, 3, 3, 3, 3, 3, 3))
         slowest = rng.pick((0.001, 0.003, 0.02))
         session_s = rng.pick((1.5, 3.0, 6.0))
-        members = rng.pick((0, 1, 2))
+        members = rng.pick((0, 1, 2, 3))
         topic = _topic(rng, replicas)
         return cls(
             brokers=brokers,
@@ -124,8 +124,8 @@ class Swarm:
             lag_s=rng.pick((0.0001, 0.002)),
             group=GroupSettings(
                 session_timeout_ms=6_000,
-                rebalance_timeout_ms=3_000 + rng.below(3_000),
-                heartbeat_ms=500 + rng.below(1_000),
+                rebalance_timeout_ms=rng.pick((1_000, 3_000, 6_000)),
+                heartbeat_ms=rng.pick((500, 1_500, 3_000)),
             ),
             fetch=FetchSettings(
                 wait_ms=100 + rng.below(500),

@@ -37,6 +37,10 @@ class Stage(Protocol):
         """Somebody was handed these messages."""
         ...
 
+    def troubled(self, error: RunnelError) -> None:
+        """Somebody could not read."""
+        ...
+
 
 class Client:
     """One life of one client, on a host of its own."""
@@ -125,7 +129,8 @@ class Client:
                     await self._seek(consumer)
                 begun = self.now()
                 messages = await consumer.poll(count_max=1 + self.rng.below(50), timeout_ms=300)
-            except RunnelError:
+            except RunnelError as error:
+                self.stage.troubled(error)
                 await self.nap(0.3)
                 continue
             if messages:
@@ -143,6 +148,12 @@ class Client:
     async def read_all(self) -> int:
         """Read everything there is, once, as the last word; how many messages there were."""
         consumer = Consumer(self.cluster())
+        try:
+            return await self._read_to_the_end(consumer)
+        finally:
+            await consumer.close()
+
+    async def _read_to_the_end(self, consumer: Consumer) -> int:
         keys = [*self.keys, *self.others]
         limits = await bounds(consumer.cluster, keys)
         await consumer.assign(dict.fromkeys(keys, START))
@@ -155,7 +166,6 @@ class Client:
                 count += len(messages)
                 records = self.record(messages)
                 self.stage.history.polls.append(Poll(self.process, records, self.now(), self.now(), final=True))
-        await consumer.close()
         return count
 
     # --- groups
@@ -167,6 +177,7 @@ class Client:
                 await self._be_member()
             except RunnelError as error:
                 self.stage.loop.trace(f"member {self.process} {type(error).__name__}")
+                self.stage.troubled(error)
                 await self.nap(0.5)
 
     async def _be_member(self) -> None:
@@ -235,6 +246,7 @@ class Client:
                 await self._poll_as(member)
             except RunnelError as error:
                 self.stage.loop.trace(f"member {member.member_id} {type(error).__name__}")
+                self.stage.troubled(error)
                 await self.nap(0.5)
 
     async def _beat(self, member: ConsumerMember) -> None:

@@ -11,7 +11,6 @@ Rule 4: a write may come long after it was sent, and after those that were sent 
 from collections.abc import Callable
 from dataclasses import replace as replaced
 
-
 from runnel.cluster import membership, nodes
 from runnel.cluster.image import NO_LEADER, Broker, BrokerState, Controller, Delta, Image, Partition
 from runnel.cluster.membership import Identity, Past

@@ -95,8 +95,8 @@ pipelines-cluster: setup-compat setup-zookeeper ## streams into topics killed at
 setup-faults: setup-dev
 	@$(BIN)/python -m tests.faults.sandbox
 
-fuzz: setup-dev ## hostile frames against a real broker, for longer than make test does
-	RUNNEL_FUZZ_FRAMES=200000 $(BIN)/pytest tests/fuzz tests/wire
+fuzz: setup-dev ## hostile bytes for every parser, and against a real broker, for longer than make test does
+	RUNNEL_FUZZ_EXECS=5000000 RUNNEL_FUZZ_FRAMES=200000 $(BIN)/pytest tests/record/test_fuzz.py tests/wire tests/fuzz
 
 simulate: setup ## the whole broker under faults, in virtual time, on all cores (SEEDS=N)
 	@$(BIN)/runnel simulate --seeds $(SEEDS) --jobs $$(nproc)

@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.helpers.hostile import EXECS, mutated
 
 from runnel.wire.kafka import codec, notation
 from runnel.wire.kafka import messages as m
@@ -30,7 +31,6 @@ RANDOM: dict[str, Callable[[random.Random], Any]] = {
     "bytes": lambda chance: chance.randbytes(chance.choice([0, 1, 3, 150])),
     "records": lambda chance: chance.randbytes(chance.choice([0, 1, 3, 150])),
 }
-HOSTILE = [b"\xff" * 4, b"\x7f\xff\xff\xff", b"\x80" * 6, b"\0" * 4, b"\xff\xff\xff\xff\x07", b"\xff\xff\xff\xff\x7f"]
 
 
 def random_message(name: str, version: int, chance: random.Random) -> Any:
@@ -71,26 +71,6 @@ def read_response(api_key: int, version: int, frame: bytes | bytearray) -> None:
         codec.decode_response(api_key, version, memoryview(frame))
 
 
-def mutated(frame: bytes, chance: random.Random) -> bytearray:
-    """The frame with bytes changed, overwritten by hostile lengths, cut out, doubled or inserted."""
-    mutant = bytearray(frame)
-    for _ in range(chance.randint(1, 4)):
-        position = chance.randrange(len(mutant) + 1)
-        match chance.randrange(5):
-            case 0 if position < len(mutant):
-                mutant[position] = chance.randrange(256)
-            case 1:
-                hostile = chance.choice(HOSTILE)
-                mutant[position : position + len(hostile)] = hostile
-            case 2:
-                del mutant[position : position + chance.randint(1, 8)]
-            case 3:
-                mutant[position:position] = mutant[position : position + chance.randint(1, 30)]
-            case _:
-                mutant[position:position] = chance.randbytes(chance.randint(1, 5))
-    return mutant
-
-
 @pytest.mark.parametrize("api_key", API)
 def test_a_frame_cut_short_anywhere_is_malformed(api_key: int) -> None:
     api = API[api_key]
@@ -122,7 +102,7 @@ def test_mutated_frames_are_read_or_malformed(api_key: int) -> None:
         response = random_message(api.name + "Response", version, chance)
         whole_request = b"".join(codec.encode_request(api_key, version, 7, "me", request))[4:]
         whole_response = b"".join(codec.encode_response(api_key, version, 7, response))[4:]
-        for _ in range(40):
+        for _ in range(EXECS // 2 // len(EVERY_API)):
             read_request(mutated(whole_request, chance))
             read_response(api_key, version, mutated(whole_response, chance))
 

@@ -1,7 +1,7 @@
 """`uniform`: everybody gets as many partitions as fairness allows, and keeps what it has as far as that goes.
 
 It works on counts first (how many partitions of each topic a member shall have), and picks partitions last:
-  1. each member keeps what it has, up to the fair share;
+  1. each member keeps what it has, however much: where subscriptions differ, the fair share of one may be any number;
   2. what is left goes to the subscriber with the least;
   3. as long as a chain of hand-overs leads from a member to one that has at least two less, it is used.
 Step 3 makes the loads as even as the subscriptions permit, whatever they are: no chain left means that no other
@@ -55,15 +55,9 @@ class _Plan:
 
     # --- counts
     def _keep(self) -> None:
-        fair = -(-sum(self.counts) // len(self.claimants))  # rounded up
         for owned in self.owned:
-            share, left = {}, fair
-            # What has few other takers is kept first.
-            for topic in sorted(owned, key=lambda each: (len(self.subscribers[each]), each)):
-                share[topic] = min(len(owned[topic]), left)
-                left -= share[topic]
-            self.shares.append(share)
-            self.loads.append(fair - left)
+            self.shares.append({topic: len(numbers) for topic, numbers in owned.items()})
+            self.loads.append(sum(self.shares[-1].values()))
 
     def _fill(self) -> None:
         given = [0] * len(self.topics)
@@ -74,18 +68,15 @@ class _Plan:
             self._fill_topic(topic, self.counts[topic] - given[topic])
 
     def _fill_topic(self, topic: int, missing: int) -> None:
-        """Give each to the least loaded; of equals, first to one that had more of this topic."""
+        """Give each to the least loaded."""
         if not missing:
             return
-        heap = [(self.loads[member], -self._lost(member, topic), member) for member in self.subscribers[topic]]
+        heap = [(self.loads[member], member) for member in self.subscribers[topic]]
         heapq.heapify(heap)
         for _ in range(missing):
-            member = heap[0][2]
+            member = heap[0][1]
             self._give(member, topic, 1)
-            heapq.heapreplace(heap, (self.loads[member], -self._lost(member, topic), member))
-
-    def _lost(self, member: int, topic: int) -> int:
-        return max(len(self.owned[member].get(topic, ())) - self.shares[member].get(topic, 0), 0)
+            heapq.heapreplace(heap, (self.loads[member], member))
 
     def _give(self, member: int, topic: int, count: int) -> None:
         share = self.shares[member]

@@ -1,5 +1,6 @@
 """A re-drive comes to its end, whatever lies among the letters and whatever breaks."""
 
+import asyncio
 import logging
 from pathlib import Path
 
@@ -39,6 +40,20 @@ def test_letters_that_are_no_json_are_passed_over(tmp_path: Path) -> None:
         assert "the dead letter at offset 1 is not JSON" in state.failure
         got = await take(broker, "q", 5, wait_ms=LONG_MS)
         assert [value for value, _ in got] == [b'{"a":1,"b":1}', b'{"a":2,"b":1}']
+
+    serve(tmp_path, scenario)
+
+
+def test_what_is_asked_for_is_not_closed_before_it_is_answered(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await make(broker, "q")
+        await bury(broker, "q", b"a", b"b")
+        starting = asyncio.ensure_future(broker.redrives.start(Redrive("q")))
+        while not starting.done():
+            broker.redrives.sweep()
+            await asyncio.sleep(0)
+        assert starting.result().state == "running"
+        assert (await ended(broker, "q")).moved == 2
 
     serve(tmp_path, scenario)
 

@@ -9,7 +9,8 @@ Rule 2: what can't go back now is tried again, with all that goes with it; what 
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -83,6 +84,7 @@ class Drive:
         journal = parts.keepers.journal(queue + OWNER, partition)
         self.shard: Shard[View] = Shard(journal, Redriving, self._view, parts.clock, self._carry_out)
         self._runner: asyncio.Task[None] | None = None
+        self._asking = 0  # questions that are not answered yet
 
     def open(self) -> None:
         self.shard.open()
@@ -94,20 +96,30 @@ class Drive:
 
     @property
     def is_idle(self) -> bool:
-        return self.shard.loaded and self._runner is None
+        return self.shard.loaded and self._runner is None and not self._asking
 
     async def machine(self) -> Redriving:
         """The state machine, once it has been read."""
-        if not self.shard.loaded:
-            await self.shard.opened()
-        machine = self.shard.machine
-        assert isinstance(machine, Redriving)
-        return machine
+        with self._asked():
+            if not self.shard.loaded:
+                await self.shard.opened()
+            machine = self.shard.machine
+            assert isinstance(machine, Redriving)
+            return machine
 
     async def ask(self, verb: str, request: object) -> Task:
-        await self.machine()
-        task: Task = await self.shard.ask(verb, request)
-        return task
+        with self._asked():
+            await self.machine()
+            task: Task = await self.shard.ask(verb, request)
+            return task
+
+    @contextmanager
+    def _asked(self) -> Iterator[None]:
+        self._asking += 1
+        try:
+            yield
+        finally:
+            self._asking -= 1
 
     def _view(self) -> View:
         return View(self.partition.log.start_offset, self.partition.last_stable_offset)

@@ -16,7 +16,8 @@ JOBS ?= 3
 BROKERS_LOSING_POWER ?= 1
 CASES ?= 50
 CARS ?= 1000
-.PHONY: help faults faults-transactions faults-schedule faults-storage faults-corruption setup-faults prerequisites setup setup-dev setup-pipelines setup-compat setup-zookeeper run cluster fleet pipelines-cluster test check compat fuzz simulate simulate-core mutants \
+EXAMPLES ?= 3000
+.PHONY: help faults faults-transactions faults-schedule faults-storage faults-corruption setup-faults prerequisites setup setup-dev setup-pipelines setup-compat setup-zookeeper run cluster fleet pipelines-cluster test check compat fuzz simulate simulate-core mutants machines \
 	bench format lock clean
 
 help: ## list the targets
@@ -97,6 +98,9 @@ setup-faults: setup-dev
 
 fuzz: setup-dev ## hostile bytes for every parser, and against a real broker, for longer than make test does
 	RUNNEL_FUZZ_EXECS=5000000 RUNNEL_FUZZ_FRAMES=200000 $(BIN)/pytest tests/record/test_fuzz.py tests/wire tests/fuzz
+
+machines: setup-dev ## every state machine through more random lives than make test does (EXAMPLES=N)
+	RUNNEL_EXAMPLES=$(EXAMPLES) $(BIN)/pytest -n $(JOBS) $$(grep -rl "helpers.examples" --include='*.py' tests)
 
 simulate: setup ## the whole broker under faults, in virtual time, on all cores (SEEDS=N)
 	@$(BIN)/runnel simulate --seeds $(SEEDS) --jobs $$(nproc)

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.cluster.rows import T, ids, image_of, row
+from tests.helpers.examples import EXAMPLES
 
 from runnel.cluster import controller, isr_changes
 from runnel.cluster.config_rules import ConfigChange, TopicResource
@@ -248,7 +249,7 @@ def play(world: World, event: Event) -> None:
             world.move(None)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(st.integers(1, 3), EVENTS)
 def test_nobody_leads_who_lacks_what_was_committed(minimum: int, events: list[Event]) -> None:
     world = World(minimum)

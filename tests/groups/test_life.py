@@ -19,6 +19,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.helpers.examples import EXAMPLES
 
 from runnel.groups import GroupConfig, GroupShard, Step
 from runnel.groups.classic import ClassicGroup
@@ -599,9 +600,9 @@ class ClassicWorld(World):
 
 
 TestMixed = World.TestCase
-TestMixed.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+TestMixed.settings = settings(max_examples=EXAMPLES, stateful_step_count=30, deadline=None)
 TestClassic = ClassicWorld.TestCase
-TestClassic.settings = settings(max_examples=15, stateful_step_count=30, deadline=None)
+TestClassic.settings = settings(max_examples=EXAMPLES, stateful_step_count=30, deadline=None)
 
 WEIGHTS = {
     "come": 6, "act": 40, "go_on": 14, "die": 2, "leave": 2, "commit": 12, "pass_time": 6, "grow": 1, "crash": 3,

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.helpers.examples import EXAMPLES
 
 from runnel.groups import GroupConfig, GroupShard, Step
 from runnel.groups.share_values import DescribedShareGroup, ShareAlive, ShareHeartbeat
@@ -169,5 +170,5 @@ class World(RuleBasedStateMachine):
         return result if isinstance(result, DescribedShareGroup) else None
 
 
-World.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+World.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=30, deadline=None)
 TestShareGroups = World.TestCase

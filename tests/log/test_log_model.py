@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.helpers.examples import EXAMPLES
 
 from runnel.log.log import Appended, Log
 from runnel.log.producers import Producers
@@ -593,11 +594,15 @@ class RealLogMachine(LogMachine):
 
 
 MODEST = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+    max_examples=EXAMPLES,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
 )
 TestLog = LogMachine.TestCase
 TestLog.settings = MODEST
 TestRealLog = RealLogMachine.TestCase
-TestRealLog.settings = settings(MODEST, max_examples=12, stateful_step_count=20)
+TestRealLog.settings = settings(MODEST, max_examples=EXAMPLES // 5, stateful_step_count=20)
 TestCompactedLog = CompactedLogMachine.TestCase
 TestCompactedLog.settings = MODEST

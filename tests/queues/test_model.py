@@ -15,6 +15,7 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.helpers.examples import EXAMPLES
 from tests.queues.naive import Message, Naive
 from tests.queues.rig import DEAD, RETRY, WALL_MS
 from tests.queues.rig import settings as queue
@@ -386,5 +387,5 @@ class Lives(RuleBasedStateMachine):
         self._decide(step, lambda: self._settled(receipts, Outcome.ACCEPT, set()))
 
 
-Lives.TestCase.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+Lives.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=50, deadline=None)
 TestLives = Lives.TestCase

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.helpers.examples import EXAMPLES
 
 from runnel.model.errors import NotPending
 from runnel.model.ids import PartitionKey, TopicId
@@ -362,5 +363,5 @@ class Crashes(RuleBasedStateMachine):
 
 TestCrashes = Crashes.TestCase
 TestCrashes.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=EXAMPLES, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )

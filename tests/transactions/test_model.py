@@ -16,6 +16,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.helpers.examples import EXAMPLES
 from tests.transactions.rig import TIMEOUT_MS, Rig, shown
 
 from runnel.model.errors import ConcurrentTransactions, InvalidProducerMapping, ProducerFenced
@@ -187,5 +188,5 @@ class Lives(RuleBasedStateMachine):
         assert bool(self.rig.orders) == state.state.ending
 
 
-Lives.TestCase.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
+Lives.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=60, deadline=None)
 TestLives = pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")(Lives.TestCase)

@@ -6,12 +6,13 @@ import random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.helpers.examples import EXAMPLES
 from tests.simulation.hunting import Mutant, hunt
 from tests.transactions import sink_mutants
 from tests.transactions.sink_world import run
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.randoms(use_true_random=False))
 def test_every_batch_is_seen_once_and_whole(chance: random.Random) -> None:
     run(chance.randrange, steps=200)

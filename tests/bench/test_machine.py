@@ -26,7 +26,7 @@ def test_the_time_of_all_that_descends_from_this_process_is_counted() -> None:
         alive = cpu_of_tree() - before
         child.communicate(b"\n")
     assert alive >= 0.25
-    assert cpu_of_tree() - before >= alive, "and what ended is not forgotten"
+    assert cpu_of_tree() - before >= alive - 1e-6, "and what ended is not forgotten"  # sums of floats
 
 
 def test_who_is_kept_to_one_core_is_let_go_again() -> None:

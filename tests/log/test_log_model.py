@@ -152,11 +152,16 @@ class LogMachine(RuleBasedStateMachine):
     def transact(self, steps: list[tuple[int, str, int]], cut_at: int | None) -> None:
         """Batches and markers of interleaved transactions; a capital letter ends the epoch too."""
         made, is_open = [], {pid for pid, first in self.transactions()[0]}
+        known = {pid for pid in TRANSACTIONAL if self.log.producers.get(pid) is not None}
         for pid, kind, key in steps:
             if kind == "d":
                 made.append(self.make_transactional(pid, key))
                 is_open.add(pid)
+                known.add(pid)
             elif pid in is_open:
+                if pid not in known:
+                    self.sequences[pid] = 0  # its batches are gone, and so is what was known of it: a marker says less
+                    known.add(pid)
                 made.append(self.make_marker(pid, commit=kind in "cC", bump=kind.isupper()))
                 is_open.remove(pid)
         self.append_all(made, cut_at)
@@ -373,6 +378,9 @@ class LogMachine(RuleBasedStateMachine):
                     self.producer_epochs[header.producer_id] = header.producer_epoch
                 if not header.control:
                     self.sequences[header.producer_id] = header.base_sequence + header.count
+        for producer in self.log.producers:
+            if not producer.batches:  # only a marker is left of it
+                self.sequences[producer.producer_id] = 0
 
     def transactions(self) -> tuple[list[tuple[int, int]], list[tuple[int, int, int]]]:
         """Producer id and first offset of those that are open; with the offset of the marker, of those aborted."""

@@ -1,16 +1,18 @@
 """`uniform`: everybody gets as many partitions as fairness allows, and keeps what it has as far as that goes.
 
 It works on counts first (how many partitions of each topic a member shall have), and picks partitions last:
-  1. each member keeps what it has, however much: where subscriptions differ, the fair share of one may be any number;
+  1. each member keeps what it has, up to the fair share;
   2. what is left goes to the subscriber with the least;
   3. as long as a chain of hand-overs leads from a member to one that has at least two less, it is used.
+Nothing of this is done where everything is owned already, as evenly as can be: then all stays as it is. (What is fair
+for one member may be more than an even part of all, where others want fewer topics.)
 Step 3 makes the loads as even as the subscriptions permit, whatever they are: no chain left means that no other
 assignment is more even (the theorem of optimal semi-matchings).
 """
 
 import heapq
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from runnel.groups.assignors.claims import Assignment, Claimant
 from runnel.model.ids import PartitionKey, TopicId
@@ -47,17 +49,30 @@ class _Plan:
         return owned
 
     def assignment(self) -> Assignment:
-        if self.topics:
+        if self.topics and not self._is_even():
             self._keep()
             self._fill()
             self._even_out()
         return self._pick()
 
     # --- counts
+    def _is_even(self) -> bool:
+        """Whether all is owned, and no chain of hand-overs would make it more even."""
+        self.shares = [{topic: len(numbers) for topic, numbers in owned.items()} for owned in self.owned]
+        self.loads = [sum(share.values()) for share in self.shares]
+        return sum(self.loads) == sum(self.counts) and next(self._chains(), None) is None
+
     def _keep(self) -> None:
+        fair = -(-sum(self.counts) // len(self.claimants))  # rounded up
+        self.shares, self.loads = [], []
         for owned in self.owned:
-            self.shares.append({topic: len(numbers) for topic, numbers in owned.items()})
-            self.loads.append(sum(self.shares[-1].values()))
+            share, left = {}, fair
+            # What has few other takers is kept first.
+            for topic in sorted(owned, key=lambda each: (len(self.subscribers[each]), each)):
+                share[topic] = min(len(owned[topic]), left)
+                left -= share[topic]
+            self.shares.append(share)
+            self.loads.append(fair - left)
 
     def _fill(self) -> None:
         given = [0] * len(self.topics)
@@ -68,15 +83,18 @@ class _Plan:
             self._fill_topic(topic, self.counts[topic] - given[topic])
 
     def _fill_topic(self, topic: int, missing: int) -> None:
-        """Give each to the least loaded."""
+        """Give each to the least loaded; of equals, first to one that had more of this topic."""
         if not missing:
             return
-        heap = [(self.loads[member], member) for member in self.subscribers[topic]]
+        heap = [(self.loads[member], -self._lost(member, topic), member) for member in self.subscribers[topic]]
         heapq.heapify(heap)
         for _ in range(missing):
-            member = heap[0][1]
+            member = heap[0][2]
             self._give(member, topic, 1)
-            heapq.heapreplace(heap, (self.loads[member], member))
+            heapq.heapreplace(heap, (self.loads[member], -self._lost(member, topic), member))
+
+    def _lost(self, member: int, topic: int) -> int:
+        return max(len(self.owned[member].get(topic, ())) - self.shares[member].get(topic, 0), 0)
 
     def _give(self, member: int, topic: int, count: int) -> None:
         share = self.shares[member]
@@ -84,7 +102,14 @@ class _Plan:
         self.loads[member] += count
 
     def _even_out(self) -> None:
-        """Start from the most loaded. Whatever can be reached from a member without a chain can't be part of one."""
+        for reached, end in self._chains():
+            self._hand_over(reached, end)
+
+    def _chains(self) -> Iterator[tuple[dict[int, tuple[int, int]], int]]:
+        """Each is to be used before the next one is asked for.
+
+        Start from the most loaded. Whatever can be reached from a member without a chain can't be part of one.
+        """
         heap = [(-load, member) for member, load in enumerate(self.loads)]
         heapq.heapify(heap)
         settled: set[int] = set()
@@ -96,7 +121,7 @@ class _Plan:
             if end is None:
                 settled.update(reached)
             else:
-                self._hand_over(reached, end)
+                yield reached, end
                 heapq.heappush(heap, (-self.loads[member], member))
                 heapq.heappush(heap, (-self.loads[end], end))
 

@@ -97,12 +97,16 @@ def find_hole(file: File, position: int, end: int, first_offset: int, end_offset
 
 
 def _good_at(file: File, position: int, end: int, first_offset: int, end_offset: int) -> int | None:
-    """The base offset of the good batch at `position`; None if there is none that could stand there."""
+    """The base offset of the good batch at `position`; None if there is none that could stand there.
+
+    The batch that begins with `first_offset` is the rotten one: a copy of it that lies elsewhere was moved, and so may
+    be all behind it that indexes know by its place.
+    """
     data = file.read(HEADER_BYTES, position) if position + HEADER_BYTES <= end else b""
     if len(data) < HEADER_BYTES:
         return None
     header = read_header(data)
-    plausible = first_offset <= header.base_offset <= header.last_offset < end_offset
+    plausible = first_offset < header.base_offset <= header.last_offset < end_offset
     if not plausible or header.size < HEADER_BYTES or position + header.size > end:
         return None
     if not intact(file.read(header.size, position), header) or not _followed(file, position, header, end):

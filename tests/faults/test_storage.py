@@ -49,6 +49,13 @@ def test_no_bad_byte_is_served_from_a_hurt_log(tmp_path: Path) -> None:
     assert result.damage_reported > 20
 
 
+def test_a_copy_of_a_batch_that_was_moved_is_cut_off_as_a_whole(tmp_path: Path) -> None:
+    """One of a thousand cases: 15 bytes of noise, then the very batch that they stand in for."""
+    result = storage_corruption.run(tmp_path, [100], "20261118")
+    assert result.good, result.table()
+    assert result.damage_reported == 1
+
+
 def test_every_error_at_every_call_of_the_disk_ends_well() -> None:
     matrix = storage_errno.run(later=False)
     assert not matrix.broken, matrix.table()

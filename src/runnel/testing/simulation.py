@@ -192,9 +192,10 @@ class Simulation:
             for broker in self.brokers:
                 broker.host.clock.offset_ms = 0  # nobody waits for a time that is half an hour away
         durable = self.injector.all_durable()
+        may_lose_power = durable and "rot" not in self.swarm.faults  # nothing could tell rot from a torn tail
         for broker in self.brokers if durable or "power" not in self.swarm.faults else ():  # see BESIDE_POWER
             if self._rng.chance(0.3) or self._has_failed_partitions(broker):
-                broker.die(power=self._rng.chance(0.5) and durable)
+                broker.die(power=self._rng.chance(0.5) and may_lose_power)
         await self._in_time(self._healthy(), "get well", lambda: "; ".join(ailing(self.brokers, self.invariants)))
 
     def _has_failed_partitions(self, broker: SimBroker) -> bool:

@@ -26,7 +26,7 @@ from runnel.client.membership import GroupSettings
 from runnel.cluster import controller, elections, isr_changes, membership
 from runnel.cluster.drafting import Draft, Rules
 from runnel.groups.classic import ClassicGroup
-from runnel.log import checkpoint, reader, recovery, rolling, scan, writer
+from runnel.log import checkpoint, reader, recovery, rolling, scan, trimming, writer
 from runnel.log.keeper import Keeper
 from runnel.log.log import Log
 from runnel.log.mark import Mark
@@ -413,6 +413,12 @@ MUTANTS = [
         ((Keeper, "keep_names", _done),),
         alone="tests/log/test_storage_rules.py::"
         "test_names_that_killed_brokers_left_are_synced_before_anything_counts_on_them",
+    ),
+    Mutant(
+        "snapshots-stay",
+        "a snapshot of producers from above the end goes for good",
+        ((recovery, "drop_snapshots", _nothing), (trimming, "drop_snapshots", _nothing)),
+        alone="tests/log/test_snapshots.py",
     ),
     Mutant(
         "rot-served",

@@ -12,6 +12,8 @@ Rule 6: a file whose name is not ours is left alone.
 Rule 7: what no sync is known of is written again before it is synced: after a sync that failed, the system may read it
         from memory, and say yes to the next sync, though the disk never got it. Without a checkpoint that is all of the
         log. (flush.mode os promises nothing.)
+Rule 8: a snapshot of producers from above the end is removed, durably, before anything is appended: it would stand for
+        other batches than those that it was taken of.
 """
 
 from dataclasses import dataclass, field
@@ -44,7 +46,7 @@ from runnel.log.outcomes import load_or_build as load_or_build_outcomes
 from runnel.log.producers import Producers
 from runnel.log.scan import find_hole, marker_at, misplaced, walk
 from runnel.log.segment import Hole, Segment
-from runnel.log.snapshots import newest_snapshot, replay
+from runnel.log.snapshots import drop_snapshots, newest_snapshot, replay
 from runnel.log.transactions import Aborted
 from runnel.model.errors import Corruption
 from runnel.model.ids import Offset
@@ -215,6 +217,7 @@ class _Recovery:
             self._lost(None, start, self.segments[0].base_offset)
         for segment in self.segments[:-1]:
             segment.index = None  # sealed: its file is checked when it is needed
+        drop_snapshots(self.disk, self.folder, self.end)
         return Recovered(
             self.segments, start, self.end, Offset(known.cleaned_offset if known else 0), self.epochs.entries(),
             self.producers, known is not None, self.scanned, known.cuts if known else 0, fresh, self.damage,

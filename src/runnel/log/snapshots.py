@@ -1,6 +1,6 @@
 """Snapshots of the producer state, so that opening and truncating need not replay the log from its start."""
 
-from runnel.log.checkpoint import read_small, replace
+from runnel.log.checkpoint import read_small, replace, sync_dir
 from runnel.log.layout import PRODUCERS, numbered, offsets_of
 from runnel.log.producers import Producers
 from runnel.log.scan import marker_at, walk_over_rot
@@ -25,10 +25,15 @@ def save_snapshot(disk: Disk, folder: str, offset: int, producers: Producers) ->
 
 
 def drop_snapshots(disk: Disk, folder: str, end_offset: int) -> None:
-    """The log ends at `end_offset` now: what was taken above it never was."""
-    for offset in offsets_of(disk.list(folder), PRODUCERS):
-        if offset > end_offset:
-            disk.remove(f"{folder}/{numbered(offset, PRODUCERS)}")
+    """The log ends at `end_offset` now: what was taken above it never was.
+
+    Durably, and before anything is appended: one that came back would stand for other batches than were there then.
+    """
+    taken_above = [offset for offset in offsets_of(disk.list(folder), PRODUCERS) if offset > end_offset]
+    for offset in taken_above:
+        disk.remove(f"{folder}/{numbered(offset, PRODUCERS)}")
+    if taken_above:
+        sync_dir(disk, folder)
 
 
 def load_producers(

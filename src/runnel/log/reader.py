@@ -288,7 +288,7 @@ class Reader:
         for hole in holes:
             if hole not in segment.holes:
                 segment.holes += (hole,)
-                if hole.first_offset < hole.next_offset:  # else nothing is lost: a good copy lies behind it
+                if hole.first_offset < hole.next_offset:  # else nothing is lost: noise behind the last batch
                     self._state.damage.note(rotten(segment, hole))
 
     async def report_rot(self, segment: Segment, position: int, offset: int) -> None:

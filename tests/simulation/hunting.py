@@ -23,6 +23,7 @@ from unittest import mock
 Patch: TypeAlias = tuple[Any, str, Any]  # of what, its name, and what it is without the rule
 ROOT = Path(__file__).parents[2]
 SURVIVED = "SURVIVED"
+BROKEN = 99  # the exit code of a test that could not be run
 
 
 class Outcome(Protocol):
@@ -102,14 +103,22 @@ def _pytest(test: str) -> int:
     """In a fork of this process, where the rule is on or off as it is here."""
     child = os.fork()
     if child == 0:
-        import pytest
-
-        quiet = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(quiet, 1)
-        os.dup2(quiet, 2)
-        os.chdir(ROOT)
-        os._exit(int(pytest.main(["-x", "-p", "no:cacheprovider", test])))
+        try:
+            _run_test(test)
+        finally:
+            os._exit(BROKEN)  # whatever happens: this process must never go on as the one that it was forked from
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _run_test(test: str) -> None:
+    import pytest
+
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 1)
+    os.dup2(quiet, 2)
+    os.chdir(ROOT)
+    # What simulations left behind in this process is no fault of the test's.
+    os._exit(int(pytest.main(["-x", "-p", "no:cacheprovider", "-p", "no:unraisableexception", test])))
 
 
 # --- many at once

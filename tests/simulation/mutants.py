@@ -359,7 +359,12 @@ MUTANTS = [
         ((followers, "check_epoch", _nothing),),
         alone="tests/broker/test_followers.py::test_what_is_not_checked_is_not_held",
     ),
-    Mutant("no-divergence", "a follower's log is the leader's", ((followers, "divergence_of", _nothing),)),
+    Mutant(
+        "no-divergence",
+        "a follower's log is the leader's",
+        ((followers, "divergence_of", _nothing),),
+        sign="log-mismatch",
+    ),
     Mutant(
         "cut-to-high",
         "a log is cut where leader epochs part (KIP-101)",

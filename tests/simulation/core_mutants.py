@@ -449,7 +449,7 @@ MUTANTS = [
         "said_again",
         "who says what it said before writes nothing",
         ((membership, "declare", _declare_again),),
-        faults=("cut", "new-disk", "resign", "retain", "transfer"),
+        faults=("resign", "cut", "transfer"),
     ),
     Mutant("role_before_admission", "who is not admitted has no role", switches=_without("role_by_life")),
     Mutant(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import pytest
+import uvloop
 from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -160,7 +161,8 @@ async def brokers_of(brokers: Brokers, racks: dict[int, str]) -> AsyncIterator[N
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(main, LIMIT_S))
+    """On the loop that brokers use: asyncio's own leaves connections open that come just when a broker ends."""
+    uvloop.run(asyncio.wait_for(main, LIMIT_S))
 
 
 async def eventually(holds: Callable[[], bool]) -> None:

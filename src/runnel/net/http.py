@@ -131,6 +131,7 @@ class Http(HttpToolsProtocol):
     def __init__(self, listener: "HttpListener") -> None:
         self._peer = Peer("a client")
         super().__init__(listener.config, listener.state, {"peer": self._peer}, asyncio.get_running_loop())
+        self._state = listener.state
         self._closed = listener.state.closed
         self._limits = listener.limits
         self._traffic = listener.traffic
@@ -145,6 +146,8 @@ class Http(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))
+        if self._state.stopped:  # the system let it in just when all were closed
+            return self.transport.abort()
         self.active_at = self.loop.time()
         self._traffic.connections += 1
         if self.client is not None:
@@ -155,6 +158,7 @@ class Http(HttpToolsProtocol):
                 self._peer.address, self._limits.connections_max,
             )  # fmt: skip
             self.refuse(503, "too-many-connections", "as many connections are open as there may be")
+        return None
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -334,6 +338,7 @@ class _State(ServerState):
     def __init__(self) -> None:
         super().__init__()
         self.empty = asyncio.Event()
+        self.stopped = False
 
     def closed(self) -> None:
         if not self.connections:
@@ -388,6 +393,7 @@ class HttpListener:
     async def stop(self, grace_s: float) -> None:
         """Let requests under way answer within the grace period, then close every connection."""
         self.stop_accepting()
+        self.state.stopped = True
         for connection in list(self.state.connections):
             connection.stop() if isinstance(connection, Http) else connection.shutdown()  # 1012: restarts
         self.state.empty.clear()

@@ -51,6 +51,7 @@ class FramedListener:
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._empty: asyncio.Event | None = None
+        self._stopped = False
 
     async def bind(self, host: str, port: int) -> tuple[str, int]:
         """Take the address; returns it with the port that the system chose for port 0."""
@@ -74,6 +75,7 @@ class FramedListener:
     async def stop(self, grace_s: float) -> None:
         """Let requests under way answer within the grace period, then close every connection."""
         self.stop_accepting()
+        self._stopped = True
         for connection in list(self.connections):
             connection.close()
         self._empty = asyncio.Event()
@@ -91,6 +93,9 @@ class FramedListener:
     # --- what a connection calls
 
     def opened(self, connection: Connection) -> Handler | None:
+        """Who answers this connection; None: nobody does. Some are let in by the system just when all are closed."""
+        if self._stopped:
+            return None
         if len(self.connections) >= self._limits.connections_max:
             logger.warning(
                 "refused a connection from %s: %d are open and limits.connections allows no more",

@@ -107,7 +107,7 @@ def test_if_one_can_not_start_none_stays(tmp_path: Path) -> None:
         port = taken.getsockname()[1] - 1
         with dev(tmp_path, "--brokers", "2", "--port", str(port)) as running:
             assert running.end() == 1
-            assert "broker 2 did not start" in running.printed
+            assert re.search("broker [12] did not start", running.printed)  # the port before may be somebody's, too
             assert "free port" in running.printed
             assert not any(alive(pid) for pid in running.pids)
 

@@ -249,7 +249,7 @@ def play(world: World, event: Event) -> None:
             world.move(None)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=2 * EXAMPLES, deadline=None)
 @given(st.integers(1, 3), EVENTS)
 def test_nobody_leads_who_lacks_what_was_committed(minimum: int, events: list[Event]) -> None:
     world = World(minimum)

@@ -1,6 +1,6 @@
-"""The driver of the test of real clusters, as a process of its own: `archive`, and `fleet` if asked, in one session.
+"""The driver of the test of real clusters, as a process of its own: `archive` and `fleet` in one session.
 
-python -m tests.pipelines.cluster_driver MASTER BROKERS FOLDER forever|once archive|archive,fleet
+python -m tests.pipelines.cluster_driver MASTER BROKERS FOLDER forever|once
 
 It prints a line of JSON for each step. `once` ends with the audit of log and lake.
 """
@@ -37,7 +37,7 @@ def tell(step: Step) -> None:
     print(json.dumps(asdict(step)), flush=True)
 
 
-def jobs(spark: SparkSession, brokers: str, folder: Path, once: bool, wanted: str) -> None:
+def jobs(spark: SparkSession, brokers: str, folder: Path, once: bool) -> None:
     stop = Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
 
@@ -45,21 +45,18 @@ def jobs(spark: SparkSession, brokers: str, folder: Path, once: bool, wanted: st
         return StreamConf(str(folder / name), brokers, once, 500)
 
     lake = archive.ArchiveConf(stream("archive"), str(folder / "lake"), (TOPICS.source,))
-    queries = [archive.run(spark, lake)]
-    if "fleet" in wanted:
-        cars = fleet.FleetConf(stream("fleet"), TOPICS, late_ms=600_000, buckets=4)
-        queries += fleet.run(spark, cars)
-    follow(queries, tell, stop)
+    cars = fleet.FleetConf(stream("fleet"), TOPICS, late_ms=600_000, buckets=4)
+    follow([archive.run(spark, lake), *fleet.run(spark, cars)], tell, stop)
 
 
-def main(master: str, brokers: str, folder: Path, once: bool, wanted: str) -> None:
+def main(master: str, brokers: str, folder: Path, once: bool) -> None:
     conf = SessionConf("cluster test", master, SETTINGS, log=str(folder / f"spark-{once}.log"))
     with session(conf) as spark:
-        jobs(spark, brokers, folder, once, wanted)
+        jobs(spark, brokers, folder, once)
         if once:
             against = audit.AuditConf(brokers, (TOPICS.source,), str(folder / "lake"))
             print(json.dumps({"audit": audit.run(spark, against).as_json()}), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4] == "once", sys.argv[5])
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4] == "once")

@@ -22,13 +22,13 @@ QUEUE_SEEDS = 8
 SCHEDULE_SEEDS = 10
 QUICK_SEEDS = 30  # of those that are hunted here, the last needs 24
 SEEDS = int(os.environ.get("RUNNEL_SIMULATION_SEEDS", "70"))
-QUICK_MUTANTS = [  # a sample: make mutants hunts them all
-    "hold-written", "no-sync-dir", "cut-too-much", "no-dedup", "local-shrink", "below-minimum", "same-epoch",
-    "cut-to-high",
+QUICK_MUTANTS = [
+    "hold-written", "read-end", "no-rollback", "no-sync-dir", "cut-too-much", "no-dedup", "local-shrink", "no-maximal",
+    "below-minimum", "unclean", "same-epoch", "ask-unsynced", "cut-to-high", "always-clean",
 ]  # fmt: skip
-QUICK_TRANSACTION_MUTANTS = ["no-fencing"]
-QUICK_QUEUE_MUTANTS = ["any-receipt"]
-QUICK_SCHEDULE_MUTANTS = ["append-anyway"]
+QUICK_TRANSACTION_MUTANTS = ["lso-at-high", "none-aborted", "no-fencing", "no-group-marker"]
+QUICK_QUEUE_MUTANTS = ["unkept", "any-receipt", "uncounted", "no-key-order"]
+QUICK_SCHEDULE_MUTANTS = ["append-anyway", "front-unkept", "cancel-in-memory", "change-anything"]
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

@@ -1,7 +1,7 @@
 """A real cluster of Spark on a real cluster of brokers: an executor and a broker are killed, and all counts once.
 
 The package is not installed for the executors' Python: they have it from the driver. RUNNEL_CLUSTER_MINUTES of driving
-are told, and RUNNEL_CLUSTER_JOBS run: the archive alone, or the fleet beside it (make pipelines-cluster: more of both).
+are told (make pipelines-cluster: more of them).
 """
 
 import asyncio
@@ -35,8 +35,6 @@ MINUTE = 60_000
 BEGIN_MS = 1_700_000_040_000
 MINUTES = int(os.environ.get("RUNNEL_CLUSTER_MINUTES", "9"))
 PLAN = FleetPlan(int(os.environ.get("RUNNEL_CLUSTER_CARS", "40")), seed=5)
-JOBS = os.environ.get("RUNNEL_CLUSTER_JOBS", "archive")
-QUERIES = ("archive", "track", "heat") if "fleet" in JOBS else ("archive",)
 STEP_S = 480.0  # a bound, for machines with much else to do
 LOOPBACK = {"SPARK_LOCAL_IP": "127.0.0.1"}
 SOURCES = Path(runnel.__file__).parents[1]
@@ -47,16 +45,7 @@ class Driver:
 
     def __init__(self, cluster: Standalone, brokers: str, folder: Path, how: str) -> None:
         self._errors = folder / f"driver-{how}.log"
-        command = [
-            sys.executable,
-            "-m",
-            "tests.pipelines.cluster_driver",
-            cluster.address,
-            brokers,
-            str(folder),
-            how,
-            JOBS,
-        ]
+        command = [sys.executable, "-m", "tests.pipelines.cluster_driver", cluster.address, brokers, str(folder), how]
         python = {"PYSPARK_PYTHON": str(bare_python(folder)), "PYTHONPATH": f"{SOURCES}{os.pathsep}{os.getcwd()}"}
         with self._errors.open("wb") as errors:
             self.process = subprocess.Popen(
@@ -94,7 +83,7 @@ class Driver:
 
         def arrived() -> bool:
             assert self.process.poll() is None, self._errors.read_text()[-4000:]
-            return all(self.rows(query) >= count for query in QUERIES)
+            return all(self.rows(query) >= count for query in ("archive", "track", "heat"))
 
         wait_until(arrived, f"{count} rows of each query", STEP_S)
 
@@ -167,11 +156,6 @@ def through_faults(cluster: Standalone, brokers: list[BrokerProcess], addresses:
 
 def check(addresses: str, sent: list[Report], audit: Any) -> None:
     assert audit["verdict"] == "clean", audit
-    if "fleet" in JOBS:
-        check_fleet(addresses, sent)
-
-
-def check_fleet(addresses: str, sent: list[Report]) -> None:
     counted: Counter[str] = Counter()
     for each in found(addresses, TOPICS.cars):
         counted[each["car"]] = max(counted[each["car"]], each["reports"])

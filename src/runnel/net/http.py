@@ -132,7 +132,6 @@ class Http(HttpToolsProtocol):
         self._peer = Peer("a client")
         super().__init__(listener.config, listener.state, {"peer": self._peer}, asyncio.get_running_loop())
         self._state = listener.state
-        self._closed = listener.state.closed
         self._limits = listener.limits
         self._traffic = listener.traffic
         self._in_head = False
@@ -165,7 +164,7 @@ class Http(HttpToolsProtocol):
         for cycle, _ in self.pipeline:
             cycle.disconnected = True
         self._peer.end()
-        self._closed()
+        self._state.closed()
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():

@@ -72,6 +72,36 @@ def test_who_leads_when_brokers_go_and_stop(before: str, alive: str, expected: s
         assert again.topic_named("t").version == 4
 
 
+def many(alive: str, *rows: str) -> Image:
+    """Each row a topic of its own: a, b, c..."""
+    topics = {}
+    for name, text in zip("abcdefgh", rows, strict=False):
+        topic_id = TopicId(UUID(int=ord(name)))
+        topics[topic_id] = Topic(topic_id, name, (row(text),), TWO_NEEDED)
+    return Image("c").apply(Delta(topics=topics, brokers=brokers(alive)))
+
+
+def test_who_stops_hands_over_in_portions() -> None:
+    image = many("1! 2 3", *["1|123|"] * 7)
+    whole = image.apply(settle(image, BASE).delta)
+    sizes = []
+    while delta := settle(image, BASE, 3).delta:
+        sizes.append(len(delta.topics))
+        image = image.apply(delta)
+    assert sizes == [3, 3, 1]
+    assert image.topics == whole.topics
+
+
+def test_what_somebody_misses_does_not_wait_for_a_portion() -> None:
+    image = many("1! 2", *["1|12|"] * 4, *["3|23|", "2|23|"] * 2)
+    assert {topic.name for topic in settle(image, BASE, 1).delta.topics.values() if topic} == {"a", "e", "f", "g", "h"}
+
+
+def test_what_nobody_can_take_over_is_no_part_of_a_portion() -> None:
+    image = many("1! 2 3", *["1|1|"] * 5, "1|123|", "1|12|")
+    assert {topic.name for topic in settle(image, BASE, 1).delta.topics.values() if topic} == {"f"}
+
+
 def test_the_order_of_the_replicas_decides() -> None:
     image = image_of("1 2 3", row("-|123|", replicas="312"))
     assert shown(after(image, settle(image, BASE).delta)) == "3|123|"

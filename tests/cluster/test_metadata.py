@@ -49,6 +49,9 @@ class Unsteady:
     async def get(self, path: str) -> Node | None:
         return await self.store.get(path)
 
+    async def get_all(self, paths: Sequence[str]) -> list[Node | None]:
+        return await self.store.get_all(paths)
+
     async def children(self, path: str) -> list[str]:
         return await self.store.children(path)
 

@@ -217,6 +217,21 @@ def test_a_watch_is_silent_about_other_nodes(body: Body, tmp_path: Path) -> None
     hold(body, tmp_path, law)
 
 
+def test_many_nodes_are_read_in_their_order(body: Body, tmp_path: Path) -> None:
+    async def law(store: Store) -> None:
+        await store.multi([Create("/t", b""), Create("/mine", b"m", ephemeral=True)])
+        await store.multi([Create(f"/t/{number:04}", b"%d" % number) for number in range(300)])
+        await store.multi([Set("/t/0007", b"seven", 0), Delete("/t/0008", 0)])
+        names = [f"/t/{number:04}" for number in reversed(range(300))]
+        found = await store.get_all(["/mine", *names, "/nowhere", "/t/0007"])
+        assert found[0] == Node(b"m", 0, store.session)
+        assert found[1:] == [await store.get(path) for path in [*names, "/nowhere", "/t/0007"]]
+        assert (found[-1], found[-2], found[300 - 8]) == (Node(b"seven", 1), None, None)
+        assert await store.get_all([]) == []
+
+    hold(body, tmp_path, law)
+
+
 def test_a_large_multi_is_one_multi(body: Body, tmp_path: Path) -> None:
     async def law(store: Store) -> None:
         await store.multi([Create("/t", b"")])

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 from tests.cluster.rows import ids, shown
 
-from runnel.cluster import nodes
+from runnel.cluster import duties, nodes
 from runnel.cluster.config_rules import ConfigChange, TopicResource
 from runnel.cluster.image import NO_LEADER, Broker, BrokerState, Change, Endpoint, Image, Partition
 from runnel.cluster.isr_changes import IsrChange
@@ -241,6 +241,32 @@ def test_an_orderly_stop_hands_over_first() -> None:
         await until(again, row_is("2|2|3"))
 
     play(scene)
+
+
+def test_a_crash_is_seen_to_while_another_broker_hands_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duties, "HANDED_OVER_MAX", 1)
+    seen: list[tuple[int, BrokerId]] = []  # how much 2 is part of, and who leads what the crashed 3 led
+
+    async def scene(cluster: Cluster) -> None:
+        one, two, three = [await cluster.join(number) for number in (1, 2, 3)]
+        handed = [NewTopic(f"t{number}", assignment={0: ids("21")}) for number in range(20)]
+        await one.metadata.create_topics([*handed, NewTopic("last", assignment={0: ids("31")})])
+        await until(three, lambda image: len(image.topics) == 21)
+
+        def look(change: Change) -> None:
+            rows = [topic.partitions[0] for topic in change.after.topics.values()]
+            seen.append((sum(TWO in row.isr for row in rows), change.after.topic_named("last").partitions[0].leader))
+            if len(seen) == 5:
+                cluster.ensemble.expire(three.store.session)
+
+        one.metadata.subscribe(look)
+        await two.metadata.leave(LIMIT_S)
+        cluster.members.remove(three)
+        await asyncio.gather(three.metadata._duties.follower, return_exceptions=True)
+
+    play(scene)
+    assert {parts for parts, _ in seen} == set(range(21)), "it was not handed over in portions"
+    assert any(parts > 5 and leader == ONE for parts, leader in seen), "what was missed had to wait"
 
 
 def test_who_is_alone_stops_at_once() -> None:

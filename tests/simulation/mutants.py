@@ -23,7 +23,7 @@ from runnel.broker.journal import Led, PartitionJournal
 from runnel.broker.partitions import Partitions
 from runnel.broker.shard import Shard
 from runnel.client.membership import GroupSettings
-from runnel.cluster import controller, elections, isr_changes, membership
+from runnel.cluster import controller, elections, isr_changes, loading, membership
 from runnel.cluster.drafting import Draft, Rules
 from runnel.groups.classic import ClassicGroup
 from runnel.log import checkpoint, reader, recovery, rolling, scan, trimming, writer
@@ -399,6 +399,12 @@ MUTANTS = [
         "a follower is told of a partition once in an answer",
         ((FollowerSession, "next_news", _told_again),),
         alone="tests/broker/test_followers.py::test_what_was_answered_is_not_answered_again_in_the_same_answer",
+    ),
+    Mutant(
+        "image-mixed",
+        "a state is passed on if no later change touched what was read of it",
+        ((loading, "_is_one_state", _yes),),
+        alone="tests/cluster/test_loading.py::test_whatever_is_written_meanwhile_each_state_is_one_that_was",
     ),
     Mutant(
         "false-rot",

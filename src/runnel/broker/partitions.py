@@ -86,7 +86,8 @@ class Partitions:
         # A broker's dynamic settings are defaults of all its topics.
         defaults = any(not key.startswith(GROUP) for key in change.delta.configs)
         for topic in change.after.topics.values() if defaults else changed:
-            self._reconfigure(topic)
+            if defaults or not _is_set_as_before(topic, change.before):
+                self._reconfigure(topic)
         affected = await self._apply(change.after.topics.values() if begins else changed)
         affected += await self._open_all(changed)
         for topic in changed:
@@ -345,6 +346,11 @@ def _or_at_the_next_start() -> Iterator[None]:
         yield
     except OSError as error:
         logger.error("copies that are not needed any more could not be removed; the next start tries again: %s", error)
+
+
+def _is_set_as_before(topic: Topic, image: Image) -> bool:
+    before = image.topics.get(topic.id)
+    return before is not None and before.config == topic.config
 
 
 def _partitions_of(topics: Iterable[Topic]) -> Iterator[tuple[PartitionKey, PartitionImage]]:

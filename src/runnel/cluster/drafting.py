@@ -40,6 +40,11 @@ class Living(NamedTuple):
             frozenset(broker.id for broker in everyone if broker.state is BrokerState.STOPPING),
         )
 
+    def all_alive(self, partition: Partition) -> bool:
+        """Whether a partition has a leader, and all who are in sync, though some of them may be stopping."""
+        alive = self.serving | self.stopping if self.stopping else self.serving
+        return partition.leader in alive and alive.issuperset(partition.isr)
+
 
 class Rules(NamedTuple):
     """What a topic's settings say about its leaders."""
@@ -63,14 +68,15 @@ class RuleBook:
         self._base = base
         self._broker = broker
         self._usual = Rules.of(topic_defaults(image, broker, base))
-        self._last: tuple[Topic, Rules] | None = None  # topics are asked for partition by partition
+        self._known: dict[frozenset[tuple[str, str]], Rules] = {}  # thousands of topics are set alike
 
     def of(self, topic: Topic) -> Rules:
         if not topic.config:
             return self._usual
-        if self._last is None or self._last[0] is not topic:
-            self._last = topic, Rules.of(topic_config(self._image, topic, self._broker, self._base))
-        return self._last[1]
+        settings = frozenset(topic.config.items())
+        if settings not in self._known:
+            self._known[settings] = Rules.of(topic_config(self._image, topic, self._broker, self._base))
+        return self._known[settings]
 
 
 class Draft:
@@ -186,6 +192,9 @@ class Changes:
         self._image = image
         self._rows: dict[TopicId, list[Partition]] = {}
         self.unclean: list[Unclean] = []
+
+    def __contains__(self, topic_id: TopicId) -> bool:
+        return topic_id in self._rows
 
     def partition(self, topic: Topic, number: int) -> Partition:
         """As it is by now."""

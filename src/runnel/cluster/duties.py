@@ -4,6 +4,9 @@ Rule 1: a broker follows what others change from its registration on: it reads w
         from /brokers, and claims the controller's place when that is free.
 Rule 2: whenever who is alive, or who decides, has changed, the controller looks at everything, as if it saw it for the
         first time: so it also does what its predecessor left undone.
+Rule 3: a broker that stops is not urgent. Its partitions are handed over in portions; after each the controller rests
+        as long as that took, for others have to follow it, and sees what else has happened. With thousands of
+        partitions clients would wait for a second otherwise, until all brokers have followed all of it.
 """
 
 import asyncio
@@ -26,6 +29,8 @@ from runnel.model.topic_config import TopicConfig
 
 WATCHED: Final = (nodes.CHANGES_PATH, nodes.BROKERS_PATH, nodes.CONTROLLER_PATH)
 
+HANDED_OVER_MAX: Final = 500  # partitions at once
+
 logger = logging.getLogger("runnel.metadata")
 
 
@@ -35,6 +40,7 @@ class Duties:
     def __init__(self, ledger: Ledger, base: TopicConfig) -> None:
         self._ledger = ledger
         self._base = base
+        self._loop = asyncio.get_running_loop()
         self._follower: asyncio.Task[None] | None = None
         self._settled: tuple[Mapping[BrokerId, Broker], Epoch] | None = None  # for whom, and in whose time, all is done
 
@@ -135,8 +141,12 @@ class Duties:
             if self._settled is not None and self._settled == (image.brokers, image.controller.epoch):
                 return
             waiting = elections.waiting(image)
-            if await ledger.change(partial(elections.settle, base=self._base)):
-                continue
+            began = self._loop.time()
+            if await ledger.change(partial(elections.settle, base=self._base, handed_over_max=HANDED_OVER_MAX)):
+                if not elections.anyone_stops(image):
+                    continue
+                await asyncio.sleep(self._loop.time() - began)
+                return  # that was a change: it lets us look again
             if waiting is not None:
                 await ledger.change(partial(elections.admit, broker=waiting, base=self._base))
                 continue

@@ -8,8 +8,11 @@ Rule 2: a broker that comes back has lost its leaderships: it led in another lif
         nothing of a new disk; nothing of a partition whose copy it lost; after a crash, its place in the ISR only
         while nobody else who serves is in sync. If what it held was synced it has that still, and stays eligible; if
         not, it may lead only if it is the last one left.
+Rule 3: a broker that stops hands over in portions. Until its turn comes each partition is served as before; then all
+        its brokers hear of it at about the same time, having no thousands of others to see to.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
@@ -28,11 +31,20 @@ from runnel.model.ids import BrokerId
 from runnel.model.topic_config import TopicConfig
 
 
-def settle(image: Image, base: TopicConfig) -> Decision[Partition]:
-    """Let every partition be led by somebody who serves, as far as that can be."""
+def settle(image: Image, base: TopicConfig, handed_over_max: int | None = None) -> Decision[Partition]:
+    """Let every partition be led by somebody who serves, as far as that can be.
+
+    Of what nobody misses yet, as brokers that stop go on with it, about so many partitions at most (rule 3).
+    """
     living, book, changes = Living.of(image.brokers.values()), RuleBook(image, base), Changes(image)
+    left = math.inf if handed_over_max is None else handed_over_max
     for topic in image.topics.values():
-        _settle(changes, topic, living, book)
+        rules = book.of(topic)
+        unsettled = [partition for partition in topic.partitions if not _is_settled(partition, living, rules)]
+        if unsettled and (left > 0 or not all(living.all_alive(partition) for partition in unsettled)):
+            _settle(changes, topic, living, book)
+            if topic.id in changes:  # else nobody can take it over
+                left -= len(unsettled)
     return Decision(changes.delta, unclean=changes.unclean)
 
 
@@ -115,6 +127,10 @@ def _come_back(draft: Draft, broker: BrokerId, others: Living, rules: Rules) -> 
 def waiting(image: Image) -> BrokerId | None:
     """A broker that has something to say to the controller."""
     return next((broker.id for broker in image.brokers.values() if _wants_in(broker)), None)
+
+
+def anyone_stops(image: Image) -> bool:
+    return any(broker.state is BrokerState.STOPPING for broker in image.brokers.values())
 
 
 def is_needed(image: Image, broker: BrokerId) -> bool:

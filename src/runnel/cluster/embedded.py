@@ -59,6 +59,9 @@ class Embedded:
     async def get(self, path: str) -> Node | None:
         return self._tree.get(path)
 
+    async def get_all(self, paths: Sequence[str]) -> list[Node | None]:
+        return [self._tree.get(path) for path in paths]
+
     async def children(self, path: str) -> list[str]:
         return self._tree.children(path)
 

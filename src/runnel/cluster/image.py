@@ -29,7 +29,7 @@ V = TypeVar("V")
 ConfigKey: TypeAlias = str  # CLUSTER, a broker's id in digits, or GROUP and the name of a group
 
 
-class Partition(msgspec.Struct, frozen=True, array_like=True):
+class Partition(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Who holds one partition. The first replica is the preferred leader."""
 
     leader: BrokerId

@@ -84,8 +84,10 @@ class Ledger:
 
     async def catch_up(self) -> bool:
         """Read what others changed; returns whether there was anything."""
-        image, recent = await catch_up(self.store, self.image, self.recent)
-        return self._publish_if_new(image, recent)
+        found = False
+        async for image, recent in catch_up(self.store, self.image, self.recent):
+            found = self._publish_if_new(image, recent) or found
+        return found
 
     async def _reload(self) -> None:
         """After a refusal or a broken connection: see what others, or we ourselves, did."""

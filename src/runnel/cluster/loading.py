@@ -3,8 +3,7 @@
 Ephemeral nodes vanish without a change of /changes: so brokers and controller are looked at every time.
 """
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 from uuid import UUID
@@ -17,7 +16,7 @@ from runnel.model.errors import RequestTimedOut
 from runnel.model.ids import BrokerId, Epoch, TopicId
 
 TRIES_MAX: Final = 20
-READS_AT_ONCE: Final = 200  # pipelined; more would only hold the loop, and fill buffers
+READS_AT_ONCE: Final = 200  # in one trip; more would only hold the loop, and fill buffers
 FOLDERS: Final = tuple(
     f"{folder}/" for folder in (nodes.TOPICS_PATH, nodes.DELETED_PATH, nodes.BROKERS_PATH, nodes.CONFIGS_PATH)
 )
@@ -32,26 +31,45 @@ async def load(store: Store) -> tuple[Image, tuple[Recent, ...]]:
         image = await _read(store, changes.version)
         after = await must_get(store, nodes.CHANGES_PATH)
         if after.version == changes.version:  # nothing moved while we read: the image is one state, not a mixture
-            return image, nodes.decode(nodes.CHANGES_PATH, changes.value, ChangesNode).recent
+            return image, _recent(changes)
     raise RequestTimedOut("the metadata changed faster than it could be read: try again")
 
 
-async def catch_up(store: Store, image: Image, recent: tuple[Recent, ...]) -> tuple[Image, tuple[Recent, ...]]:
-    """The image as it is now. Reads what changed since `image` if the last changes say so, else everything."""
+async def catch_up(
+    store: Store, image: Image, recent: tuple[Recent, ...]
+) -> AsyncIterator[tuple[Image, tuple[Recent, ...]]]:
+    """The states after `image`, up to the one that is now. Reads what changed if the last changes say so, else all.
+
+    Many changes may follow each other quickly, and each is known as soon as it is read, whatever comes after it: what
+    later changes did not touch is in an earlier state what it is now.
+    """
+    changes = await must_get(store, nodes.CHANGES_PATH)
     for _ in range(TRIES_MAX):
-        changes = await must_get(store, nodes.CHANGES_PATH)
         if changes.version != image.version:
-            recent = nodes.decode(nodes.CHANGES_PATH, changes.value, ChangesNode).recent
+            recent = _recent(changes)
         touched = _touched(recent, image.version, changes.version)
         if touched is None:
-            return await load(store)
-        delta = await _read_some(store, image, touched)
+            yield await load(store)
+            return
+        delta, read = await _read_some(store, image, touched)
         after = await must_get(store, nodes.CHANGES_PATH)
-        if after.version == changes.version:
+        if _is_one_state(read, _touched(_recent(after), changes.version, after.version)):
             if delta or changes.version != image.version:
                 image = replace(image.apply(delta), version=changes.version)
-            return image, recent
+                yield image, recent
+            if after.version == changes.version:
+                return
+        changes = after
     raise RequestTimedOut("the metadata changed faster than it could be read: try again")
+
+
+def _is_one_state(read: set[str], later: set[str] | None) -> bool:
+    """Whether nodes that were read belong together: none of them is a later change's, as far as that can be told."""
+    return later is not None and read.isdisjoint(later)
+
+
+def _recent(changes: Node) -> tuple[Recent, ...]:
+    return nodes.decode(nodes.CHANGES_PATH, changes.value, ChangesNode).recent
 
 
 def _touched(recent: Sequence[Recent], seen: int, now: int) -> set[str] | None:
@@ -67,7 +85,8 @@ def _touched(recent: Sequence[Recent], seen: int, now: int) -> set[str] | None:
     return None if nodes.FEATURES_PATH in touched else touched
 
 
-async def _read_some(store: Store, image: Image, touched: set[str]) -> Delta:
+async def _read_some(store: Store, image: Image, touched: set[str]) -> tuple[Delta, set[str]]:
+    """What differs from `image` where it was touched; and all nodes that were read for that."""
     names = await store.children(nodes.BROKERS_PATH)
     alive = {BrokerId(int(name)) for name in names}
     wanted = touched | {nodes.broker_path(broker) for broker in alive - image.brokers.keys()}
@@ -82,13 +101,14 @@ async def _read_some(store: Store, image: Image, touched: set[str]) -> Delta:
     topics = below(nodes.TOPICS_PATH, nodes.read_topic)
     deleted = below(nodes.DELETED_PATH, nodes.read_deleted)
     controller = await _controller(store)
-    return Delta(
+    delta = Delta(
         topics={TopicId(UUID(name)): topic for name, topic in topics.items()},
         deleted={TopicId(UUID(name)): topic for name, topic in deleted.items()},
         brokers={**dict.fromkeys(image.brokers.keys() - alive), **brokers},
         configs=nodes.config_keys(below(nodes.CONFIGS_PATH, nodes.read_overrides)),
         controller=controller if controller != image.controller else None,
     )
+    return delta, {*paths, nodes.CONTROLLER_PATH, nodes.CONTROLLER_EPOCH_PATH}
 
 
 async def must_get(store: Store, path: str) -> Node:
@@ -127,7 +147,7 @@ async def _below(store: Store, folder: str, read: Callable[[str, Node], V]) -> d
 async def _get_all(store: Store, paths: Sequence[str]) -> list[Node | None]:
     found: list[Node | None] = []
     for start in range(0, len(paths), READS_AT_ONCE):
-        found += await asyncio.gather(*map(store.get, paths[start : start + READS_AT_ONCE]))
+        found += await store.get_all(paths[start : start + READS_AT_ONCE])
     return found
 
 

@@ -45,8 +45,9 @@ FEATURES_PATH: Final = "/features"
 PRODUCER_IDS_PATH: Final = "/producer-ids"
 
 FORMAT: Final = 1
-# ZooKeeper takes 1 MiB a request (jute.maxbuffer) and handles 1,000 operations in some 50 ms.
-MULTI_OPS_MAX: Final = 500
+# ZooKeeper takes 1 MiB a request (jute.maxbuffer) and handles 1,000 operations in some 50 ms. Of fewer, each is known
+# to followers while the next is still being written.
+MULTI_OPS_MAX: Final = 100
 MULTI_BYTES_MAX: Final = 512 * KIB
 NODE_BYTES_MAX: Final = 900 * KIB  # a multi of one node and its fence still fits
 RECENT_CHANGES_MAX: Final = 32  # how far behind a follower may be and still read only what changed

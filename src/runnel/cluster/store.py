@@ -109,6 +109,10 @@ class Store(Protocol):
 
     async def get(self, path: str) -> Node | None: ...
 
+    async def get_all(self, paths: Sequence[str]) -> list[Node | None]:
+        """Each of these nodes, in one trip; each as it was at some moment of the call, not all at the same one."""
+        ...
+
     async def children(self, path: str) -> list[str]:
         """The names right below a node, sorted; none if the node does not exist."""
         ...

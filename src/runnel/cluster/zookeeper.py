@@ -1,4 +1,4 @@
-"""The store of a cluster: ZooKeeper, through kazoo. The only module that knows kazoo.
+"""The store of a cluster: ZooKeeper, through kazoo. This module and `multiread` alone know kazoo.
 
 Rule 1: threads stop here. What kazoo's threads call does nothing but hop to the loop. All state belongs to the loop,
         except for the moment of the last proof, which belongs to the thread that proves.
@@ -27,6 +27,7 @@ from kazoo import exceptions as kz
 from kazoo.client import KazooClient, KazooState
 from kazoo.handlers.threading import SequentialThreadingHandler
 
+from runnel.cluster import multiread
 from runnel.cluster.store import Conflict, Create, Delete, Node, Op, OutcomeUnknown, Reason, Set, StoreUnavailable
 
 CONNECT_S: Final = 15.0
@@ -130,6 +131,16 @@ class ZooKeeper:
         except kz.NoNodeError:
             return None
         return Node(value, stat.version, stat.ephemeralOwner)
+
+    async def get_all(self, paths: Sequence[str]) -> list[Node | None]:
+        if not paths:
+            return []
+        full = [self._path(path) for path in paths]
+        found = await self._read(lambda: multiread.start(self._client, full))
+        for path, result in zip(full, found, strict=True):
+            if isinstance(result, kz.KazooException):
+                raise StoreUnavailable(f"ZooKeeper refused to read {path}: {result!r}")
+        return list(found)
 
     async def children(self, path: str) -> list[str]:
         try:

@@ -175,6 +175,10 @@ class SimStore:
     async def get(self, path: str) -> Node | None:
         return await self._ask(lambda: self._server.tree.get(path))
 
+    async def get_all(self, paths: Sequence[str]) -> list[Node | None]:
+        """Each on a trip of its own, as far apart as can be: nothing may rest on their being read together."""
+        return await asyncio.gather(*map(self.get, paths))
+
     async def children(self, path: str) -> list[str]:
         return await self._ask(lambda: self._server.tree.children(path))
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Event
 
 from pyspark.sql import SparkSession
+from tests.pipelines.class_archive import java_options
 
 from runnel.pipelines.conf import SessionConf, StreamConf
 from runnel.pipelines.jobs import archive
@@ -27,6 +28,7 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "1g",
+    "spark.executor.extraJavaOptions": java_options(),
     "spark.executor.memory": "700m",
     "spark.sql.shuffle.partitions": "2",
     "spark.network.timeout": "240s",

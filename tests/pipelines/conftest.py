@@ -2,20 +2,24 @@
 
 Rule 1: a test gets a session of its own (settings, views, queries); all share one JVM, as a start costs 12 s of a core.
 Rule 2: no test stops Spark. The JVM ends when pytest does, whatever ends it: it reads a pipe that pytest holds open.
-Rule 3: what needs Spark comes first, and so stays with one of several workers: others take work from the line's end.
+Rule 3: every driver has what makes a JVM start quickly, also one that is a process of its own.
+Rule 4: what needs Spark comes first, and so stays with one of several workers: others take work from the line's end.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.pipelines.class_archive import java_options
 from tests.pipelines.small_spark import small_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SPARK_TESTS = Path(__file__).parent / "spark"
+os.environ["SPARK_SUBMIT_OPTS"] = java_options()
 TYPED_FUNCTIONS = "ignore:Cannot infer the eval type from type hints:UserWarning"  # pyspark asks for hints of its own
 
 

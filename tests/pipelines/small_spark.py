@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-JAVA = "-Xss8m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a stop needs a deep stack, a short life one compiler
+STACK = "-Xss8m"  # a stop needs a deep one
 
 
 def small_spark(folder: Path) -> "SparkSession":
@@ -27,7 +27,7 @@ def small_spark(folder: Path) -> "SparkSession":
 def settings(folder: Path) -> dict[str, str]:
     return {
         "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": f"{JAVA} -Djava.io.tmpdir={folder}",
+        "spark.driver.extraJavaOptions": f"{STACK} -Djava.io.tmpdir={folder}",
         "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",  # no .crc files
         "spark.local.dir": str(folder),
         "spark.sql.session.timeZone": "UTC",

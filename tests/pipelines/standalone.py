@@ -9,6 +9,7 @@ from pathlib import Path
 from signal import SIGKILL
 
 import pyspark
+from tests.pipelines.class_archive import java_options
 
 from runnel.dev.children import end_with_parent
 from runnel.dev.zookeeper import HOST, free_ports
@@ -73,6 +74,7 @@ def standalone(folder: Path, workers: int = 2) -> Iterator[Standalone]:
 def _daemon(kind: str, arguments: list[str], log: Path) -> "Iterator[subprocess.Popen[bytes]]":
     command = [str(SPARK_CLASS), f"org.apache.spark.deploy.{kind}", *arguments]
     environment = {"SPARK_LOCAL_IP": HOST, "SPARK_DAEMON_MEMORY": "256m", "SPARK_NO_DAEMONIZE": "1"}
+    environment["SPARK_DAEMON_JAVA_OPTS"] = java_options()
     left_out = ("PYTHONPATH", "PYSPARK_PYTHON")  # what executors get, they get from the driver
     environment |= {name: value for name, value in os.environ.items() if name not in left_out}
     with log.open("wb") as output:

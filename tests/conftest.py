@@ -22,6 +22,13 @@ def no_garbage_is_looked_for() -> Iterator[None]:
         gc.enable()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """No garbage is looked for among the tests themselves and their modules: simulations do that with each seed."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     with no_garbage_is_looked_for():  # a failure is shown with its source, which is parsed

@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 DATA ?= data
 
+unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: none has to compile what another compiled
+
 .DEFAULT_GOAL := help
 BENCH ?= short
 SEEDS ?= 100
@@ -17,7 +19,7 @@ BROKERS_LOSING_POWER ?= 1
 CASES ?= 50
 CARS ?= 1000
 EXAMPLES ?= 3000
-.PHONY: help faults faults-transactions faults-schedule faults-storage faults-corruption setup-faults prerequisites setup setup-dev setup-pipelines setup-compat setup-zookeeper run cluster fleet pipelines-cluster test check compat fuzz simulate simulate-core mutants machines \
+.PHONY: help faults faults-transactions faults-schedule faults-storage faults-corruption setup-faults setup-quick prerequisites setup setup-dev setup-pipelines setup-compat setup-zookeeper run cluster fleet pipelines-cluster test check compat fuzz simulate simulate-core mutants machines \
 	bench format lock clean
 
 help: ## list the targets
@@ -67,7 +69,8 @@ setup-zookeeper: setup ## find a ZooKeeper for clusters and tests, or fetch one 
 setup-compat: setup-dev ## fetch the foreign clients that the tests use, into build/compat
 	@$(BIN)/python tests/compat/setup_clients.py
 
-test: setup-compat setup-zookeeper setup-faults ## all the tests, so many at once: they mostly wait (JOBS=N)
+test: setup-dev ## all the tests, so many at once: they mostly wait (JOBS=N)
+	@$(MAKE) --no-print-directory --jobs 4 setup-compat setup-zookeeper setup-faults setup-quick
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
 compat: setup-compat ## the tests with foreign Kafka clients alone
@@ -95,6 +98,11 @@ pipelines-cluster: setup-compat setup-zookeeper ## streams into topics killed at
 
 setup-faults: setup-dev
 	@$(BIN)/python -m tests.faults.sandbox
+
+setup-quick: setup-dev  # what makes tests start quickly: Spark's classes, and the tests themselves, compiled once for all
+	@mkdir -p build
+	@$(BIN)/python -m tests.pipelines.class_archive 2> build/classes.log || { cat build/classes.log; exit 1; }
+	@$(BIN)/pytest --collect-only -qq > build/collected.log || { tail -n 50 build/collected.log; exit 1; }
 
 fuzz: setup-dev ## hostile bytes for every parser, and against a real broker, for longer than make test does
 	RUNNEL_FUZZ_EXECS=5000000 RUNNEL_FUZZ_FRAMES=200000 $(BIN)/pytest tests/record/test_fuzz.py tests/wire tests/fuzz

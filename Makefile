@@ -19,7 +19,7 @@ BROKERS_LOSING_POWER ?= 1
 CASES ?= 50
 CARS ?= 1000
 EXAMPLES ?= 3000
-.PHONY: help faults faults-transactions faults-schedule faults-storage faults-corruption setup-faults setup-quick prerequisites setup setup-dev setup-pipelines setup-compat setup-zookeeper run cluster fleet pipelines-cluster test check compat fuzz simulate simulate-core mutants machines \
+.PHONY: help faults faults-transactions faults-schedule faults-storage faults-corruption setup-faults setup-quick setup-spark-classes setup-java-classes setup-collected prerequisites setup setup-dev setup-pipelines setup-compat setup-zookeeper run cluster fleet pipelines-cluster test check compat fuzz simulate simulate-core mutants machines \
 	bench format lock clean
 
 help: ## list the targets
@@ -99,9 +99,17 @@ pipelines-cluster: setup-compat setup-zookeeper ## streams into topics killed at
 setup-faults: setup-dev
 	@$(BIN)/python -m tests.faults.sandbox
 
-setup-quick: setup-dev  # what makes tests start quickly: Spark's classes, and the tests themselves, compiled once for all
+setup-quick: setup-spark-classes setup-java-classes setup-collected  # what makes tests start quickly
+
+setup-spark-classes: setup-dev
 	@mkdir -p build
-	@$(BIN)/python -m tests.pipelines.class_archive 2> build/classes.log || { cat build/classes.log; exit 1; }
+	@$(BIN)/python -m tests.pipelines.spark_classes 2> build/spark_classes.log || { cat build/spark_classes.log; exit 1; }
+
+setup-java-classes: setup-compat
+	@$(BIN)/python -m tests.compat.keep_classes
+
+setup-collected: setup-dev  # compiles the tests, once for all workers
+	@mkdir -p build
 	@$(BIN)/pytest --collect-only -qq > build/collected.log || { tail -n 50 build/collected.log; exit 1; }
 
 fuzz: setup-dev ## hostile bytes for every parser, and against a real broker, for longer than make test does

@@ -134,10 +134,11 @@ def compile_java(version: str) -> None:
 
     def compile_now() -> None:
         say(f"compiling the Java programs of the tests against the client {version}")
-        folder = java_folder(version)
-        run("javac", "-nowarn", "-d", folder / "classes", "-cp", f"{folder}/*", *sources)
+        folder, classes = java_folder(version), BUILD / f"classes-{version}"
+        run("javac", "-nowarn", "-d", classes, "-cp", f"{folder}/*", *sources)
+        run("jar", "--create", "--file", folder / "programs.jar", "-C", classes, ".")  # archives take jars alone
 
-    once(f"java-{version}-agent", sources, compile_now)
+    once(f"java-{version}-programs", sources, compile_now)
 
 
 def fetch_suite() -> None:
@@ -183,7 +184,7 @@ def missing(client: str) -> str | None:
             there = (BUILD / "kafkajs.done").exists() and shutil.which("node")
             return None if there else f"kafkajs is not in build/compat: {advice}"
         case "java-3.9" | "java-4.3":
-            compiled = (BUILD / f"{client}-agent.done").exists() and shutil.which("java")
+            compiled = (BUILD / f"{client}-programs.done").exists() and shutil.which("java")
             return None if compiled else f"the Java client {client[5:]} is not in build/compat: {advice}"
         case "suite":
             return None if (BUILD / "kafka-python.done").exists() else f"kafka-python's tests are not there: {advice}"

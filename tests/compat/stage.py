@@ -15,6 +15,7 @@ import confluent_kafka.admin
 import pytest
 from tests.compat import setup_clients
 from tests.compat.agent import Agent, Message
+from tests.compat.java_classes import java_command
 from tests.compat.sharer import Sharer
 from tests.compat.waiting import wait_until
 
@@ -118,9 +119,9 @@ class Stage:
         """A name that nothing has yet."""
         return f"{hint}-{uuid.uuid4().hex[:8]}"
 
-    def start(self, client: str) -> Agent:
+    def start(self, client: str, command: Command | None = None) -> Agent:
         """A new process of this client; the stage ends it if nobody else does."""
-        return self._start(client, self._command(client), Agent)
+        return self._start(client, command or self._command(client), Agent)
 
     def sharer(self, client: str) -> Sharer:
         """A new process of this client that can be a member of a share group."""
@@ -152,9 +153,7 @@ class Stage:
             return ["node", str(there / "agent.mjs")]
         version = client.removeprefix("java-")
         setup_clients.compile_java(version)
-        folder = setup_clients.java_folder(version)
-        quick = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-Xshare:auto"]
-        return ["java", *quick, "-cp", f"{folder}/classes:{folder}/*", "Agent"]
+        return [*java_command(version), "Agent"]
 
     def close(self) -> None:
         """End every process that was started here."""

@@ -20,6 +20,7 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from tests.compat import setup_clients
+from tests.compat.java_classes import java_command
 from tests.faults.clients.load import key as place_name
 from tests.faults.copiers.work import KEYS, CopyTask, source_partition
 from tests.faults.journal import lines_of
@@ -60,9 +61,7 @@ class Client:
             shutil.copy(HERE / "kafkajs.mjs", program)
             return ["node", str(program), task.to_json()]
         if self.name == "java":
-            folder = setup_clients.java_folder(JAVA_VERSION)
-            quick = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m", "-Xshare:auto"]
-            return ["java", *quick, "-cp", f"{folder}/classes:{folder}/*", "Copier", task.to_json()]
+            return [*java_command(JAVA_VERSION, memory="128m"), "Copier", task.to_json()]
         return [sys.executable, "-m", f"tests.faults.copiers.{self.name}", task.to_json()]
 
 

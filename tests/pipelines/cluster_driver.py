@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Event
 
 from pyspark.sql import SparkSession
-from tests.pipelines.class_archive import java_options
+from tests.pipelines.spark_classes import java_options
 
 from runnel.pipelines.conf import SessionConf, StreamConf
 from runnel.pipelines.jobs import archive

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.pipelines.class_archive import java_options
 from tests.pipelines.small_spark import small_spark
+from tests.pipelines.spark_classes import SUBMIT_OPTIONS, java_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SPARK_TESTS = Path(__file__).parent / "spark"
-os.environ["SPARK_SUBMIT_OPTS"] = java_options()
+os.environ[SUBMIT_OPTIONS] = java_options()
 TYPED_FUNCTIONS = "ignore:Cannot infer the eval type from type hints:UserWarning"  # pyspark asks for hints of its own
 
 

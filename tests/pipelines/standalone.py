@@ -9,7 +9,7 @@ from pathlib import Path
 from signal import SIGKILL
 
 import pyspark
-from tests.pipelines.class_archive import java_options
+from tests.pipelines.spark_classes import java_options
 
 from runnel.dev.children import end_with_parent
 from runnel.dev.zookeeper import HOST, free_ports

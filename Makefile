@@ -19,7 +19,7 @@ BROKERS_LOSING_POWER ?= 1
 CASES ?= 50
 CARS ?= 1000
 EXAMPLES ?= 3000
-.PHONY: help faults faults-transactions faults-schedule faults-storage faults-corruption setup-faults setup-quick setup-spark-classes setup-java-classes setup-collected prerequisites setup setup-dev setup-pipelines setup-compat setup-zookeeper run cluster fleet pipelines-cluster test check compat fuzz simulate simulate-core mutants machines \
+.PHONY: help faults faults-transactions faults-schedule faults-storage faults-corruption setup-faults setup-test setup-quick setup-spark-classes setup-java-classes setup-collected prerequisites setup setup-dev setup-pipelines setup-compat setup-zookeeper run cluster fleet pipelines-cluster test check compat fuzz simulate simulate-core mutants machines \
 	bench format lock clean
 
 help: ## list the targets
@@ -70,7 +70,7 @@ setup-compat: setup-dev ## fetch the foreign clients that the tests use, into bu
 	@$(BIN)/python tests/compat/setup_clients.py
 
 test: setup-dev ## all the tests, so many at once: they mostly wait (JOBS=N)
-	@$(MAKE) --no-print-directory --jobs 4 setup-compat setup-zookeeper setup-faults setup-quick
+	@$(MAKE) --no-print-directory --jobs 4 setup-test
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
 compat: setup-compat ## the tests with foreign Kafka clients alone
@@ -98,6 +98,8 @@ pipelines-cluster: setup-compat setup-zookeeper ## streams into topics killed at
 
 setup-faults: setup-dev
 	@$(BIN)/python -m tests.faults.sandbox
+
+setup-test: setup-compat setup-zookeeper setup-faults setup-quick
 
 setup-quick: setup-spark-classes setup-java-classes setup-collected  # what makes tests start quickly
 

@@ -11,6 +11,12 @@ import pytest
 from runnel.testing.process import BrokerProcess
 from runnel.testing.zookeeper import ZooKeeper, missing
 
+HERE = Path(__file__).parent
+SPARK = frozenset({HERE / "pipelines" / "spark"})
+LONG = frozenset(
+    HERE / name for name in ("faults", "bench/test_main.py", "test_exactly_once.py", "pipelines/spark/test_cluster.py")
+)
+
 
 @contextmanager
 def no_garbage_is_looked_for() -> Iterator[None]:
@@ -20,6 +26,25 @@ def no_garbage_is_looked_for() -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What takes long begins early, or all wait for it in the end.
+
+    Each of several workers gets an equal part of the line, and takes from the ends of others' when it has done its own:
+    so Spark's tests stay with the first, which has one Spark for them all, and the second begins with other long ones.
+    """
+    long = [item for item in items if _is_among(item, LONG)]
+    spark = [item for item in items if _is_among(item, SPARK) and not _is_among(item, LONG)]
+    others = [item for item in items if not _is_among(item, SPARK | LONG)]
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    with_spark = max(0, len(items) // workers - len(spark))
+    items[:] = [*spark, *others[:with_spark], *long, *others[with_spark:]]
+
+
+def _is_among(item: pytest.Item, paths: frozenset[Path]) -> bool:
+    return not paths.isdisjoint((item.path, *item.path.parents))
 
 
 @pytest.hookimpl(trylast=True)

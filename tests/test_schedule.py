@@ -103,7 +103,7 @@ def test_a_producer_goes_on_after_batches_out_of_which_all_was_taken(broker: Bro
     create(broker, "t", delay_enable="true")
     sending, sent = producer(broker, **{"enable.idempotence": True}), Sent()
     for number in range(5):
-        sending.produce("t", f"late {number}".encode(), headers=delayed(700), on_delivery=sent)
+        sending.produce("t", f"late {number}".encode(), headers=delayed(5_000), on_delivery=sent)
         assert sending.flush(LIMIT_S) == 0
         sending.produce("t", f"now {number}".encode(), on_delivery=sent)
         assert sending.flush(LIMIT_S) == 0

@@ -3,7 +3,7 @@
 Rule 1: a test gets a session of its own (settings, views, queries); all share one JVM, as a start costs 12 s of a core.
 Rule 2: no test stops Spark. The JVM ends when pytest does, whatever ends it: it reads a pipe that pytest holds open.
 Rule 3: every driver has what makes a JVM start quickly, also one that is a process of its own.
-Rule 4: what needs Spark comes first, and so stays with one of several workers: others take work from the line's end.
+Rule 4: what needs Spark stays with one of several workers (tests/conftest.py).
 """
 
 import os
@@ -23,12 +23,10 @@ os.environ[SUBMIT_OPTIONS] = java_options()
 TYPED_FUNCTIONS = "ignore:Cannot infer the eval type from type hints:UserWarning"  # pyspark asks for hints of its own
 
 
-@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if SPARK_TESTS in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings(TYPED_FUNCTIONS))
-    items.sort(key=lambda item: SPARK_TESTS not in item.path.parents)
 
 
 @pytest.fixture(scope="session")

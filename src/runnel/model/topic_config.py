@@ -6,6 +6,7 @@ One table drives parsing, validation, DescribeConfigs and the reference page.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 from runnel.model.errors import InvalidConfig
@@ -172,10 +173,15 @@ class TopicConfig:
 
     def with_overrides(self, overrides: Mapping[str, str]) -> "TopicConfig":
         """These settings with others on top; raises InvalidConfig at the first that is unknown or not allowed."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        for name, text in overrides.items():
-            values[field_name(name)] = parse_setting(name, text)
-        return TopicConfig(**values)
+        return _overridden(self, tuple(overrides.items()))
+
+
+@lru_cache(maxsize=1_000)  # topics by the thousand have the same few settings, and so share them
+def _overridden(config: TopicConfig, overrides: tuple[tuple[str, str], ...]) -> TopicConfig:
+    values = {f.name: getattr(config, f.name) for f in fields(config)}
+    for name, text in overrides:
+        values[field_name(name)] = parse_setting(name, text)
+    return TopicConfig(**values)
 
 
 SETTINGS: dict[str, Setting] = {f.metadata["setting"].name: f.metadata["setting"] for f in fields(TopicConfig)}

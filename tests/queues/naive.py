@@ -239,6 +239,9 @@ class Naive:
         self.generation += 1
         self.rows = [Row("done") for _ in range(offset)]
         self.known = set()
+        self.outbox = {
+            place: left for place, left in self.outbox.items() if left[0].dies
+        }  # copies count for nothing now
 
     def wake(self, jitter: float, now: int) -> None:
         """A new leader: connections are gone, owners and keys are not known."""

@@ -29,6 +29,7 @@ from runnel.queues.values import (
     Extend,
     Lease,
     Leave,
+    Leaving,
     LeavingId,
     Offered,
     Outcome,
@@ -291,6 +292,8 @@ class Lives(RuleBasedStateMachine):
         step = self.machine.left(id, self.view, Millis(self.now_ms), Millis(self.wall_ms))
         self.naive.follow(self.view.start)
         for offset in range(leaving.first, leaving.last + 1):
+            if self._is_recalled(leaving, offset):
+                continue
             why, attempts = self.naive.outbox.pop((leaving.generation, offset))
             assert (why, attempts) == (leaving.why, leaving.attempts)
             assert leaving.target == (DEAD if why.dies else RETRY)
@@ -375,8 +378,15 @@ class Lives(RuleBasedStateMachine):
         step = self.machine.left(id, self.view, Millis(self.now_ms), Millis(self.wall_ms))
         self.naive.follow(self.view.start)
         for offset in range(leaving.first, leaving.last + 1):
-            self.naive.outbox.pop((leaving.generation, offset))
+            if not self._is_recalled(leaving, offset):
+                self.naive.outbox.pop((leaving.generation, offset))
         self._decide(step, None)
+
+    def _is_recalled(self, leaving: Leaving, offset: int) -> bool:
+        """Whether a copy was on its way when the queue was rewound."""
+        recalled = not leaving.why.dies and leaving.generation < self.naive.generation
+        assert recalled != ((leaving.generation, offset) in self.naive.outbox)
+        return recalled
 
     def _accept(self, got: list[tuple[int, int]]) -> None:
         generation = self.naive.generation

@@ -4,23 +4,23 @@ from .api import Api
 
 
 def test_the_life_of_a_topic(api: Api) -> None:
-    made = api.post("/v1/topics", {"name": "life", "partitions": 3, "settings": {"retention.ms": 86_400_000}})
+    made = api.post("/v1/topics", {"name": "biography", "partitions": 3, "settings": {"retention.ms": 86_400_000}})
     assert made.status == 201, made.json
     assert (made.json["partitions"], made.json["replicas"]) == (3, 1)
-    assert api.post("/v1/topics", {"name": "life"}).code == "topic-already-exists"
-    told = api.ok("GET", "/v1/topics/life")
+    assert api.post("/v1/topics", {"name": "biography"}).code == "topic-already-exists"
+    told = api.ok("GET", "/v1/topics/biography")
     assert told["settings"] == {"retention.ms": "86400000"}
     assert [(each["partition"], each["start_offset"], each["end_offset"]) for each in told["partitions"]] == [
         (0, 0, 0), (1, 0, 0), (2, 0, 0),
     ]  # fmt: skip
-    assert api.ask("POST", "/v1/topics/life/partitions", {"count": 5}).status == 204
-    assert len(api.ok("GET", "/v1/topics/life")["partitions"]) == 5
+    assert api.ask("POST", "/v1/topics/biography/partitions", {"count": 5}).status == 204
+    assert len(api.ok("GET", "/v1/topics/biography")["partitions"]) == 5
     changed = {"settings": {"retention.ms": None, "flush.mode": "os", "preallocate": True}}
-    assert api.ask("PATCH", "/v1/topics/life", changed).status == 204
-    assert api.ok("GET", "/v1/topics/life")["settings"] == {"flush.mode": "os", "preallocate": "true"}
-    assert api.ask("DELETE", "/v1/topics/life").status == 204
-    assert api.get("/v1/topics/life").code == "unknown-topic"
-    assert api.ask("DELETE", "/v1/topics/life").status == 404
+    assert api.ask("PATCH", "/v1/topics/biography", changed).status == 204
+    assert api.ok("GET", "/v1/topics/biography")["settings"] == {"flush.mode": "os", "preallocate": "true"}
+    assert api.ask("DELETE", "/v1/topics/biography").status == 204
+    assert api.get("/v1/topics/biography").code == "unknown-topic"
+    assert api.ask("DELETE", "/v1/topics/biography").status == 404
 
 
 def test_topics_are_listed_by_name_and_in_parts(api: Api) -> None:

@@ -40,29 +40,31 @@ def settle(image: Image, base: TopicConfig, handed_over_max: int | None = None) 
     left = math.inf if handed_over_max is None else handed_over_max
     for topic in image.topics.values():
         rules = book.of(topic)
-        unsettled = [partition for partition in topic.partitions if not _is_settled(partition, living, rules)]
-        if unsettled and (left > 0 or not all(living.all_alive(partition) for partition in unsettled)):
-            _settle(changes, topic, living, book)
+        numbers = _unsettled(topic, living, rules)
+        if numbers and (left > 0 or not all(living.all_alive(topic.partitions[number]) for number in numbers)):
+            _settle(changes, topic, numbers, living, rules)
             if topic.id in changes:  # else nobody can take it over
-                left -= len(unsettled)
+                left -= len(numbers)
     return Decision(changes.delta, unclean=changes.unclean)
 
 
 def settle_topic(image: Image, topic: Topic, base: TopicConfig) -> Decision[Topic]:
     """A topic whose settings change, with what follows from them."""
-    changes = Changes(image)
-    _settle(changes, topic, Living.of(image.brokers.values()), RuleBook(image, base))
+    living, rules, changes = Living.of(image.brokers.values()), RuleBook(image, base).of(topic), Changes(image)
+    _settle(changes, topic, _unsettled(topic, living, rules), living, rules)
     partitions = tuple(changes.partition(topic, number) for number in range(len(topic.partitions)))
     return Decision(Delta(topics={topic.id: replace(topic, partitions=partitions)}), unclean=changes.unclean)
 
 
-def _settle(changes: Changes, topic: Topic, living: Living, book: RuleBook) -> None:
-    rules = book.of(topic)
-    for number, partition in enumerate(topic.partitions):
-        if not _is_settled(partition, living, rules):
-            draft = Draft(partition, rules)
-            draft.settle(living)
-            changes.put(topic, number, draft)
+def _unsettled(topic: Topic, living: Living, rules: Rules) -> list[int]:
+    return [number for number, each in enumerate(topic.partitions) if not _is_settled(each, living, rules)]
+
+
+def _settle(changes: Changes, topic: Topic, numbers: Iterable[int], living: Living, rules: Rules) -> None:
+    for number in numbers:
+        draft = Draft(topic.partitions[number], rules)
+        draft.settle(living)
+        changes.put(topic, number, draft)
 
 
 def _is_settled(partition: Partition, living: Living, rules: Rules) -> bool:
@@ -130,7 +132,7 @@ def waiting(image: Image) -> BrokerId | None:
 
 
 def anyone_stops(image: Image) -> bool:
-    return any(broker.state is BrokerState.STOPPING for broker in image.brokers.values())
+    return bool(Living.of(image.brokers.values()).stopping)
 
 
 def is_needed(image: Image, broker: BrokerId) -> bool:

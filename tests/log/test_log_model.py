@@ -52,6 +52,7 @@ class LogMachine(RuleBasedStateMachine):
         )  # fmt: skip
         self.batches: list[bytes] = []  # as they are in the log
         self.start = 0
+        self.start_kept = 0  # as far as somebody was told that it stays, or something was synced since
         self.epoch = 0
         self.synced = 0  # nothing below may ever get lost
         self.sequences: dict[int, int] = {}
@@ -253,7 +254,7 @@ class LogMachine(RuleBasedStateMachine):
         target = self.start + (self.log.held_offset - self.start) * part // 10
         self.start_goal = target
         if self.attempt(lambda: self.log.advance_start(target), cut_at):
-            self.start = max(self.start, target)
+            self.start = self.start_kept = max(self.start, target)
         self.start_goal = 0
 
     @precondition(lambda self: not self.compacted)
@@ -265,7 +266,7 @@ class LogMachine(RuleBasedStateMachine):
         self.start_goal = bound
         if self.attempt(lambda: self.log.enforce_retention(bound), cut_at):
             assert self.start <= self.log.start_offset <= bound
-            self.start = self.log.start_offset
+            self.start = self.start_kept = self.log.start_offset
             self.log.reconfigure(self.config)
         self.start_goal = 0
 
@@ -351,10 +352,8 @@ class LogMachine(RuleBasedStateMachine):
     def adopt(self, end: int) -> None:
         """The log has what it has: the model follows, if that is what was sent, up to some batch."""
         goal = getattr(self, "start_goal", 0)
-        if goal and self.log.start_offset != self.start:
-            assert self.start <= self.log.start_offset <= goal
-            self.start = self.log.start_offset
-        assert self.log.start_offset >= self.start
+        assert self.start_kept <= self.log.start_offset <= max(self.start, goal)
+        self.start = self.log.start_offset
         for pending in self.pending_now():
             if self.end < end:
                 made = bytearray(pending)
@@ -413,7 +412,8 @@ class LogMachine(RuleBasedStateMachine):
     def offsets_agree(self) -> None:
         if not hasattr(self, "log"):
             return
-        self.synced = max(self.synced, self.log.synced_offset)
+        if self.log.synced_offset > self.synced:
+            self.synced, self.start_kept = self.log.synced_offset, self.start
         if self.disk.dead:  # it ended after the answer was given
             self.recover(power=not self.killing, midway=True)
         assert self.log.start_offset == self.start

@@ -631,6 +631,24 @@ def test_a_failed_write_takes_the_sequence_back() -> None:
     run(test)
 
 
+def test_what_stood_in_line_behind_a_failed_write_is_not_written_either() -> None:
+    """Else the log, which does not know the producer yet, would take its second batch for the first."""
+
+    async def test(disk: SimDisk) -> None:
+        one = {"producer_id": 7, "producer_epoch": 0}
+        size = len(made(**one, base_sequence=0))
+        log = await opened(disk, config("commit", segment_bytes=2 * size + size // 2))
+        await put(log)  # its sync is under way
+        disk.inject(Fault("write", errno.ENOSPC, path=FIRST))
+        results = await asyncio.gather(*(attempt(log, **one, base_sequence=n) for n in (0, 1)))
+        assert all(isinstance(result, StorageFailed) for result in results)
+        assert log.end_offset == 1
+        again = [await attempt(log, **one, base_sequence=n) for n in (0, 1)]
+        assert [isinstance(result, Appended) for result in again] == [True, True]
+
+    run(test)
+
+
 def test_if_the_rest_of_a_failed_write_can_not_be_cut_off_appends_wait_until_it_can() -> None:
     async def test(disk: SimDisk) -> None:
         log = await opened(disk)

@@ -2,7 +2,8 @@
 
 Rule 1: while a blocking step on the active segment runs off the loop, appends wait in line. When it ends, those in
         line are written with one call. Otherwise an append is written at once. So a write never meets a sync.
-Rule 2: a batch that could not be written leaves nothing behind: bytes, offset and producer state are taken back.
+Rule 2: a batch that could not be written leaves nothing behind: bytes, offset and producer state are taken back. Nor
+        is what stands behind it in line written: it could be the same producer's, which the log may not know yet.
 Rule 3: a sync that failed is never tried again: the log is dead, and the broker ends.
 Rule 4: what is acknowledged as durable was synced before; the order is write, sync, say so.
 Rule 5: a log whose files are not as they should be (`lost`) is read from the disk before anything else is done.
@@ -260,6 +261,7 @@ class Writer:
                 refusal = self._take_back(file, error)
                 for waiting, _ in placed:
                     waiting.fail(refusal)
+                self._fail_line(refusal)
                 return
             for waiting, appended in fresh:
                 self._note_waiting(waiting, appended)

@@ -263,6 +263,31 @@ def test_what_comes_behind_a_refused_batch_is_refused_alike(run: Run, trouble: P
     run(scenario)
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_what_comes_behind_a_batch_that_was_cut_off_is_refused_as_that_was(run: Run, known: bool) -> None:
+    """The leader lost its lead before the batch was committed, had to cut it off, and leads again."""
+
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition(min_insync_replicas=2)
+        await partition.apply(BOTH)
+        if known:
+            await produce((partition, sent(0)), acks=1)
+        lost = asyncio.ensure_future(ask(partition, 1))
+        while partition.log.end_offset < 1 + known:
+            await asyncio.sleep(0)
+        await partition.apply(replace(BOTH, leader=TWO, leader_epoch=Epoch(4), epoch=Epoch(2)))
+        assert isinstance(await lost, e.NotLeader)
+        await partition.log.truncate(Offset(known))
+        await partition.apply(replace(BOTH, leader_epoch=Epoch(5), epoch=Epoch(3)))
+        [behind] = await produce((partition, sent(2)), acks=1)
+        assert isinstance(behind, e.NotLeader)
+        for sequence in (1, 2):
+            [done] = await produce((partition, sent(sequence)), acks=1)
+            assert isinstance(done, Produced)
+
+    run(scenario)
+
+
 def test_a_producer_that_gave_up_hears_of_the_gap(run: Run) -> None:
     async def scenario(open_partition: Any, disk: GatedDisk) -> None:
         partition = await open_partition(min_insync_replicas=2)

@@ -44,7 +44,7 @@ def prove(line: Line, loop: asyncio.AbstractEventLoop) -> None:
 
 
 def take(line: Line) -> Batch:
-    batch = line.take()
+    batch = line.take(1)
     assert batch is not None
     return batch
 
@@ -71,6 +71,34 @@ def test_no_more_than_the_limit_is_in_flight(loop: asyncio.AbstractEventLoop) ->
     for _ in range(5):
         take(line)
     assert line.ready_at(0.0) is None
+
+
+def test_nothing_numbered_goes_to_another_broker_while_one_has_to_answer(loop: asyncio.AbstractEventLoop) -> None:
+    line = line_of(loop, 1, 1)
+    first = take(line)
+    assert line.may_go_to(1)
+    assert not line.may_go_to(2)
+    line.settle(first, Appended(1, -1))
+    assert line.may_go_to(2)
+
+
+def test_without_numbers_the_next_leader_is_not_kept_waiting(loop: asyncio.AbstractEventLoop) -> None:
+    line = line_of(loop, 1, 1, identity=Identity())
+    take(line)
+    assert line.may_go_to(2)
+
+
+def test_what_was_taken_behind_one_that_failed_has_to_wait(loop: asyncio.AbstractEventLoop) -> None:
+    """It may still be waiting for a connection: the old one took the failed batch with it."""
+    line = line_of(loop, 1, 1, 1)
+    first, second = take(line), take(line)
+    line.retry(second, 0.0)
+    assert not line.must_wait(first)
+    line.retry(first, 0.0)
+    first, second, third = take(line), take(line), take(line)
+    line.retry(first, 0.0)
+    assert line.must_wait(second)
+    assert line.must_wait(third)
 
 
 def test_only_one_is_in_flight_until_the_broker_knows_the_producer(loop: asyncio.AbstractEventLoop) -> None:

@@ -23,6 +23,7 @@ from runnel.broker.journal import Led, PartitionJournal
 from runnel.broker.partitions import Partitions
 from runnel.broker.shard import Shard
 from runnel.client.membership import GroupSettings
+from runnel.client.producer_settings import ProducerSettings
 from runnel.cluster import controller, elections, isr_changes, loading, membership
 from runnel.cluster.drafting import Draft, Rules
 from runnel.groups.classic import ClassicGroup
@@ -44,6 +45,7 @@ from runnel.replica.commits import Commits
 from runnel.replica.partition import Partition
 from runnel.replica.progress import Progress
 from runnel.replica.readable import Readable
+from runnel.replica.refusals import Refusals
 from runnel.testing.simulation import run
 
 SEEDS_MAX = 150
@@ -241,9 +243,24 @@ def _clean_registration(broker: Any, identity: Any, past: Any) -> Any:
 
 _registration = membership._registration
 
+
+def _the_gap(self: Refusals, gap: Any, header: Any) -> Any:
+    return gap
+
+
+def _forget_the_refusal(self: Refusals, header: Any, *, in_line: bool = False) -> None:
+    self._waiting.pop(header.producer_id, None)
+
+
 IMPATIENT = GroupSettings(session_timeout_ms=6_000, rebalance_timeout_ms=1_000, heartbeat_ms=3_000)
 THREE = {"brokers": 3, "replicas": 3}
 ALONE = {"members": 0, "new_members": 0, "drafts": False}  # what is about the topic itself
+PIPELINED_FAULTS = ("elect", "reassign", "disk-slow", "stop")
+PIPELINED = {  # producers have much under way while leaders come and go
+    **THREE, **ALONE, "eager": True, "producers": (ProducerSettings(linger_ms=0, batch_bytes=300),) * 2,
+    "send_every_s": 0.01, "disk_s": (0.00005, 0.03), "fault_every_s": 0.15, "transition_chance": 0.4, "lag_chance": 0.2,
+    "lag_s": 0.002, "flush_mode": FlushMode.COMMIT,
+}  # fmt: skip
 SAFE = TopicConfig(
     flush_mode=FlushMode.COMMIT, min_insync_replicas=2, segment_bytes=2_000, segment_ms=1_500, index_interval_bytes=200,
     retention_ms=-1, min_cleanable_dirty_ratio=0.0, message_timestamp_after_max_ms=10**9,
@@ -300,6 +317,22 @@ MUTANTS = [
         "a duplicate is answered when its original is committed",
         ((produce, "_finish", _finish_duplicate_at_once),),
         ("disk-slow", "reset", "power"),
+    ),
+    Mutant(
+        "gap-told",
+        "who was refused for now is not told of a gap behind that",
+        ((Refusals, "instead_of", _the_gap),),
+        PIPELINED_FAULTS,
+        PIPELINED,
+        sign="false-gap",
+    ),
+    Mutant(
+        "refusal-forgotten",
+        "a refusal counts until what was refused is taken",
+        ((Refusals, "taken", _forget_the_refusal),),
+        PIPELINED_FAULTS,
+        PIPELINED,
+        sign="false-gap",
     ),
     Mutant(
         "early-offsets",

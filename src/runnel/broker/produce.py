@@ -166,8 +166,8 @@ class Producing:
             begun = partition.append(batch, header, guard)
         except RunnelError as error:
             return _refused(partition, header, error)
-        if partition.refusals and isinstance(begun, Appended):
-            partition.refusals.appended(header)
+        if partition.refusals:
+            partition.refusals.taken(header, in_line=not isinstance(begun, Appended))
         return begun
 
     def _check(
@@ -282,14 +282,14 @@ async def _finish(
     except RunnelError as error:
         return _refused(partition, read_header(batch), error)
     if partition.refusals:
-        partition.refusals.appended(read_header(batch))
+        partition.refusals.taken(read_header(batch))
     try:
         if acks == ACKS_ALL:
             waiting = partition.committed(Offset(appended.last_offset + 1), leader_epoch, timeout_s)
             if waiting is not None:
                 await waiting
     except RunnelError as error:
-        return error
+        return _refused(partition, read_header(batch), error)
     return _produced(partition, appended)
 
 

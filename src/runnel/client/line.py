@@ -1,7 +1,8 @@
 """The messages on their way to one partition: batched, numbered, in order. Decides; `producer` does.
 
 Rule 1: a batch gets its sequence number when it is first sent, and keeps it when it is sent again.
-Rule 2: after a failure nothing new is sent until all in flight was answered; then the failed go first, in order.
+Rule 2: after a failure nothing new is sent until all in flight was answered; then the failed go first, in order. Nor
+        is anything numbered sent to another broker meanwhile: it would see a gap where the first has not answered.
 Rule 3: when a numbered batch is given up, the numbers behind it would have a gap: the epoch is raised, and numbering
         starts at 0. (Sequence state on the broker is kept by partition, so an epoch can be raised for one alone.)
         Not in a transaction: there the epoch is the coordinator's, and whoever gave a batch up gives all of it up.
@@ -124,6 +125,7 @@ class Line:
         self.identity = Identity()
         self.waiting: deque[Batch] = deque()
         self.in_flight: list[Batch] = []
+        self._sent_to = -1  # the broker that has those in flight
         self._redo: list[Batch] = []
         self._next_sequence = 0
         self._serial = 0
@@ -162,8 +164,11 @@ class Line:
         """
         return self.in_flight_max if self._proven or self.identity.producer_id < 0 else 1
 
-    def take(self) -> Batch | None:
-        """The next batch to send, numbered."""
+    def may_go_to(self, broker: int) -> bool:
+        return not self.in_flight or broker == self._sent_to or self.identity.producer_id < 0
+
+    def take(self, broker: int) -> Batch | None:
+        """The next batch to send to a broker, numbered."""
         if self._redo or self._gap:
             self._requeue()
         if not self.waiting:
@@ -177,6 +182,7 @@ class Line:
         batch.doubtful = batch.numbered
         batch.attempts += 1
         self.in_flight.append(batch)
+        self._sent_to = broker
         return batch
 
     def _first_doubtful(self) -> Batch:
@@ -230,6 +236,10 @@ class Line:
         self._redo.append(batch)
         self._redo.sort(key=lambda b: b.serial)
         self.not_before = not_before
+
+    def must_wait(self, batch: Batch) -> bool:
+        """Whether one before it failed meanwhile, and is to be sent again first."""
+        return batch.numbered and any(failed.serial < batch.serial for failed in self._redo)
 
     @property
     def broken(self) -> bool:

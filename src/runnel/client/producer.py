@@ -85,6 +85,8 @@ class Delivery:
 class Producer:
     """Use it as `async with Producer(cluster) as producer`; leaving the block flushes."""
 
+    sender_type: type[Sender] = Sender
+
     def __init__(
         self, cluster: Cluster, settings: ProducerSettings | None = None, *, identity: Identity | None = None
     ) -> None:
@@ -99,7 +101,7 @@ class Producer:
         self._transactions = self._made_transactions()
         if identity is not None:
             self._transactional().now.identified(identity)
-        self._sender = Sender(
+        self._sender = self.sender_type(
             cluster, self.settings, urgent=self._urgent, on_settled=self._on_settled, transactions=self._transactions
         )
         self._unsettled_bytes = 0

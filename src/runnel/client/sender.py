@@ -35,6 +35,8 @@ ANSWER_GRACE_MS = 5_000  # so that the broker's own word (timed out, not enough 
 class Sender:
     """Sends the batches of all lines. `on_settled` hears of each batch when its fate is known."""
 
+    line_type: type[Line] = Line
+
     def __init__(
         self,
         cluster: Cluster,
@@ -68,7 +70,7 @@ class Sender:
     def line(self, where: TopicPartition) -> Line:
         line = self._lines.get(where)
         if line is None:
-            line = self._lines[where] = Line(
+            line = self._lines[where] = self.line_type(
                 where, self.settings.in_flight_max, transactional=self._admission.transactional_id is not None
             )
         return line
@@ -157,7 +159,7 @@ class Sender:
         leader = self._leader(line.where)
         if leader is None:
             self._look_up(line.where.topic)
-        elif self._admission.admits(line, self._spawn):
+        elif line.may_go_to(leader) and self._admission.admits(line, self._spawn):
             ready.setdefault(leader, []).append(line)
 
     def _send_request(self, broker: int, lines: list[Line], linger_s: float) -> list[Line]:
@@ -167,7 +169,7 @@ class Sender:
         for line in lines:
             if size and line.waiting and size + line.waiting[0].size_bytes > self.settings.request_bytes_max:
                 break
-            batch = line.take()
+            batch = line.take(broker)
             if batch is not None:
                 batches.append((line, batch))
                 size += batch.size_bytes
@@ -251,6 +253,9 @@ class Sender:
         node = self.cluster.broker(broker, "produce")
         connection = await node.connection()
         await connection.room(self.settings.request_timeout_ms)
+        if not (batches := self._still_in_order(batches)):
+            self._done(broker)
+            return
         topics = [self.cluster.known_topic(batch.where.topic) for _, batch in batches]
         by_id = all(topic is not None and topic.has_id for topic in topics)
         bounds = [None if by_id else PRODUCE_BY_ID - 1, self._admission.produce_version_max]
@@ -265,6 +270,13 @@ class Sender:
         else:
             asked = connection.begin(Api.PRODUCE, request, m.ProduceResponse, version=version)
             self._spawn(self._finish(broker, batches, asked))
+
+    def _still_in_order(self, batches: Request) -> Request:
+        """Without those before which one failed while they waited for a connection: a broker would see a gap."""
+        late = [(line, batch) for line, batch in batches if line.must_wait(batch)]
+        if late:
+            self._again(late, BrokerUnreachable("a batch that was sent before this one has to be sent again first"))
+        return [each for each in batches if each not in late] if late else batches
 
     async def _finish(self, broker: int, batches: Request, asked: Asked[m.ProduceResponse]) -> None:
         try:

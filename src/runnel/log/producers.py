@@ -324,7 +324,7 @@ def _continue_epoch(known: Producer, header: BatchHeader) -> Duplicate | None:
     for batch in known.batches:
         if batch.base_sequence == first and batch.last_sequence == last:
             return Duplicate(batch.base_offset, batch.last_offset, batch.timestamp)
-    if known.batches and known.whole and _before(last, known.batches[0].base_sequence):
+    if known.batches and known.whole and is_before(last, known.batches[0].base_sequence):
         raise DuplicateSequence(
             f"producer {header.producer_id} sent sequence {first} again: it was appended, its offset is forgotten"
         )
@@ -333,7 +333,7 @@ def _continue_epoch(known: Producer, header: BatchHeader) -> Duplicate | None:
     )
 
 
-def _before(sequence: int, other: int) -> bool:
+def is_before(sequence: int, other: int) -> bool:
     """Whether a sequence lies behind another, on a ring of which half is behind."""
     return 0 < (other - sequence) % SEQUENCES < SEQUENCES // 2
 

@@ -4,10 +4,14 @@ A producer that pipelines has sent the next batches before it hears of the refus
 the next batch leaves a gap in the sequence. That is no loss, and must not be told as one: the producer would begin a
 new epoch, and send again under it what is in the log already. Where the log does not know the producer, nothing would
 even notice the gap.
+
+A batch that was appended, and whose leader stepped down before it was committed, counts as refused too: its producer
+was told to send it again, and it may have been cut off by the time this broker leads once more.
 """
 
 from typing import Final
 
+from runnel.log.producers import is_before
 from runnel.model.errors import OutOfOrderSequence, RetriableError, RunnelError
 from runnel.record.batch import BatchHeader
 
@@ -23,6 +27,15 @@ class _Refused:
         self.sequence = header.base_sequence
         self.error = error
         self.behind = BEHIND_MAX  # so many more may be refused for it: a producer that gave up must hear the truth
+
+    def precedes(self, header: BatchHeader) -> bool:
+        return self.epoch == header.producer_epoch and is_before(self.sequence, header.base_sequence)
+
+    def is_same(self, header: BatchHeader) -> bool:
+        return self.epoch == header.producer_epoch and self.sequence == header.base_sequence
+
+    def succeeds(self, header: BatchHeader) -> bool:
+        return self.epoch == header.producer_epoch and is_before(header.base_sequence, self.sequence)
 
 
 class Refusals:
@@ -43,8 +56,9 @@ class Refusals:
             return
         if known is None and len(self._waiting) >= REFUSED_MAX:
             del self._waiting[next(iter(self._waiting))]
-        if known is None or known.epoch != header.producer_epoch or known.sequence == header.base_sequence:
-            self._waiting[header.producer_id] = _Refused(header, error)
+        refused = self._waiting[header.producer_id] = _Refused(header, error)
+        if known is not None and known.precedes(header):
+            refused.sequence = known.sequence
 
     def check(self, header: BatchHeader) -> None:
         """Raise for a batch behind a refused one, of a producer that the log does not know."""
@@ -57,9 +71,13 @@ class Refusals:
         refused = self._waiting.get(header.producer_id)
         return refused.error if refused is not None and self._is_behind(refused, header) else gap
 
-    def appended(self, header: BatchHeader) -> None:
-        """A producer goes on in sequence."""
-        self._waiting.pop(header.producer_id, None)
+    def taken(self, header: BatchHeader, *, in_line: bool = False) -> None:
+        """A producer goes on in sequence: this is in the log, and does not lie before what was refused; or it is what
+        was refused, and stands in line before whatever follows it.
+        """
+        refused = self._waiting.get(header.producer_id)
+        if refused is not None and (refused.is_same(header) if in_line else not refused.succeeds(header)):
+            del self._waiting[header.producer_id]
 
     def _is_behind(self, refused: _Refused, header: BatchHeader) -> bool:
         refused.behind -= 1

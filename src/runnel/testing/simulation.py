@@ -302,6 +302,9 @@ class Simulation:
         if isinstance(error, CorruptBatch):
             self._violated(f"rot-served: {error}")
 
+    def gap_told(self, what: str) -> None:
+        self._violated(f"false-gap: {what}")
+
     def _violated(self, what: str) -> None:
         if what not in self.violations:
             self.loop.trace(f"VIOLATION {what}")

@@ -90,6 +90,7 @@ class Swarm:
     queueing: Queueing | None = None
     reminding: Reminding | None = None
     drafts: bool = False  # a topic is deleted and made again meanwhile
+    eager: bool = False  # producers send several batches before a broker knows them
 
     @classmethod
     def draw(cls, rng: SeededRng) -> "Swarm":
@@ -137,6 +138,7 @@ class Swarm:
             replica_wait_ms=rng.pick((50, 200, 400)),
             replica_bytes_max=rng.pick((1_024, 100_000)),
             drafts=rng.chance(0.2),
+            eager=rng.chance(0.3),
         )
 
     @property

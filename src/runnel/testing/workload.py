@@ -20,6 +20,7 @@ from runnel.testing.consumer_member import ConsumerMember
 from runnel.testing.history import Assigned, Commit, History, Joined, Looked, Owned, Poll, Send, Status
 from runnel.testing.loop import Host, SimLoop
 from runnel.testing.swarm import CLUSTER_SETTINGS, GROUP, NEW_GROUP, TOPIC, Swarm
+from runnel.testing.watched_producer import EagerProducer, WatchedProducer
 
 ONE_TRY_MS = 1  # of a commit: a second one could be overtaken by what is left of the first
 
@@ -39,6 +40,10 @@ class Stage(Protocol):
 
     def troubled(self, error: RunnelError) -> None:
         """Somebody could not read."""
+        ...
+
+    def gap_told(self, what: str) -> None:
+        """A producer that gave nothing up was told that something is missing."""
         ...
 
 
@@ -67,8 +72,12 @@ class Client:
 
     # --- sending
 
+    def _producer(self, settings: ProducerSettings) -> Producer:
+        kind = EagerProducer if self.stage.swarm.eager else WatchedProducer
+        return kind(self.cluster(), settings, self.stage.gap_told)
+
     async def produce(self, settings: ProducerSettings) -> None:
-        producer = Producer(self.cluster(), settings)
+        producer = self._producer(settings)
         number = 0
         while self.stage.sending:
             for _ in range(1 + self.rng.below(4)):

@@ -14,7 +14,7 @@ BROKERS ?= 3
 LOCK := $(BIN)/pip-compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-emit-trusted-host \
 	--no-emit-find-links --allow-unsafe --strip-extras --no-annotate --no-header
 CYCLES ?= 10
-JOBS ?= 4
+JOBS ?= 6
 BROKERS_LOSING_POWER ?= 1
 CASES ?= 50
 CARS ?= 1000
@@ -40,12 +40,12 @@ prerequisites:
 
 .venv/pipelines.done: .venv/run.done requirements/pipelines.txt
 	@echo "runnel: adding Spark and what its pipelines need to .venv (once; about 440 MB)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/pipelines.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-compile -r requirements/pipelines.txt
 	@touch $@
 
 .venv/dev.done: .venv/pipelines.done requirements/dev.txt
 	@echo "runnel: adding the tools for checks and tests to .venv (once; about a minute)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-compile -r requirements/dev.txt
 	@touch $@
 
 setup: .venv/run.done ## install Runnel into .venv; the command is .venv/bin/runnel

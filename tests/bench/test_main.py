@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.pipelines.spark_classes import SUBMIT_OPTIONS, java_options
 
 from bench.__main__ import OF_CLUSTERS, SCENARIOS, arguments_of, had, head, measure, scale_of
 from bench.peers.kafka import Kafka
@@ -19,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_a_smoke_run_fills_every_table(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench", "--smoke"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), SUBMIT_OPTIONS: java_options()}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     [result] = (tmp_path / "build" / "bench").glob("*.json")

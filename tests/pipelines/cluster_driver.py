@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Event
 
 from pyspark.sql import SparkSession
+from tests.pipelines.small_spark import INTERPRETED
 from tests.pipelines.spark_classes import java_options
 
 from runnel.pipelines.conf import SessionConf, StreamConf
@@ -32,6 +33,7 @@ SETTINGS = {
     "spark.executor.memory": "700m",
     "spark.sql.shuffle.partitions": "2",
     "spark.network.timeout": "240s",
+    **INTERPRETED,
 }
 
 

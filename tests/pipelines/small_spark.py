@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 STACK = "-Xss8m"  # a stop needs a deep one
+INTERPRETED = {  # to compile a plan costs more than to interpret it for the few rows of a test
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
 
 
 def small_spark(folder: Path) -> "SparkSession":
@@ -35,4 +39,5 @@ def settings(folder: Path) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        **INTERPRETED,
     }

@@ -11,7 +11,7 @@ Rule 4: whoever survives is a failure.
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -59,6 +59,7 @@ class Mutant:
 
 
 Run: TypeAlias = Callable[..., Outcome]
+_CLEAN: dict[tuple[object, ...], bool] = {}
 
 
 class Death(NamedTuple):
@@ -71,16 +72,24 @@ class Death(NamedTuple):
         return f"{'test' if self.seed is None else self.seed:<5} {self.seen[:100]}"
 
 
-def hunt(mutant: Mutant, run: Run, seeds: range) -> Death | None:
+def hunt(mutant: Mutant, run: Run, seeds: Iterable[int]) -> Death | None:
     """The first seed that sees the mutant, and what it sees; or the test that does."""
     if mutant.alone:
         return _fails_alone(mutant)
     for seed in seeds:
         with mutant.switched_off():
             seen = _attempt(mutant, run, seed)
-        if seen is not None and not run(seed, faults=mutant.faults, **mutant.given).violations:
+        if seen is not None and _is_clean(mutant, run, seed):
             return Death(seed, seen)
     return None
+
+
+def _is_clean(mutant: Mutant, run: Run, seed: int) -> bool:
+    """Rule 1. Many mutants are seen by the same few seeds: each is run once with every rule on."""
+    named = id(run), seed, mutant.faults, repr(sorted(mutant.given.items()))
+    if named not in _CLEAN:
+        _CLEAN[named] = not run(seed, faults=mutant.faults, **mutant.given).violations
+    return _CLEAN[named]
 
 
 def _attempt(mutant: Mutant, run: Run, seed: int) -> str | None:

@@ -112,7 +112,7 @@ MUTANTS = [
     Mutant("look-shared", "who looks into the log reads all that memory did not have",
            ((KnownNames, "_look_before", _until_now),), alone=LINE),
 ]  # fmt: skip
-PACK = Pack("schedule", partial(run, schedule=True), MUTANTS, SEEDS_MAX)
+PACK = Pack("schedule", partial(run, schedule=True, brief=True), MUTANTS, SEEDS_MAX)
 
 
 if __name__ == "__main__":

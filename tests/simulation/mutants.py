@@ -272,6 +272,7 @@ MUTANTS = [
         "acks=all is answered when the high watermark has passed",
         ((Partition, "committed", _nothing),),
         ("power-at", "power"),
+        sign="lost",
     ),
     Mutant("hold-written", "a replica holds what is synced", ((Writer, "held_offset", property(_held_is_written)),)),
     Mutant("read-end", "nobody reads above the high watermark", ((Partition, "readable_until", _readable_to_the_end),)),

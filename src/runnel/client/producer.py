@@ -85,7 +85,7 @@ class Delivery:
 class Producer:
     """Use it as `async with Producer(cluster) as producer`; leaving the block flushes."""
 
-    sender_type: type[Sender] = Sender
+    sender_type: type[Sender] = Sender  # simulated producers have one that is watched
 
     def __init__(
         self, cluster: Cluster, settings: ProducerSettings | None = None, *, identity: Identity | None = None

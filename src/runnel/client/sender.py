@@ -35,7 +35,7 @@ ANSWER_GRACE_MS = 5_000  # so that the broker's own word (timed out, not enough 
 class Sender:
     """Sends the batches of all lines. `on_settled` hears of each batch when its fate is known."""
 
-    line_type: type[Line] = Line
+    line_type: type[Line] = Line  # simulated producers have one that is watched
 
     def __init__(
         self,
@@ -253,7 +253,8 @@ class Sender:
         node = self.cluster.broker(broker, "produce")
         connection = await node.connection()
         await connection.room(self.settings.request_timeout_ms)
-        if not (batches := self._still_in_order(batches)):
+        self._put_off_late(batches)
+        if not batches:
             self._done(broker)
             return
         topics = [self.cluster.known_topic(batch.where.topic) for _, batch in batches]
@@ -271,12 +272,11 @@ class Sender:
             asked = connection.begin(Api.PRODUCE, request, m.ProduceResponse, version=version)
             self._spawn(self._finish(broker, batches, asked))
 
-    def _still_in_order(self, batches: Request) -> Request:
-        """Without those before which one failed while they waited for a connection: a broker would see a gap."""
-        late = [(line, batch) for line, batch in batches if line.must_wait(batch)]
-        if late:
+    def _put_off_late(self, batches: Request) -> None:
+        """Take out those before which one failed while they waited for a connection: a broker would see a gap."""
+        if late := [each for each in batches if each[0].must_wait(each[1])]:
+            batches[:] = [each for each in batches if each not in late]
             self._again(late, BrokerUnreachable("a batch that was sent before this one has to be sent again first"))
-        return [each for each in batches if each not in late] if late else batches
 
     async def _finish(self, broker: int, batches: Request, asked: Asked[m.ProduceResponse]) -> None:
         try:

@@ -334,7 +334,7 @@ def _continue_epoch(known: Producer, header: BatchHeader) -> Duplicate | None:
 
 
 def is_before(sequence: int, other: int) -> bool:
-    """Whether a sequence lies behind another, on a ring of which half is behind."""
+    """Whether a sequence comes before another, on a ring of which half comes before."""
     return 0 < (other - sequence) % SEQUENCES < SEQUENCES // 2
 
 

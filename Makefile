@@ -67,7 +67,7 @@ setup-zookeeper: setup ## find a ZooKeeper for clusters and tests, or fetch one 
 	@$(BIN)/python -m runnel.dev.zookeeper || test -z "$$CI"
 
 setup-compat: setup-dev ## fetch the foreign clients that the tests use, into build/compat
-	@$(BIN)/python tests/compat/setup_clients.py
+	@$(BIN)/python -m tests.compat.setup_clients
 
 test: setup-dev ## all the tests, so many at once: they mostly wait (JOBS=N)
 	@$(MAKE) --no-print-directory --jobs 4 setup-test

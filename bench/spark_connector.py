@@ -9,7 +9,8 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from bench.peers import BUILD, debian
+from bench.peers import BUILD
+from tools import debian
 
 POM = Path(__file__).with_name("spark.pom.xml")
 BEFORE = ("4.2.0", "4.0.0")  # the connector, and the helper of its that is there for fewer releases

@@ -43,7 +43,7 @@ What ApiVersions tells as finalized (KIP-584); clients choose dialects by it.
 
 def page() -> str:
     """The whole page."""
-    missing = "".join(f"| {api.value} | {API[api].name} |\n" for api in sorted(API) if api not in SERVED)
+    missing = "".join(f"| {api} | {API[api].name} |\n" for api in sorted(API) if api not in SERVED)
     features = "".join(f"| `{name}` | {level} |\n" for name, level in sorted(FEATURES.items()))
     return HEAD + "".join(map(_row, sorted(SERVED))) + MISSING_HEAD + missing + FEATURES_HEAD + features
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.load.ask import Asker
-from bench.peers import BUILD, HOST, Flush, Protocols, Server, debian, free_port, launch
+from bench.peers import BUILD, HOST, Flush, Protocols, Server, free_port, launch
 from bench.peers.clusters import SESSION_MS, Cluster, Place
+from tools import debian
 
 VERSION = "4.3.0"
 CLUSTER_ID = "RunnelBenchPeerKafka0A"  # 22 characters: a UUID in base64, as the storage tool wants it

@@ -3,7 +3,8 @@
 import subprocess
 from pathlib import Path
 
-from bench.peers import HOST, Flush, Protocols, Server, debian, free_port, launch
+from bench.peers import HOST, Flush, Protocols, Server, free_port, launch
+from tools import debian
 
 PROGRAM = "redis-server"
 FSYNC = {Flush.OS: "no", Flush.INTERVAL: "everysec", Flush.COMMIT: "always"}

@@ -4,20 +4,15 @@ pytest tests/compat                              starts one Runnel for the whole
 pytest tests/compat --bootstrap HOST:PORT        uses the broker that listens there: the tests hold for Kafka too
 """
 
-import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from tests.compat.stage import Stage
 
 from runnel.testing.process import BrokerProcess
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # what the suite shares is imported as tests.compat.*
-
-from tests.compat.stage import Stage
 
 PARALLEL = 8  # tests at once: they mostly wait
 

@@ -19,6 +19,8 @@ import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from tools import debian
+
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 PINS = ROOT / "requirements"
@@ -84,13 +86,8 @@ def fetch_kafkajs() -> None:
 
 def fetch_kcat() -> None:
     """Install Debian's kcat unless there is one."""
-    if shutil.which("kcat"):
-        return
-    if shutil.which("apt-get") is None or os.geteuid() != 0:
-        raise CannotHave("kcat was not found: install it (Debian: apt-get install kcat)")
-    say("installing kcat from Debian")
-    run("apt-get", "update")
-    run("apt-get", "install", "-y", "--no-install-recommends", "kcat")
+    if problem := debian.lack("kcat", "kcat"):
+        raise CannotHave(problem)
 
 
 def fetch_java(version: str) -> None:

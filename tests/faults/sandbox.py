@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from tools import debian
+
 ROOT = Path(__file__).resolve().parents[2]
 INSIDE = "RUNNEL_FAULTS_SANDBOX"
 UNSHARE = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -41,11 +43,8 @@ def enter(module: str, arguments: Sequence[str]) -> NoReturn:
 
 def install() -> str | None:
     """Have the tools, where that is possible; returns what is missing after that."""
-    if missing() and shutil.which("apt-get") and os.geteuid() == 0:
-        subprocess.run(["apt-get", "update"], check=False, capture_output=True)
-        packages = ["apt-get", "install", "-y", "--no-install-recommends", *sorted(set(TOOLS.values()))]
-        subprocess.run(packages, check=False, capture_output=True)
-    return missing()
+    problems = [problem for tool, package in TOOLS.items() if (problem := debian.lack(tool, package))]
+    return "; ".join(problems) or missing()
 
 
 if __name__ == "__main__":

@@ -1,15 +1,7 @@
 """The reference page says what the code does."""
 
-import importlib.util
-from pathlib import Path
-
-TOOL = Path(__file__).parents[2] / "tools" / "settings_reference.py"
+from tools import settings_reference as tool
 
 
 def test_the_page_is_up_to_date() -> None:
-    spec = importlib.util.spec_from_file_location("settings_reference", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
     assert tool.PAGE.read_text() == tool.page(), "run python tools/settings_reference.py"

@@ -71,7 +71,7 @@ setup-compat: setup-dev ## fetch the foreign clients that the tests use, into bu
 
 test: setup-dev ## all the tests, so many at once: they mostly wait (JOBS=N)
 	@$(MAKE) --no-print-directory --jobs 4 setup-test
-	$(BIN)/pytest -n $(JOBS) --dist worksteal
+	$(BIN)/pytest -n $(JOBS)
 
 compat: setup-compat ## the tests with foreign Kafka clients alone
 	$(BIN)/pytest tests/compat

@@ -7,14 +7,22 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from runnel.testing.process import BrokerProcess
 from runnel.testing.zookeeper import ZooKeeper, missing
 
-HERE = Path(__file__).parent
-SPARK = frozenset({HERE / "pipelines" / "spark"})
-LONG = frozenset(
-    HERE / name for name in ("faults", "bench/test_main.py", "test_exactly_once.py", "pipelines/spark/test_cluster.py")
+# Done by one worker from first to last, as all of it shares what starts slowly: a Spark, or brokers and clients.
+TOGETHER = ("tests/pipelines/spark/", "tests/compat/")
+APART = ("tests/simulation/", "tests/pipelines/spark/test_cluster.py", "tests/faults/")  # each test may go elsewhere
+LONGEST_FIRST = (
+    "tests/pipelines/spark/",
+    "tests/compat/",
+    "tests/faults/",
+    "tests/bench/test_main.py",
+    "tests/test_exactly_once.py",
+    "tests/simulation/",
 )
 
 
@@ -29,22 +37,30 @@ def no_garbage_is_looked_for() -> Iterator[None]:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What takes long begins early, or all wait for it in the end.
-
-    Each of several workers gets an equal part of the line, and takes from the ends of others' when it has done its own:
-    so Spark's tests stay with the first, which has one Spark for them all, and the second begins with other long ones.
-    """
-    long = [item for item in items if _is_among(item, LONG)]
-    spark = [item for item in items if _is_among(item, SPARK) and not _is_among(item, LONG)]
-    others = [item for item in items if not _is_among(item, SPARK | LONG)]
-    workers = getattr(config, "workerinput", {}).get("workercount", 1)
-    with_spark = max(0, len(items) // workers - len(spark))
-    items[:] = [*spark, *others[:with_spark], *long, *others[with_spark:]]
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long begins early, or all wait for it in the end."""
+    items.sort(key=lambda item: _place_in_line(item.nodeid))
 
 
-def _is_among(item: pytest.Item, paths: frozenset[Path]) -> bool:
-    return not paths.isdisjoint((item.path, *item.path.parents))
+def _place_in_line(test: str) -> int:
+    return next((place for place, long in enumerate(LONGEST_FIRST) if test.startswith(long)), len(LONGEST_FIRST))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """Several workers take the tests module by module: a worker starts what a module needs once."""
+    config.option.loadscopereorder = False  # the line is in order
+    return ByModule(config, log)
+
+
+class ByModule(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
+    """Hands out modules, and what is TOGETHER or APART as such, to whoever is free."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith(APART):
+            return nodeid
+        together = (folder for folder in TOGETHER if nodeid.startswith(folder))
+        return next(together, nodeid.split("::")[0])
 
 
 @pytest.hookimpl(trylast=True)

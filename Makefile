@@ -14,7 +14,7 @@ BROKERS ?= 3
 LOCK := $(BIN)/pip-compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-emit-trusted-host \
 	--no-emit-find-links --allow-unsafe --strip-extras --no-annotate --no-header
 CYCLES ?= 10
-JOBS ?= 4
+JOBS ?= 5
 BROKERS_LOSING_POWER ?= 1
 CASES ?= 50
 CARS ?= 1000

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -24,6 +25,12 @@ LONGEST_FIRST = (
     "tests/test_exactly_once.py",
     "tests/simulation/",
 )
+
+
+def pytest_configure() -> None:
+    """Ctrl-C works in what tests start, also where a shell started the tests in the background and so ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextmanager

@@ -28,9 +28,11 @@ from runnel.model.calls import (
 from runnel.model.errors import PolicyViolation, RunnelError
 from runnel.model.reading import ReadPartition
 
+LEASE_MS = 5_000  # an outlet looks at leases when they would end: before, it is not idle
+
 
 async def reject(broker: Broker, queue: str, count: int) -> None:
-    got = (await broker.queues.receive(Receive(queue, count), Waits())).messages
+    got = (await broker.queues.receive(Receive(queue, count, lease_ms=LEASE_MS), Waits())).messages
     assert len(got) == count
     rejected = [Settlement(message.receipt, "reject", reason=f"r{message.offset}") for message in got]
     assert not any((await broker.queues.settle(Settle(queue, rejected))).failures)

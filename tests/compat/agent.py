@@ -79,7 +79,7 @@ class Agent:
         self.records: list[Message] = []
         self.assignment: frozenset[tuple[str, int]] = frozenset()
         self.assignments: list[frozenset[tuple[str, int]]] = []
-        self.on_leave: Callable[[Agent], None] = lambda _: None
+        self.on_leave: Callable[[], object] = lambda: None
         self._log = log
         self._replies: dict[int, dict[str, Any]] = {}
         self._ids = itertools.count(1)
@@ -163,7 +163,7 @@ class Agent:
         self.records.clear()
         self.assignments.clear()
         self.assignment = frozenset()
-        self.on_leave(self)
+        self.on_leave()
 
     def hang_up(self) -> None:
         """Close its input: the program leaves its group and ends."""

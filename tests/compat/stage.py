@@ -7,7 +7,7 @@ import socket
 import sys
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -78,6 +78,7 @@ class Stage:
         self._share_admin: Sharer | None = None
         self._started: list[Agent] = []
         self._idle: list[Agent] = []  # starting a process costs more than most tests
+        self._idle_sharers: list[Sharer] = []
         self._admin: Any = kinds.AdminClient({"bootstrap.servers": address})
 
     def agent(self, client: str) -> Agent:
@@ -89,18 +90,18 @@ class Stage:
 
     def member(self, client: str, group: str, *topics: str, **options: Any) -> Agent:
         """A process of its own that is a member of the group."""
-        member = self._idle_or_new(client)
+        member = self._idle_or_new(client, self._idle, self.start)
         member.join(group, *topics, **options)
         return member
 
-    def _idle_or_new(self, client: str) -> Agent:
+    def _idle_or_new(self, client: str, idle: list[A], start: Callable[[str], A]) -> A:
         with self._lock:
-            for member in self._idle:
+            for member in idle:
                 if member.name == client:
-                    self._idle.remove(member)
+                    idle.remove(member)
                     return member
-        member = self.start(client)
-        member.on_leave = self._idle.append
+        member = start(client)
+        member.on_leave = lambda: idle.append(member)
         return member
 
     def topic(self, hint: str = "t", *, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
@@ -124,7 +125,10 @@ class Stage:
         return self._start(client, command or self._command(client), Agent)
 
     def sharer(self, client: str) -> Sharer:
-        """A new process of this client that can be a member of a share group."""
+        """A process of its own that can be a member of a share group."""
+        return self._idle_or_new(client, self._idle_sharers, self._start_sharer)
+
+    def _start_sharer(self, client: str) -> Sharer:
         if client == "confluent":
             return self._start(client, [sys.executable, "-m", "tests.compat.agents.sharer"], Sharer)
         return self._start(client, [*self._command(client)[:-1], "Sharer"], Sharer)
@@ -133,7 +137,7 @@ class Stage:
         """The one agent that administers share groups."""
         with self._lock:
             if self._share_admin is None:
-                self._share_admin = self.sharer(SHARE_ADMIN)
+                self._share_admin = self._start_sharer(SHARE_ADMIN)
             return self._share_admin
 
     def _start(self, client: str, command: Command, kind: type[A]) -> A:

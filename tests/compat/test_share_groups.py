@@ -66,11 +66,11 @@ def test_each_message_is_delivered_to_one_member(client: str, stage: Stage) -> N
     assert sorted(each.value for each in got) == sorted(numbers(b"a", 300))
     assert {each.attempt for each in got} == {1}
     for member in members:
-        member.call("close")
+        member.leave()
     late = member_of(stage, client, group, topic)
     stage.agent("confluent").produce(topic, texts("b", 1))
     assert [each.value for each in late.take()] == [b"b-0"], "what was accepted does not come again"
-    late.close()
+    late.leave()
 
 
 @pytest.mark.side_by_side
@@ -87,7 +87,7 @@ def test_what_is_released_comes_again_and_is_counted(client: str, stage: Stage) 
     assert (again.value, again.attempt) == (b"a-1", 2)
     member.accept([again])
     assert member.poll(300) == []
-    member.close()
+    member.leave()
 
 
 @pytest.mark.side_by_side
@@ -106,7 +106,7 @@ def test_what_is_rejected_is_a_dead_letter(client: str, stage: Stage) -> None:
     assert letter["runnel-dead-reason"] == b"rejected"
     assert letter["runnel-dead-queue"] == group.encode()
     assert member.poll(300) == []
-    member.close()
+    member.leave()
 
 
 @pytest.mark.side_by_side
@@ -121,7 +121,7 @@ def test_what_fails_too_often_is_a_dead_letter(client: str, stage: Stage) -> Non
         member.settle(got, RELEASE)
     [letter] = dead_letters(stage, group, 1)
     assert (letter[""], letter["runnel-attempts"], letter["runnel-dead-reason"]) == (b"a-0", b"3", b"attempts")
-    member.close()
+    member.leave()
 
 
 def lost_to_another(stage: Stage, client: str) -> tuple[Sharer, Got, Sharer, Got]:
@@ -148,8 +148,8 @@ def test_a_lock_that_ran_out_frees_the_message(client: str, stage: Stage) -> Non
     slow.acknowledge([got], ACCEPT)
     assert set(slow.call("commit").values()) <= INVALID_RECORD_STATE | {""}  # it is done: either way nobody is harmed
     assert quick.poll(300) == []
-    slow.close()
-    quick.close()
+    slow.leave()
+    quick.leave()
 
 
 @pytest.mark.side_by_side
@@ -159,8 +159,8 @@ def test_who_is_too_late_is_told_so(client: str, stage: Stage) -> None:
     slow.acknowledge([got], REJECT)
     assert set(slow.call("commit").values()) <= INVALID_RECORD_STATE
     quick.accept([again])
-    slow.close()
-    quick.close()
+    slow.leave()
+    quick.leave()
 
 
 @pytest.mark.side_by_side
@@ -182,8 +182,8 @@ def test_a_lock_that_is_renewed_lasts(client: str, stage: Stage) -> None:
         assert other.poll(500) == []
     worker.acknowledge([got], ACCEPT)
     assert set(worker.call("commit").values()) == {""}
-    worker.close()
-    other.close()
+    worker.leave()
+    other.leave()
 
 
 @pytest.mark.side_by_side
@@ -199,7 +199,7 @@ def test_messages_of_a_member_that_dies_are_free_at_once(client: str, stage: Sta
     assert {each.value for each in got} == set(numbers(b"a", 5))
     assert {each.attempt for each in got} == {2}
     heir.accept(got)
-    heir.close()
+    heir.leave()
 
 
 @pytest.mark.side_by_side
@@ -220,7 +220,7 @@ def test_a_new_group_begins_at_the_end_unless_told_otherwise(client: str, stage:
     assert member.poll(1_000) == []  # it has looked by now
     stage.agent("confluent").produce(topic, texts("new", 1))
     assert [each.value for each in member.take()] == [b"new-0"]
-    member.close()
+    member.leave()
 
 
 @pytest.mark.side_by_side
@@ -237,7 +237,7 @@ def test_limits_of_messages_are_exact_where_asked_for(client: str, codec: str, s
         member.accept(part)
         got += part
     assert [each.value for each in got] == numbers(b"a", 50)
-    member.close()
+    member.leave()
 
 
 @pytest.mark.side_by_side
@@ -249,7 +249,7 @@ def test_whole_batches_come_whichever_way_they_were_written(client: str, stage: 
     member = member_of(stage, client, group, topic, max_poll_records="7")
     got = member.poll_until(100)
     assert [each.offset for each in got] == list(range(100))
-    member.close()
+    member.leave()
 
 
 @pytest.mark.side_by_side
@@ -266,7 +266,7 @@ def test_only_committed_messages_are_delivered(client: str, stage: Stage) -> Non
     producer.commit()
     assert [each.value for each in member.poll_until(5)] == numbers(b"open", 5)
     producer.close()
-    member.close()
+    member.leave()
 
 
 @pytest.mark.side_by_side
@@ -283,19 +283,19 @@ def test_an_administrator_sees_and_moves_a_group(client: str, stage: Stage) -> N
     with pytest.raises(Refused) as refused:
         admin.call("alter", group=group, topic=topic, partition=0, offset=2)
     assert refused.value.code == NON_EMPTY_GROUP
-    member.close()
+    member.leave()
     wait_until(lambda: bool(admin.call("describe", group=group)["state"] == "Empty"), "an empty group")
     admin.call("alter", group=group, topic=topic, partition=0, offset=2)
     assert admin.call("offsets", group=group) == {f"{topic}/0": [2, 3], f"{topic}/1": [5, 0]}
     again = member_of(stage, client, group, topic)
     assert sorted(each.offset for each in again.poll_until(3)) == [2, 3, 4]
-    again.close()
+    again.leave()
     wait_until(lambda: bool(admin.call("describe", group=group)["state"] == "Empty"), "an empty group")
     admin.call("delete_offsets", group=group, topic=topic)
     assert admin.call("offsets", group=group) == {}
     anew = member_of(stage, client, group, topic)
     assert len(anew.poll_until(10)) == 10, "it begins anew"
-    anew.close()
+    anew.leave()
     wait_until(lambda: bool(admin.call("describe", group=group)["state"] == "Empty"), "an empty group")
     admin.call("delete", group=group)
     with pytest.raises(Refused) as refused:
@@ -327,4 +327,4 @@ def test_the_name_of_a_share_group_is_taken(client: str, stage: Stage) -> None:
         outsider.wait(lambda: bool(outsider.assignment), "an assignment that never comes")
     assert values(outsider.records) == []
     outsider.close()
-    member.close()
+    member.leave()

@@ -51,7 +51,7 @@ class Member:
             for place, error in results.items()
         }
 
-    def close(self, request: dict[str, Any]) -> None:
+    def leave(self, request: dict[str, Any]) -> None:
         self.consumer.close()
         self.consumer = None
 

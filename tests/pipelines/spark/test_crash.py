@@ -18,7 +18,7 @@ from runnel.testing.process import BrokerProcess
 
 pytestmark = pytest.mark.timeout(900)  # many starts of Spark, perhaps on a busy machine
 EVERYTHING = bool(os.environ.get("RUNNEL_EVERY_STEP"))
-KILLED_AT = POINTS if EVERYTHING else ("after-write", "inside-commit", "after-commit")
+KILLED_AT = POINTS if EVERYTHING else ("inside-commit",)
 WAIT_S = 300
 ROWS = 50  # in a batch
 

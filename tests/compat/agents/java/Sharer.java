@@ -77,7 +77,7 @@ public final class Sharer {
             case "commit_async" -> commitAsync();
             case "settled" -> taken();
             case "lock_ms" -> member.acquisitionLockTimeoutMs().orElse(-1);
-            case "close" -> close();
+            case "leave" -> leave();
             case "describe" -> describe(group);
             case "types" -> types(group);
             case "offsets" -> offsets(group);
@@ -151,9 +151,11 @@ public final class Sharer {
         return all;
     }
 
-    private Object close() {
+    private Object leave() {
         member.close();
         member = null;
+        settled.clear();
+        polled.clear();
         return null;
     }
 

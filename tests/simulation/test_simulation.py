@@ -13,11 +13,11 @@ from tests.simulation.transaction_mutants import PACK as TRANSACTION_PACK
 
 from runnel.testing.simulation import run
 
-TRANSACTION_SEEDS = 8
-SINK_SEEDS = 6
+TRANSACTION_SEEDS = 5
+SINK_SEEDS = 4
 QUEUE_SEEDS = 8
 SCHEDULE_SEEDS = 10
-SEEDS = int(os.environ.get("RUNNEL_SIMULATION_SEEDS", "70"))
+SEEDS = int(os.environ.get("RUNNEL_SIMULATION_SEEDS", "75"))
 QUICK_SEEDS, QUICK_SEEDS_OF_OTHERS = 30, 20
 QUICK_MUTANTS = {  # with the seed that saw each when it was last looked for: the hunt begins there
     "hold-written": 0, "read-end": 0, "no-rollback": 0, "no-sync-dir": 4, "cut-too-much": 0, "no-dedup": 1,

@@ -50,7 +50,7 @@ def test_tombstones_keys_and_other_ends_of_messages(call: Call, broker: BrokerPr
 
 
 def test_json_goes_round(call: Call, broker: BrokerProcess, name: str) -> None:
-    call("topic", "create", name, f"{name}.copy", "-p", "1")
+    call("topic", "create", name, f"{name}.copy", "-p", "1", "-c", "retention.ms=-1")
     first = [
         {"key": "k", "value": "grün", "headers": [{"key": "h", "value": "1"}], "timestamp_ms": 1_700_000_000_000},
         {"key": None, "value_base64": "/wA=", "headers": []},
@@ -108,7 +108,7 @@ def test_the_offset_language(call: Call, ten: str, options: list[str], found: st
 def ten(broker: BrokerProcess) -> str:
     """A topic with ten messages, a millisecond apart."""
     rows = [json.dumps({"value": f"{n}", "timestamp_ms": 1_700_000_000_000 + n}) for n in range(10)]
-    process(broker.kafka, "topic", "create", "cli-ten", "-p", "1")
+    process(broker.kafka, "topic", "create", "cli-ten", "-p", "1", "-c", "retention.ms=-1")
     process(broker.kafka, "produce", "cli-ten", "--json", stdin="\n".join(rows).encode())
     return "cli-ten"
 

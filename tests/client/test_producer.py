@@ -35,7 +35,7 @@ async def read_all(cluster: Cluster, name: str) -> list[Message]:
 
 def test_a_message_comes_back_whole(on_cluster: OnCluster, name: str) -> None:
     async def work(cluster: Cluster) -> None:
-        await Admin(cluster).create_topics([NewTopic(name, partitions=1)])
+        await Admin(cluster).create_topics([NewTopic(name, partitions=1, config={"retention.ms": "-1"})])
         headers = (("trace", b"1"), ("trace", None))
         async with Producer(cluster) as producer:
             sent = await producer.send(name, b"value", key=b"key", headers=headers, timestamp_ms=1_700_000_000_123)

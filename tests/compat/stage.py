@@ -23,6 +23,7 @@ PYTHON_AGENTS = {"confluent": "confluent", "aiokafka": "aio", "kafka-python": "k
 CLIENTS = ("confluent", "aiokafka", "kafka-python", "kcat", "kafkajs", "java-3.9", "java-4.3")
 SHARE_ADMIN = "java-4.3"  # the one client that can administer share groups
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+KEPT = {"retention.ms": "-1"}  # of a topic whose messages are older than topics keep them
 
 kinds: Any = confluent_kafka.admin  # its names are not typed as exported
 

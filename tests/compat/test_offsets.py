@@ -2,10 +2,9 @@
 
 import pytest
 from tests.compat.agent import Agent, Message
-from tests.compat.stage import Stage, clients, clients_but, texts, values
+from tests.compat.stage import KEPT, Stage, clients, clients_but, texts, values
 
 START = 1_700_000_000_000
-KEPT = {"retention.ms": "-1"}  # these messages are old
 
 
 @clients()

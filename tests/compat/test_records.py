@@ -5,7 +5,7 @@ import os
 import pytest
 from tests.compat.agent import Message, Refused
 from tests.compat.raw import batch_attributes
-from tests.compat.stage import CODECS, Stage, clients, clients_but, texts, values
+from tests.compat.stage import CODECS, KEPT, Stage, clients, clients_but, texts, values
 
 NO_TIMESTAMPS = ("kcat",)
 CODEC_BITS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
@@ -34,7 +34,7 @@ def without_time(messages: list[Message]) -> list[Message]:
 
 @clients_but(*NO_TIMESTAMPS)
 def test_everything_a_record_holds_comes_back(client: str, stage: Stage) -> None:
-    topic = stage.topic("records", partitions=3)
+    topic = stage.topic("records", partitions=3, config=KEPT)
     placed = stage.agent(client).produce(topic, SAMPLES)
     assert [partition for partition, _ in placed] == [sample.partition for sample in SAMPLES]
     found = stage.agent(client).read(topic, partitions=3)

@@ -56,7 +56,10 @@ BITS = {"int8": 7, "int16": 15, "uint16": 16, "int32": 31, "uint32": 32, "int64"
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker of our own, with one topic in it; every codec has been compiled, so that growth is what attacks cost."""
     with BrokerProcess(tmp_path_factory.mktemp("fuzz") / "data") as broker:
-        wanted = m.CreateTopicsRequest.CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)
+        kept = m.CreateTopicsRequest.CreatableTopicConfig(name="retention.ms", value="-1")  # honest messages are old
+        wanted = m.CreateTopicsRequest.CreatableTopic(
+            name=TOPIC, num_partitions=1, replication_factor=1, configs=[kept]
+        )
         exchange(broker, request(Api.CREATE_TOPICS, 7, m.CreateTopicsRequest(topics=[wanted], timeout_ms=30_000)))
         for key, version in served(broker):
             with connect(broker) as connection:

@@ -39,7 +39,8 @@ class Topic:
 
     def produce(self, line: Line, count: int, *, partition: int = 0, headers: Headers = ()) -> None:
         """One batch of so many messages."""
-        batch = records.encode([Record(number, 1_000, None, b"%d" % number, headers) for number in range(count)])
+        now_ms = int(time.time() * 1000)
+        batch = records.encode([Record(number, now_ms, None, b"%d" % number, headers) for number in range(count)])
         data = m.ProduceRequest.PartitionProduceData(index=partition, records=batch)
         topic = m.ProduceRequest.TopicProduceData(name=self.name, partition_data=[data])
         request = m.ProduceRequest(acks=-1, timeout_ms=LONG_MS, topic_data=[topic])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runnel.cluster import nodes
+from runnel.cluster import multiread, nodes
 from runnel.cluster import zookeeper as body
 from runnel.cluster.duties import WATCHED
 from runnel.cluster.image import Broker, Endpoint
@@ -286,6 +286,18 @@ def test_an_address_without_a_server_is_told_clearly(monkeypatch: pytest.MonkeyP
     async def scene() -> None:
         with pytest.raises(StoreUnavailable, match=r"no ZooKeeper answered at 127\.0\.0\.1:1 within"):
             await ZooKeeper.open("127.0.0.1:1")
+
+    run(scene)
+
+
+def test_a_server_that_is_too_old_is_told_of_at_once(
+    zookeeper: real.ZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(multiread.MultiRead, "type", 99)  # no server knows it, as those before 3.6 don't know 22
+
+    async def scene() -> None:
+        with pytest.raises(StoreUnavailable, match=r"older than 3\.6.*use 3\.6 or newer"):
+            await ZooKeeper.open(zookeeper.address, "/old")
 
     run(scene)
 

@@ -38,6 +38,8 @@ TRY_SHARE: Final = 1 / 4  # of the session: how long one server may take to let 
 TRY_S_MIN: Final = 1.0
 RECONNECT: Final = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 0.5}
 
+TOO_OLD: Final = "this ZooKeeper is older than 3.6: it can't read many nodes in one request, use 3.6 or newer"
+
 Call: TypeAlias = Callable[[], Any]  # starts something in kazoo, and returns its AsyncResult
 
 logger = logging.getLogger("runnel.zookeeper")
@@ -101,6 +103,7 @@ class ZooKeeper:
         finally:
             waiting.cancel()
         await self._make_chroot()
+        await self.get_all(["/"])  # a server that is too old for this says so now, not in the middle of work
         sent = monotonic()
         await self.sync()
         self._proved = sent
@@ -203,6 +206,8 @@ class ZooKeeper:
                 continue  # kazoo holds the next try back until it is connected
             except (kz.NoNodeError, kz.NodeExistsError):
                 raise
+            except kz.UnimplementedError:
+                raise StoreUnavailable(TOO_OLD) from None
             except kz.KazooException as error:
                 raise StoreUnavailable(f"ZooKeeper refused to answer: {error!r}") from error
 

@@ -16,7 +16,7 @@ from runnel.groups.records import ConsumerGroupRecord, ConsumerMemberRecord, Key
 from runnel.groups.seats import find_seated
 from runnel.groups.store import Stored
 from runnel.groups.timers import Alarm, Timer
-from runnel.groups.topics_hash import topics_hash
+from runnel.groups.topics_read import TopicsRead, topics_hash
 from runnel.groups.turn import Turn
 from runnel.groups.values import LEAVE_STATIC, GroupState
 from runnel.model.ids import Millis, PartitionKey, TopicId
@@ -40,17 +40,15 @@ class Consumer:
         return self.record.classic is not None
 
 
-class Consumers:
+class Consumers(TopicsRead[Consumer]):
     def __init__(self, group_id: str) -> None:
+        super().__init__()
         self.group_id = group_id
         self.epoch = 0
         self.assignment_epoch = 0
         self.assignor = ""
         self.since_ms = 0
-        self.members: dict[str, Consumer] = {}
         self.statics: dict[str, str] = {}  # instance id -> member id
-        self._topics_hash = 0
-        self._topics_version: int | None = None  # the picture of topics that the members' topics were read from
         self._holders: dict[PartitionKey, str] = {}
         self._assigned_ms: Millis | None = None
 
@@ -139,19 +137,6 @@ class Consumers:
         found = (turn.topics.id_of(name) for name in names)
         member.names = names
         member.topics = frozenset(topic_id for topic_id in found if topic_id is not None)
-
-    def _notice_topics(self, turn: Turn) -> bool:
-        """Look at the topics anew if there is a new picture; True if those of the group changed."""
-        if self._topics_version == turn.topics.version:
-            return False
-        self._topics_version = turn.topics.version
-        for member in self.members.values():
-            self._read_topics(member, turn)
-        return topics_hash(self._counts(turn)) != self._topics_hash
-
-    def _counts(self, turn: Turn) -> dict[TopicId, int]:
-        wanted = frozenset[TopicId]().union(*{member.topics for member in self.members.values()})
-        return {topic_id: turn.topics.partition_count(topic_id) for topic_id in wanted}
 
     # --- epochs and targets
     def _bump(self, turn: Turn) -> None:

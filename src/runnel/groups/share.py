@@ -30,7 +30,7 @@ from runnel.groups.records import (
 from runnel.groups.share_values import DescribedShareGroup, DescribedSharer, NoteTopics, ShareAlive, ShareHeartbeat
 from runnel.groups.store import Stored
 from runnel.groups.timers import Alarm, Timer
-from runnel.groups.topics_hash import topics_hash
+from runnel.groups.topics_read import TopicsRead, topics_hash
 from runnel.groups.turn import Turn
 from runnel.groups.values import LEAVE, GroupState, GroupType, ListedGroup
 from runnel.model.errors import FencedMemberEpoch, GroupFull, GroupNotEmpty, InvalidRequest, UnknownMember
@@ -59,17 +59,15 @@ class Sharer:
         return CurrentRecord(self.epoch, self.previous_epoch, MemberState.STABLE, assigned, ())
 
 
-class ShareGroup(Foreign):
+class ShareGroup(TopicsRead[Sharer], Foreign):
     type = GroupType.SHARE
 
     def __init__(self, group_id: str) -> None:
+        super().__init__()
         self.group_id = group_id
         self.epoch = 0
         self.since_ms = 0
-        self.members: dict[str, Sharer] = {}
         self.topics: dict[TopicId, int] = {}  # in which the group has, or may have, a place; their partitions then
-        self._topics_hash = 0
-        self._topics_version: int | None = None  # the picture of topics that the members' topics were read from
 
     # --- loading
     @classmethod
@@ -169,19 +167,6 @@ class ShareGroup(Foreign):
     def _read_topics(self, member: Sharer, turn: Turn) -> None:
         found = (turn.topics.id_of(name) for name in member.record.topic_names)
         member.topics = frozenset(topic_id for topic_id in found if topic_id is not None)
-
-    def _notice_topics(self, turn: Turn) -> bool:
-        """Look at the topics anew if there is a new picture; True if those of the group changed."""
-        if self._topics_version == turn.topics.version:
-            return False
-        self._topics_version = turn.topics.version
-        for member in self.members.values():
-            self._read_topics(member, turn)
-        return topics_hash(self._counts(turn)) != self._topics_hash
-
-    def _counts(self, turn: Turn) -> dict[TopicId, int]:
-        wanted = frozenset[TopicId]().union(*{member.topics for member in self.members.values()})
-        return {topic_id: turn.topics.partition_count(topic_id) for topic_id in wanted}
 
     def _assign(self, turn: Turn) -> None:
         counts = self._counts(turn)

@@ -8,6 +8,7 @@ from runnel.doors.kafka.errors import code_of, text_of
 from runnel.groups.values import DescribedConsumer, GroupType
 from runnel.model.errors import RunnelError
 from runnel.model.ids import PartitionKey, TopicId
+from runnel.model.partition_sets import grouped
 from runnel.wire.kafka import messages as m
 
 MEMBER_TYPES = {GroupType.CLASSIC: 0, GroupType.CONSUMER: 1}
@@ -58,14 +59,13 @@ def _member(member: DescribedConsumer, call: Call) -> m.ConsumerGroupDescribeRes
 
 
 def _assignment(keys: Iterable[PartitionKey], call: Call) -> m.ConsumerGroupDescribeResponse.Assignment:
-    grouped: dict[TopicId, list[int]] = {}
-    for key in keys:
-        grouped.setdefault(key.topic_id, []).append(key.number)
     topics = call.broker.image.topics
     return Response.Assignment(
         topic_partitions=[
-            Response.TopicPartitions(topic_id=topic_id, topic_name=topics[topic_id].name, partitions=sorted(numbers))
-            for topic_id, numbers in grouped.items()
+            Response.TopicPartitions(
+                topic_id=topic_id, topic_name=topics[TopicId(topic_id)].name, partitions=list(numbers)
+            )
+            for topic_id, numbers in grouped(keys)
             if topic_id in topics
         ]
     )

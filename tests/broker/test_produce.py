@@ -288,6 +288,37 @@ def test_what_comes_behind_a_batch_that_was_cut_off_is_refused_as_that_was(run: 
     run(scenario)
 
 
+def test_a_gap_before_the_first_batch_under_a_new_leader_may_be_on_its_way(run: Run) -> None:
+    """librdkafka sends what follows first: told of a gap, it would send all again in a new epoch, as if it were new."""
+
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition(min_insync_replicas=2)
+        await partition.apply(BOTH)
+        for sequence in (0, 1):
+            await produce((partition, sent(sequence)), acks=1)
+        await partition.apply(replace(BOTH, leader_epoch=Epoch(5), epoch=Epoch(3)))
+        [early] = await produce((partition, sent(4)), acks=1)
+        assert isinstance(early, e.NotLeader)
+        assert "it may be on its way: send again" in str(early)
+        again = [(await produce((partition, sent(sequence)), acks=1))[0] for sequence in (1, 2, 3, 4)]
+        assert [each.base_offset for each in again if isinstance(each, Produced)] == [1, 2, 3, 4]
+        [gap] = await produce((partition, sent(9)), acks=1)
+        assert isinstance(gap, e.OutOfOrderSequence)  # it has begun: what is missing now, it did not send in order
+
+    run(scenario)
+
+
+def test_a_gap_under_a_new_leader_is_told_in_the_end(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        await produce((partition, sent(0)))
+        await partition.apply(replace(ALONE, leader_epoch=Epoch(5), epoch=Epoch(3)))
+        answers = [type((await produce((partition, sent(2))))[0]) for _ in range(20)]
+        assert (answers[0], answers[-1]) == (e.NotLeader, e.OutOfOrderSequence)
+
+    run(scenario)
+
+
 def test_a_producer_that_gave_up_hears_of_the_gap(run: Run) -> None:
     async def scenario(open_partition: Any, disk: GatedDisk) -> None:
         partition = await open_partition(min_insync_replicas=2)

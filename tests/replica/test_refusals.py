@@ -75,6 +75,30 @@ def test_the_first_that_was_refused_is_the_one_to_wait_for() -> None:
     refusals.check(header(5))
 
 
+def test_what_is_supposed_to_be_on_its_way_is_waited_for_as_if_it_had_been_refused() -> None:
+    refusals, error = Refusals(), NotLeader("it may be on its way")
+    refusals.suppose(header(9), 7, error)
+    assert refusals.instead_of(GAP, header(9)) is error
+    refusals.taken(header(6))  # it is in the log, and comes again
+    assert refusals.instead_of(GAP, header(9)) is error
+    refusals.taken(header(7))
+    assert refusals.instead_of(GAP, header(9)) is GAP
+
+
+def test_nothing_is_supposed_for_ever() -> None:
+    refusals, told = Refusals(), []
+    for _ in range(2 * BEHIND_MAX):
+        refusals.suppose(header(9), 7, NotLeader("it may be on its way"))
+        told.append(refusals.instead_of(GAP, header(9)))
+    assert [each is GAP for each in told] == [False] * BEHIND_MAX + [True] * BEHIND_MAX
+
+
+def test_nothing_is_supposed_where_it_is_known_what_was_refused() -> None:
+    refusals, error = refused(7)
+    refusals.suppose(header(9), 8, NotLeader("it may be on its way"))
+    assert refusals.instead_of(GAP, header(8)) is error
+
+
 def test_only_so_many_producers_are_remembered() -> None:
     refusals, error = Refusals(), NotLeader("led elsewhere")
     for producer in range(REFUSED_MAX + 1):

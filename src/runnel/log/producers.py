@@ -90,6 +90,10 @@ class Producer(NamedTuple):
     def last_sequence(self) -> int:
         return self.batches[-1].last_sequence if self.batches else -1
 
+    def next_sequence(self, epoch: int) -> int:
+        """The one that its next batch in this epoch is to have."""
+        return (self.last_sequence + 1) % SEQUENCES if epoch == self.epoch else 0
+
 
 # Constructors in C: a batch of an idempotent producer makes one of each.
 _remembered: Callable[[tuple[int, int, int, int, int]], Remembered] = partial(tuple.__new__, Remembered)
@@ -317,7 +321,7 @@ def _check_start(header: BatchHeader) -> None:
 
 def _continue_epoch(known: Producer, header: BatchHeader) -> Duplicate | None:
     first = header.base_sequence
-    expected = (known.batches[-1].last_sequence + 1) % SEQUENCES if known.batches else 0
+    expected = known.next_sequence(known.epoch)
     if first == expected:
         return None
     last = _last_sequence(header)

@@ -264,6 +264,13 @@ class Partition(Readable):
         except RunnelError:
             return False  # whatever is wrong with it, it is not there
 
+    def missing_since_before(self, header: BatchHeader) -> int | None:
+        """The sequence that is missing before a batch, if its producer has written nothing under this leader yet."""
+        known = self.log.producers.get(header.producer_id)
+        if known is None or not known.batches or known.batches[-1].last_offset >= self.epoch_start:
+            return None
+        return known.next_sequence(header.producer_epoch)
+
     def must_have_enough(self) -> None:
         """Raise unless what is appended now can be committed."""
         if not self.progress.enough:

@@ -7,6 +7,10 @@ even notice the gap.
 
 A batch that was appended, and whose leader stepped down before it was committed, counts as refused too: its producer
 was told to send it again, and it may have been cut off by the time this broker leads once more.
+
+What a producer had sent to the leader before, and was never answered, may come again behind what follows it: librdkafka
+takes it back into its queue from one thread while another sends on to the new leader (its issue 4953). So a gap before
+the first batch that a new leader gets of a producer is supposed to be such a one, for a while.
 """
 
 from typing import Final
@@ -17,6 +21,7 @@ from runnel.record.batch import BatchHeader
 
 REFUSED_MAX: Final = 1_000  # producers remembered; beyond, the oldest is forgotten
 BEHIND_MAX: Final = 8  # batches that can be on their way behind one; clients allow five
+PATIENCE_OVER: Final = -1  # a gap is told from then on, until its producer goes on
 
 
 class _Refused:
@@ -57,8 +62,14 @@ class Refusals:
         if known is None and len(self._waiting) >= REFUSED_MAX:
             del self._waiting[next(iter(self._waiting))]
         refused = self._waiting[header.producer_id] = _Refused(header, error)
-        if known is not None and known.precedes(header):
+        if known is not None and known.behind > PATIENCE_OVER and known.precedes(header):
             refused.sequence = known.sequence
+
+    def suppose(self, header: BatchHeader, missing: int, error: RetriableError) -> None:
+        """The batch with this sequence is missing before another, but it may be on its way."""
+        known = self._waiting.get(header.producer_id)
+        if known is None or known.epoch != header.producer_epoch:
+            self.note(header._replace(base_sequence=missing), error)
 
     def check(self, header: BatchHeader) -> None:
         """Raise for a batch behind a refused one, of a producer that the log does not know."""
@@ -80,7 +91,5 @@ class Refusals:
             del self._waiting[header.producer_id]
 
     def _is_behind(self, refused: _Refused, header: BatchHeader) -> bool:
-        refused.behind -= 1
-        if refused.behind < 0:
-            del self._waiting[header.producer_id]
-        return refused.behind >= 0 and refused.epoch == header.producer_epoch
+        refused.behind = max(refused.behind - 1, PATIENCE_OVER)
+        return refused.behind > PATIENCE_OVER and refused.epoch == header.producer_epoch

@@ -18,7 +18,7 @@ from tests.faults.clients.own import QUICK, found
 from tests.faults.copies import differences
 from tests.faults.journal import Journal, history_of
 from tests.faults.nemesis import Nemesis
-from tests.faults.rig import Rig, Shape
+from tests.faults.rig import IN_SYNC_MIN, Rig, Shape
 from tests.faults.sandbox import ROOT
 from tests.faults.verdict import Verdict, judge
 
@@ -98,7 +98,7 @@ def run_once(
     folder.mkdir(parents=True)
     with ExitStack() as stack:
         rig = stack.enter_context(Rig(folder / "rig", shape=Shape(), sandbox=sandbox))
-        rig.create_topic(TOPIC, PARTITIONS, replication, {"min.insync.replicas": str(min(2, replication))})
+        rig.create_topic(TOPIC, PARTITIONS, replication, {"min.insync.replicas": str(min(IN_SYNC_MIN, replication))})
         task = Task(rig.bootstrap, TOPIC, PARTITIONS, "", seed)
         clients = stack.enter_context(Clients(folder, task, ROLES))
         say("the cluster is up, clients begin")

@@ -16,7 +16,7 @@ from tests.faults.clients.own import QUICK
 from tests.faults.copies import differences
 from tests.faults.copying import CLIENTS, Copy, Feed
 from tests.faults.nemesis import Nemesis
-from tests.faults.rig import Rig, Shape
+from tests.faults.rig import IN_SYNC_MIN, Rig, Shape
 
 from runnel.client.cluster import Cluster
 from runnel.model.errors import RunnelError
@@ -111,7 +111,7 @@ def run_copies(folder: Path, seed: str, seconds: float, *, sandbox: bool, say: S
 
 
 def _copies(rig: Rig, folder: Path, verdict: CopyVerdict) -> list[Copy]:
-    safe = {"min.insync.replicas": "2"}
+    safe = {"min.insync.replicas": str(IN_SYNC_MIN)}
     rig.create_topic(SOURCE, PARTITIONS, 3, safe)
     feed = Feed(rig.bootstrap, SOURCE, PARTITIONS)
     copies = []

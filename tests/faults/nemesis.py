@@ -30,7 +30,7 @@ class Injury:
     what: str
     begun: float
     alone: bool  # no other fault at the time, and every replica in sync before
-    led: list[int] = field(default_factory=list)  # partitions that the felled brokers led
+    led: list[int] = field(default_factory=list)  # partitions that the felled brokers led, and that go on without them
     ended: float = float("inf")
 
 
@@ -78,7 +78,7 @@ class Nemesis:
                 except RuntimeError as error:
                     self.problems.append(f"{kind.name}: {error}")
                     continue
-                led = [number for broker in hit.felled for number in (view.led_by(broker) if view else [])]
+                led = [number for broker in hit.felled for number in (view.outliving(broker) if view else [])]
                 if not hit.done:
                     self._say(f"{kind.name} ({hit.what}): not done")
                     continue

@@ -27,6 +27,7 @@ DISK_MB = 256
 REVIVE_S = 0.3  # after an end of its own
 LOOK_S = 2.0
 HEALTHY_S = 60.0
+IN_SYNC_MIN = 2  # min.insync.replicas of what is written under faults
 kinds: Any = confluent_kafka.admin  # its names are not typed as exported
 
 
@@ -67,6 +68,10 @@ class View:
 
     def led_by(self, broker: int) -> list[int]:
         return [number for number, leader in self.leaders.items() if leader == broker]
+
+    def outliving(self, broker: int) -> list[int]:
+        """The partitions that a broker leads, and that go on without it: enough others are in sync."""
+        return [number for number in self.led_by(broker) if len({*self.isr[number]} - {broker}) >= IN_SYNC_MIN]
 
 
 class Rig:

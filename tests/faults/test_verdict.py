@@ -8,6 +8,7 @@ from crc32c import crc32c
 from tests.faults.copies import differences
 from tests.faults.journal import Journal, history_of
 from tests.faults.nemesis import Injury
+from tests.faults.rig import View
 from tests.faults.verdict import DUPLICATED, GROUPS, LOST, REORDERED, UNSEEN, Verdict, judge
 
 from runnel.testing.history import History, Looked, Poll, Send, Status
@@ -55,6 +56,11 @@ def test_a_failover_lasts_from_the_kill_to_the_first_ack_of_what_was_sent_after_
     alone = Injury(KILL, "broker1", 1.0, True, [0], ended=2.0)
     among_others = Injury(KILL, "broker2", 1.0, False, [0], ended=2.0)
     assert judged(history, alone, among_others).failovers_s == [3.4 - 1.0]
+
+
+def test_a_partition_that_is_left_with_too_few_replicas_does_not_go_on() -> None:
+    view = View({0: 1, 1: 1, 2: 2}, {0: [1, 2, 3], 1: [1, 3], 2: [1, 2, 3]}, {0: [1, 2, 3], 1: [1, 3], 2: [1, 2, 3]})
+    assert view.outliving(1) == [0]
 
 
 def test_lag_counts_from_the_end_of_the_last_fault() -> None:

@@ -336,6 +336,12 @@ MUTANTS = [
         sign="false-gap",
     ),
     Mutant(
+        "late-unwaited",
+        "what a producer sent to the leader before may still come",
+        ((Refusals, "suppose", _nothing),),
+        alone="tests/broker/test_produce.py::test_a_gap_before_the_first_batch_under_a_new_leader_may_be_on_its_way",
+    ),
+    Mutant(
         "early-offsets",
         "answers of groups wait for their log",
         ((PartitionJournal, "append", _append_unawaited),),

@@ -19,7 +19,7 @@ BROKERS_LOSING_POWER ?= 1
 CASES ?= 50
 CARS ?= 1000
 EXAMPLES ?= 3000
-.PHONY: help faults faults-transactions faults-schedule faults-storage faults-corruption setup-faults setup-test setup-quick setup-spark-classes setup-java-classes setup-collected prerequisites setup setup-dev setup-pipelines setup-compat setup-zookeeper run cluster fleet pipelines-cluster test check compat fuzz simulate simulate-core mutants machines \
+.PHONY: help faults faults-pauses faults-transactions faults-schedule faults-storage faults-corruption setup-faults setup-test setup-quick setup-spark-classes setup-java-classes setup-collected prerequisites setup setup-dev setup-pipelines setup-compat setup-zookeeper run cluster fleet pipelines-cluster test check compat fuzz simulate simulate-core mutants machines \
 	bench format lock clean
 
 help: ## list the targets
@@ -82,6 +82,9 @@ faults: setup-dev setup-zookeeper setup-faults ## real brokers and clients under
 faults-transactions: setup-compat setup-zookeeper setup-faults ## exactly once, with six clients: killed at every step, then under faults (RUNS=N SECONDS=N SEED=S)
 	@RUNNEL_EVERY_STEP=1 $(BIN)/pytest tests/test_exactly_once.py
 	@$(BIN)/python -m tests.faults --transactions --runs $(RUNS) --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+faults-pauses: setup-dev setup-zookeeper ## brokers that hang as long as producers wait, under many of them (SECONDS=N)
+	@$(BIN)/python -m tests.faults.pauses --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 faults-schedule: setup-dev setup-zookeeper ## delayed messages while the leader of their schedule is killed again and again (CYCLES=N)
 	RUNNEL_SCHEDULE_KILLS=$(CYCLES) RUNNEL_SCHEDULE_MESSAGES=20000 $(BIN)/pytest tests/test_schedule_failover.py

@@ -30,7 +30,8 @@ FLUSH_S = 60
 READ_S = 60.0
 SETTINGS = {
     "enable.idempotence": True, "acks": "all", "request.timeout.ms": int(TIMEOUT_S * 1000),
-    "socket.timeout.ms": int(TIMEOUT_S * 1000), "retry.backoff.max.ms": 500, "reconnect.backoff.max.ms": 500,
+    "socket.timeout.ms": int(TIMEOUT_S * 1000), "retry.backoff.max.ms": 500, "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 500, "socket.connection.setup.timeout.ms": 2_000,
     "topic.metadata.refresh.interval.ms": 5_000,
     "debug": "eos,msg",  # it tells there what it was told
 }  # fmt: skip

@@ -21,12 +21,12 @@ pytestmark = pytest.mark.timeout(900)  # with everything, on a busy machine
 SESSION_MS = 4_000
 EVERYTHING = bool(os.environ.get("RUNNEL_EVERY_STEP"))  # each client at each step, and each broker
 STEPS = {
-    "confluent": (("committing", 1.0),),
-    "kafka_python": (("begun", 0.0), ("committed", 0.0)),
-    "aio": (("aborting", 1.0),),
-    "kafkajs": (("produced", 0.0),),
+    "confluent": (("produced", 0.0), ("offsets", 0.0), ("committing", 1.0)),
+    "kafka_python": (("begun", 0.0), ("committing", 3.0), ("committed", 0.0)),
+    "aio": (("offsets", 0.0), ("committing", 1.0), ("aborting", 1.0)),
+    "kafkajs": (("produced", 0.0), ("committing", 2.0)),
     "java": (("offsets", 0.0), ("committing", 4.0)),
-    "own": (("committing", 1.0), ("aborted", 0.0)),
+    "own": (("produced", 0.0), ("committing", 1.0), ("aborted", 0.0)),
 }
 
 

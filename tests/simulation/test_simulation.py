@@ -13,8 +13,8 @@ from tests.simulation.transaction_mutants import PACK as TRANSACTION_PACK
 
 from runnel.testing.simulation import run
 
-TRANSACTION_SEEDS = 5
-SINK_SEEDS = 4
+TRANSACTION_SEEDS = 8
+SINK_SEEDS = 6
 QUEUE_SEEDS = 8
 SCHEDULE_SEEDS = 10
 SEEDS = int(os.environ.get("RUNNEL_SIMULATION_SEEDS", "75"))

@@ -216,7 +216,7 @@ class Producing:
 def _refused(partition: Partition, header: BatchHeader, error: RunnelError) -> RunnelError:
     """What a producer is told; whoever was refused for now leaves a gap behind it, which is no error of its own."""
     if isinstance(error, OutOfOrderSequence):
-        if (missing := partition.missing_since_before(header)) is not None:
+        if (missing := partition.missing_under_new_leader(header)) is not None:
             partition.refusals.suppose(header, missing, NotLeader(f"{error}; it may be on its way: send again"))
         return partition.refusals.instead_of(error, header)
     if isinstance(error, NotEnoughReplicas | NotLeader | StorageFailed | ConcurrentTransactions):

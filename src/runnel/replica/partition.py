@@ -264,7 +264,7 @@ class Partition(Readable):
         except RunnelError:
             return False  # whatever is wrong with it, it is not there
 
-    def missing_since_before(self, header: BatchHeader) -> int | None:
+    def missing_under_new_leader(self, header: BatchHeader) -> int | None:
         """The sequence that is missing before a batch, if its producer has written nothing under this leader yet."""
         known = self.log.producers.get(header.producer_id)
         if known is None or not known.batches or known.batches[-1].last_offset >= self.epoch_start:

@@ -19,7 +19,7 @@ BROKERS_LOSING_POWER ?= 1
 CASES ?= 50
 CARS ?= 1000
 EXAMPLES ?= 3000
-.PHONY: help faults faults-pauses faults-transactions faults-schedule faults-storage faults-corruption setup-faults setup-test setup-quick setup-spark-classes setup-java-classes setup-collected prerequisites setup setup-dev setup-pipelines setup-compat setup-zookeeper run cluster fleet pipelines-cluster test check compat fuzz simulate simulate-core mutants machines \
+.PHONY: help bounds faults faults-pauses faults-transactions faults-schedule faults-storage faults-corruption setup-faults setup-test setup-quick setup-spark-classes setup-java-classes setup-collected prerequisites setup setup-dev setup-pipelines setup-compat setup-zookeeper run cluster fleet pipelines-cluster test check compat fuzz simulate simulate-core mutants machines \
 	bench format lock clean
 
 help: ## list the targets
@@ -119,6 +119,9 @@ setup-collected: setup-dev  # compiles the tests, once for all workers
 
 fuzz: setup-dev ## hostile bytes for every parser, and against a real broker, for longer than make test does
 	RUNNEL_FUZZ_EXECS=5000000 RUNNEL_FUZZ_FRAMES=200000 $(BIN)/pytest tests/record/test_fuzz.py tests/wire tests/fuzz
+
+bounds: setup-dev ## floods against a broker: what was sent, its memory, whether others were served meanwhile
+	@$(BIN)/python -m tests.bounds
 
 machines: setup-dev ## every state machine through more random lives than make test does (EXAMPLES=N)
 	RUNNEL_EXAMPLES=$(EXAMPLES) $(BIN)/pytest -n $(JOBS) $$(grep -rl "helpers.examples" --include='*.py' tests)

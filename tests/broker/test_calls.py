@@ -25,9 +25,9 @@ from runnel.model.errors import (
     InvalidRequest,
     LeaseLost,
     MemberIdRequired,
-    RequestTimedOut,
     RunnelError,
     StorageFailed,
+    TooBusy,
     UnsupportedVersion,
 )
 from runnel.model.ids import BrokerId, Epoch
@@ -229,7 +229,7 @@ def test_no_more_calls_wait_at_a_broker_than_there_may_be_connections(monkeypatc
         waiting = [loop.create_task(calls.ask(OTHER, WAIT, NamedQueue("q"))) for _ in range(2)]
         while other.opened < 2:
             await asyncio.sleep(0)
-        with pytest.raises(RequestTimedOut, match="2 calls wait"):
+        with pytest.raises(TooBusy, match="2 calls wait"):
             await calls.ask(OTHER, WAIT, NamedQueue("q"), timeout_ms=1)
         third = loop.create_task(calls.ask(OTHER, WAIT, NamedQueue("q")))
         gate.set()

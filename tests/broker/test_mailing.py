@@ -16,6 +16,7 @@ from runnel.model.errors import (
     OutOfOrderSequence,
     RequestTimedOut,
     RunnelError,
+    TooBusy,
 )
 from runnel.model.ids import NO_TOPIC_ID, Offset, PartitionKey, ProducerId
 from runnel.record.batch import read_header
@@ -171,7 +172,7 @@ def test_too_large_and_too_many_are_refused() -> None:
             put(to, b"x" * 2_000_000)
         log.gate.clear()
         waiting = [put(to, b"x" * 1_000_000) for _ in range(60)]
-        with pytest.raises(RequestTimedOut, match="wait"):
+        with pytest.raises(TooBusy, match="wait"):
             waiting += [put(to, b"x" * 1_000_000) for _ in range(20)]
         log.gate.set()
         await asyncio.gather(*waiting)

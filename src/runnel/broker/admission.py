@@ -21,6 +21,7 @@ from runnel.model.errors import (
     ProducerFenced,
     RetriableError,
     RunnelError,
+    as_value,
 )
 from runnel.model.ids import NO_EPOCH, Epoch
 from runnel.record.batch import BatchHeader
@@ -107,7 +108,7 @@ def _guard(partition: Partition, producer_id: int) -> Guard | RunnelError:
     try:
         return partition.guard(producer_id)
     except RunnelError as error:
-        return error
+        return as_value(error)
 
 
 def _known_epoch(partition: Partition, producer_id: int) -> Epoch:
@@ -125,7 +126,7 @@ async def _ask(
             add=claim.adds, timeout_ms=claim.timeout_ms, coordinator_epoch=known_epoch,
         )  # fmt: skip
     except RunnelError as error:
-        return dict.fromkeys(partitions, error)
+        return dict.fromkeys(partitions, as_value(error))
 
 
 def _told(error: RunnelError, claim: Claim) -> RunnelError:

@@ -6,6 +6,7 @@ Rule 3: a broker answers each connection in order. So a call that may wait has a
         waits, of which there are few (LANES_MAX to each broker): who finds none waits for one. The others go where the
         fewest are under way: one that takes long, or is given up with its connection, costs few others.
 Rule 4: no answer in time is RequestTimedOut or BrokerUnreachable: the call may have been carried out, or not.
+        A call that finds no lane in time is TooBusy: it was not carried out.
 Rule 5: who waits for a caller that goes away is told so (`Waits`), across brokers too: the connection on which the call
         waits at another broker is closed then.
 """
@@ -22,7 +23,7 @@ from runnel.broker.fetch import Waits
 from runnel.broker.peers import Peers
 from runnel.client.calls import question, result
 from runnel.model.calls import Failure, Verb
-from runnel.model.errors import InvalidRequest, RequestTimedOut, RunnelError, UnsupportedVersion
+from runnel.model.errors import InvalidRequest, RunnelError, TooBusy, UnsupportedVersion
 from runnel.model.ids import BrokerId
 from runnel.model.unreadable import UNREADABLE
 from runnel.wire.kafka import messages as m
@@ -122,7 +123,7 @@ class Calls:
             async with asyncio.timeout(timeout_ms / 1000):
                 await lanes.room.acquire()
         except TimeoutError:
-            raise RequestTimedOut(f"{LANES_MAX} calls wait at broker {broker} already: try again") from None
+            raise TooBusy(f"{LANES_MAX} calls wait at broker {broker} already: try again") from None
         number = lanes.free.pop() if lanes.free else lanes.next()
         try:
             yield f"{LANE}-wait-{number}"

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
 from runnel.cluster.image import Topic
-from runnel.model.errors import NotCoordinator, RequestTimedOut, RetriableError
+from runnel.model.errors import NotCoordinator, RequestTimedOut, RetriableError, as_value
 from runnel.model.ids import Epoch, PartitionKey
 
 TIMEOUT_S: Final = 5.0
@@ -64,7 +64,7 @@ class Confirming:
         except TimeoutError:
             return RequestTimedOut("the store did not answer")
         except RetriableError as error:
-            return error
+            return as_value(error)
 
     def _ended(self, question: "asyncio.Task[Answer]") -> None:
         if not question.cancelled() and (error := question.exception()):

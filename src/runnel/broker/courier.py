@@ -23,7 +23,7 @@ from runnel.broker.fetch import Waits
 from runnel.broker.grants import Grants
 from runnel.broker.standing import persist
 from runnel.model.calls import Delivered, Settlement
-from runnel.model.errors import RetriableError, RunnelError
+from runnel.model.errors import RetriableError, RunnelError, as_value
 from runnel.model.queue_config import QueueConfig
 from runnel.model.seams import Clock
 from runnel.net.posting import Answer, Poster
@@ -95,7 +95,7 @@ class Courier:
         try:
             [error] = await grants.settle([settlement])
         except RetriableError as problem:
-            error = problem
+            error = as_value(problem)
         if error is not None:
             grants.forget(message.receipt)
             logger.info("a message of queue %r was posted, but not settled: %s", self._queue, error)

@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 
 from runnel.broker.partitions import FOLDER
 from runnel.broker.standing import persist
-from runnel.model.errors import CoordinatorLoading, NotCoordinator, OffsetOutOfRange, RunnelError
+from runnel.model.errors import CoordinatorLoading, NotCoordinator, OffsetOutOfRange, RunnelError, as_value
 from runnel.model.ids import Epoch, Offset, PartitionKey
 from runnel.model.limits import KIB
 from runnel.model.schedule import Applied, Change, DueIndex, IndexDamaged, OpenDueIndex, Put
@@ -97,7 +97,7 @@ class Tail:
             try:
                 return await self._off_loop(partial(work, self._index))
             except IndexDamaged as error:
-                self._damage = error
+                self._damage = as_value(error)
                 self._grown.set()
                 raise CoordinatorLoading(f"the index of {self.partition.name} is built again: try again") from error
 

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from runnel.broker.internal import GROUPS, INTERNAL
 from runnel.broker.partitions import Partitions
-from runnel.model.errors import InvalidTopicName, RunnelError
+from runnel.model.errors import InvalidTopicName, RunnelError, as_value
 from runnel.replica.ending import Ending
 
 COMMIT_TIMEOUT_S: Final = 5.0  # short: a coordinator asks again, and what it has to say to others waits behind this
@@ -57,5 +57,5 @@ class Endings:
             else:
                 await self._partitions.find(topic, number).write_marker(ending, COMMIT_TIMEOUT_S)
         except RunnelError as error:
-            return error
+            return as_value(error)
         return None

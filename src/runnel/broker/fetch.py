@@ -19,7 +19,15 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from runnel.log.log import AbortedTransaction
-from runnel.model.errors import FencedEpoch, NotLeader, OffsetNotAvailable, OffsetOutOfRange, RunnelError, UnknownEpoch
+from runnel.model.errors import (
+    FencedEpoch,
+    NotLeader,
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+    RunnelError,
+    UnknownEpoch,
+    as_value,
+)
 from runnel.model.ids import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, Offset
 from runnel.record.batch import next_offset
 from runnel.replica.partition import Partition
@@ -248,7 +256,7 @@ class Fetching:
                 cached = partition.read_cached(read.offset, limit)
                 records = await partition.read(read.offset, limit) if cached is None else cached
         except RunnelError as error:
-            return _result(partition)._replace(error=error)
+            return _result(partition)._replace(error=as_value(error))
         if len(records) > bytes_left and not first:
             records = b""  # the one batch that is larger than asked is for the first partition only
         return _result(partition, records, aborted)

@@ -27,6 +27,7 @@ from runnel.model.errors import (
     RunnelError,
     StaleBrokerEpoch,
     UnknownEpoch,
+    as_value,
 )
 from runnel.model.ids import NO_EPOCH, BrokerId, Epoch, Millis, Offset, PartitionKey
 from runnel.model.seams import Clock, Rng
@@ -273,7 +274,7 @@ class Followers:
             place.error = _checked(partition, asked, session.follower)
         except RunnelError as error:
             place.leave()
-            place.error = error
+            place.error = as_value(error)
         else:
             if place.partition is None:
                 place.partition = partition
@@ -317,7 +318,7 @@ class Followers:
                 records = await partition.read(asked.offset, bytes_max, replica=True)
             self._partitions.find_by_id(*asked.key)  # it may have stepped down meanwhile
         except RunnelError as error:
-            return _known(partition)._replace(error=error)
+            return _known(partition)._replace(error=as_value(error))
         session.tell(place, (partition.high_watermark, partition.log.start_offset))
         return _known(partition)._replace(records=records)
 
@@ -325,10 +326,10 @@ class Followers:
         """A follower that is out of range learns what the range is."""
         if isinstance(error, OffsetOutOfRange):
             try:
-                return _known(self._partitions.find_by_id(*key))._replace(error=error)
+                return _known(self._partitions.find_by_id(*key))._replace(error=as_value(error))
             except RunnelError as gone:
-                return NOTHING._replace(error=gone)
-        return NOTHING._replace(error=error)
+                return NOTHING._replace(error=as_value(gone))
+        return NOTHING._replace(error=as_value(error))
 
 
 def _overtaken(session: FollowerSession) -> FetchSessionNotFound:

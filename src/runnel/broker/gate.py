@@ -23,6 +23,7 @@ from runnel.model.errors import (
     NotCoordinator,
     RequestTimedOut,
     RunnelError,
+    as_value,
 )
 from runnel.model.ids import NO_EPOCH, BrokerId, ProducerId
 from runnel.model.seams import Rng
@@ -89,7 +90,7 @@ class Gate:
                 return dict((await self._transactions.add_partitions(asked)).errors)
             return await self._ask(coordinator, asked)
         except RunnelError as error:
-            return dict.fromkeys(asked.partitions, error)
+            return dict.fromkeys(asked.partitions, as_value(error))
 
     def _coordinator(self, transactional_id: str, known_epoch: int) -> BrokerId:
         shards = self._transactions.shards
@@ -150,7 +151,7 @@ class Gate:
             results = {each.transactional_id: each.topic_results for each in answer.results_by_transaction}
             told = [_errors(question.asked, results, coordinator) for question in batch]
         except RunnelError as error:
-            told = [dict.fromkeys(question.asked.partitions, error) for question in batch]
+            told = [dict.fromkeys(question.asked.partitions, as_value(error)) for question in batch]
         for question, errors in zip(batch, told, strict=True):
             if not question.answer.done():  # whoever asked may be gone
                 question.answer.set_result(errors)

@@ -33,6 +33,7 @@ from runnel.model.errors import (
     RequestTimedOut,
     RunnelError,
     UnknownTopicId,
+    as_value,
 )
 from runnel.model.ids import BrokerId, PartitionKey, TopicId
 from runnel.model.inbox import INBOX_LOOK, INBOX_NEWS, Arrived, Found, Letter, Look, News
@@ -331,7 +332,7 @@ class _Hearing(Sending):
 
     def failed(self, error: RunnelError) -> None:
         if not self.id.done():
-            self.id.set_exception(error)
+            self.id.set_exception(as_value(error))
 
 
 class _Ending:

@@ -19,7 +19,7 @@ from runnel.broker.once import Once, OnceMessage, Placed
 from runnel.cluster.image import Image
 from runnel.cluster.topic_rules import NewTopic
 from runnel.model.calls import Outgoing
-from runnel.model.errors import OffsetOutOfRange, RunnelError, UnknownTopic, UnknownTopicId
+from runnel.model.errors import OffsetOutOfRange, RunnelError, UnknownTopic, UnknownTopicId, as_value
 from runnel.model.limits import MIB
 from runnel.model.queue_config import QueueConfig
 from runnel.model.seams import Clock, Rng
@@ -218,7 +218,7 @@ class Leaver:
                 try:
                     record = await self._read(offset)
                 except RunnelError as error:
-                    failed[leaving.id] = error
+                    failed[leaving.id] = as_value(error)
                     continue
                 if record is None:
                     continue  # retention or compaction took it
@@ -247,7 +247,7 @@ class Leaver:
                 return {}
             placed = await exits.once.append_each(target.topic_id, target.partition, messages)
         except RunnelError as error:
-            return dict.fromkeys((one.id for one in some), error)
+            return dict.fromkeys((one.id for one in some), as_value(error))
         ends = [place.offset + 1 for place in placed if isinstance(place, Placed)]
         if ends:
             exits.targets.reached(self._topic_of(kind), target, max(ends))

@@ -29,7 +29,9 @@ from runnel.model.errors import (
     OutOfOrderSequence,
     RequestTimedOut,
     RunnelError,
+    TooBusy,
     UnknownProducer,
+    as_value,
 )
 from runnel.model.ids import PartitionKey, ProducerId
 from runnel.model.limits import KIB, MIB
@@ -80,7 +82,7 @@ class _Promise:
 
     def failed(self, error: RunnelError) -> None:
         if not self.future.done():
-            self.future.set_exception(error)
+            self.future.set_exception(as_value(error))
 
 
 class Mailing:
@@ -125,7 +127,7 @@ class Mailing:
         if size > self._bytes_max:
             raise BatchTooLarge(f"the message has {size} bytes, {self._bytes_max} are allowed: send a smaller one")
         if self._bytes + size > WAITING_BYTES_MAX:
-            raise RequestTimedOut(
+            raise TooBusy(
                 f"{WAITING_BYTES_MAX // MIB} MiB of messages wait to be written already: nothing of this one was kept,"
                 " send it again later"
             )

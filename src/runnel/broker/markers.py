@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, TypeAlias
 from runnel.broker.peers import Peers
 from runnel.client.errors import error_of
 from runnel.cluster.image import NO_LEADER, Image
-from runnel.model.errors import InvalidProducerEpoch, LeaderNotAvailable, RequestTimedOut, RunnelError
+from runnel.model.errors import InvalidProducerEpoch, LeaderNotAvailable, RequestTimedOut, RunnelError, as_value
 from runnel.model.ids import BrokerId, Epoch, PartitionKey
 from runnel.model.seams import Rng
 from runnel.replica.ending import Ending
@@ -154,7 +154,7 @@ class MarkerSender:
         try:
             written = await self._write(lane, _grouped(named))
         except RunnelError as error:
-            missing = error
+            missing = as_value(error)
         verdicts = [(marker, self._judged(marker, name, written, missing)) for marker, name in named]
         self._pause([self._failed(marker, problem) for marker, problem in verdicts if problem is not None])
 

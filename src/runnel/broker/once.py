@@ -18,7 +18,7 @@ from runnel.broker.once_outbox import Outbox, Result
 from runnel.broker.partitions import Partitions
 from runnel.client.outcome import error_of_failure
 from runnel.cluster.image import Image
-from runnel.model.errors import NotLeader, RequestTimedOut, RetriableError, RunnelError, UnknownTopic
+from runnel.model.errors import NotLeader, RequestTimedOut, RetriableError, RunnelError, UnknownTopic, as_value
 from runnel.model.ids import BrokerId, Offset, PartitionKey, TopicId
 from runnel.model.limits import KIB, MIB
 from runnel.model.once import APPEND_ONCE, ONCE_FLOOR, AppendedOnce, AppendOnce, AskFloor, Floor, OnceMessage, Placed
@@ -117,7 +117,7 @@ class Once:
         except NotLeader:
             return await self._elsewhere(key, messages, timeout_ms)
         except RetriableError as error:
-            return [error] * len(messages)
+            return [as_value(error)] * len(messages)
         return await self._here(partition, messages, timeout_ms)
 
     async def _here(self, partition: Partition, messages: Sequence[OnceMessage], timeout_ms: int) -> list[Result]:
@@ -162,8 +162,8 @@ class Once:
             answer.cancel()
             error: RunnelError = RequestTimedOut(f"{key} did not answer within {timeout_ms} ms: send again")
         except RunnelError as problem:
-            error = problem
-        return [error] * len(messages)
+            error = as_value(problem)
+        return [as_value(error)] * len(messages)
 
     def _forget(self, key: PartitionKey) -> None:
         self._outboxes.pop(key, None)
@@ -205,7 +205,7 @@ def _begin(line: Line, message: OnceMessage) -> "asyncio.Future[Placed] | Runnel
     try:
         check(message, line.partition)
     except RunnelError as error:
-        return error
+        return as_value(error)
     return line.add(message)
 
 
@@ -230,6 +230,6 @@ async def _committed(line: Line, results: list[Result], timeout_s: float) -> lis
         if waiting is not None:
             await waiting
     except RunnelError as error:
-        reached = partition.high_watermark if line.stands else 0
-        return [error if isinstance(one, Placed) and one.offset >= reached else one for one in results]
+        reached, unsure = partition.high_watermark if line.stands else 0, as_value(error)
+        return [unsure if isinstance(one, Placed) and one.offset >= reached else one for one in results]
     return results

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from runnel.broker.loads import loads
 from runnel.broker.once_names import KnownNames, Share, lowest
 from runnel.log.log import Appended
-from runnel.model.errors import BatchTooLarge, InvalidRecord, InvalidRequest, NotLeader, RunnelError
+from runnel.model.errors import BatchTooLarge, InvalidRecord, InvalidRequest, NotLeader, RunnelError, as_value
 from runnel.model.headers import MESSAGE_ID
 from runnel.model.ids import Epoch
 from runnel.model.limits import MIB
@@ -150,7 +150,7 @@ class Line:
                 if failure is None:
                     self._begin(part)
             except RunnelError as error:
-                failure = error
+                failure = as_value(error)
             if failure is not None:
                 self._fail(part, failure)
 
@@ -201,7 +201,7 @@ class Line:
         for waiting in part:
             del self._claims[waiting.message.id]
             if not waiting.future.done():
-                waiting.future.set_exception(error)
+                waiting.future.set_exception(as_value(error))
 
 
 class Claims:
@@ -276,7 +276,7 @@ def _follow(claim: "asyncio.Future[Placed]", future: "asyncio.Future[Placed]") -
         if first.cancelled():
             future.set_exception(NotLeader("the first one of this name was given up: send again"))
         elif (error := first.exception()) is not None:
-            future.set_exception(error)
+            future.set_exception(as_value(error))
         else:
             place = first.result()
             future.set_result(Placed(place.offset, place.timestamp_ms, True))

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, TypeAlias
 
-from runnel.model.errors import RequestTimedOut, RunnelError
+from runnel.model.errors import RequestTimedOut, RunnelError, as_value
 from runnel.model.limits import MIB
 from runnel.model.once import OnceMessage, Placed
 
@@ -85,4 +85,4 @@ class Outbox:
 
 def _fail(parcel: _Parcel, error: RunnelError) -> None:
     if not parcel.future.done():
-        parcel.future.set_exception(error)
+        parcel.future.set_exception(as_value(error))

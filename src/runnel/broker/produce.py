@@ -29,6 +29,7 @@ from runnel.model.errors import (
     OutOfOrderSequence,
     RunnelError,
     StorageFailed,
+    as_value,
 )
 from runnel.model.ids import NO_EPOCH, Epoch, Offset
 from runnel.model.seams import Clock
@@ -127,7 +128,7 @@ class Producing:
                     if (found := await sifting.sift(partition, batch, timeout_ms)) is not None:
                         sifted[number] = found
                 except RunnelError as error:
-                    sifted[number] = error
+                    sifted[number] = as_value(error)
 
     def _begin(
         self, append: Append, acks: int, guard: Guard | RunnelError | None = None,
@@ -149,7 +150,7 @@ class Producing:
                 )
             header = check_produced(batch)
         except RunnelError as error:
-            return error
+            return as_value(error)
         return self._append(partition, batch, header, acks, guard, keys)
 
     def _append(
@@ -215,6 +216,7 @@ class Producing:
 
 def _refused(partition: Partition, header: BatchHeader, error: RunnelError) -> RunnelError:
     """What a producer is told; whoever was refused for now leaves a gap behind it, which is no error of its own."""
+    as_value(error)
     if isinstance(error, OutOfOrderSequence):
         if (missing := partition.missing_under_new_leader(header)) is not None:
             partition.refusals.suppose(header, missing, NotLeader(f"{error}; it may be on its way: send again"))
@@ -257,7 +259,7 @@ async def _check_keys(
             left = found.batch if isinstance(found, Sifted) else batch
             keys[number] = await partition.log.offload(partial(batch_has_only_keys, left))
         except RunnelError as error:
-            keys[number] = error
+            keys[number] = as_value(error)
     return keys
 
 

@@ -25,7 +25,7 @@ from runnel.broker.owners import Life, Owners
 from runnel.broker.queue_calls import At, Heard, LeaseThere, Watch
 from runnel.broker.sources import Queue, Source, Sources
 from runnel.model.calls import Delivered, NamedQueue, Receive, Received
-from runnel.model.errors import InvalidRequest, RetriableError, RunnelError, WindowFull
+from runnel.model.errors import InvalidRequest, RetriableError, RunnelError, WindowFull, as_value
 from runnel.model.ids import BrokerId, PartitionKey, TopicId
 from runnel.model.limits import MIB
 from runnel.model.queue_config import Consumers
@@ -113,7 +113,7 @@ class Receiving:
                 found += await self._lease(leader, sources, ask, len(found))
                 answered = True
             except RetriableError as error:
-                failed = error
+                failed = as_value(error)
         if found and waits.over:
             await self._give_back(queue.name, found)
             return [], None
@@ -155,7 +155,7 @@ class Receiving:
             try:
                 haul = await outlet.lease(Want(ask.owner, left, room, ask.lease_ms, passes, filter=ask.filter))
             except WindowFull as error:
-                full = error  # the others may have something
+                full = as_value(error)  # the others may have something
                 continue
             found += _bare(outlet, haul) if ask.bare else _delivered(outlet, haul)
             size += sum(len(taken.record.value or b"") for taken in haul.messages)

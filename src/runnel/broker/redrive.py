@@ -40,7 +40,7 @@ from runnel.model.calls import (
     Value,
     Verb,
 )
-from runnel.model.errors import InvalidRequest, PolicyViolation, RunnelError, UnknownTopic
+from runnel.model.errors import InvalidRequest, PolicyViolation, RunnelError, UnknownTopic, as_value
 from runnel.model.ids import BrokerId, Offset, PartitionKey, TopicId
 from runnel.queues.letters import Origin, attempts_of, header, is_letter_of, number, origin_of
 from runnel.queues.redrive import Asked, Mark, Start, Stop, Task, state_of
@@ -333,7 +333,7 @@ class Redrives:
             try:
                 tasks.append(await self._ask(request.queue, grave, verb, request.task))
             except InvalidRequest as error:
-                missing = error  # this partition had no part in it
+                missing = as_value(error)  # this partition had no part in it
         if not tasks:
             raise missing or InvalidRequest(f"no dead letter of queue {request.queue!r} was ever sent back")
         return state_of(request.queue, tasks)

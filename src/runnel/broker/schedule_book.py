@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from runnel.broker.loads import loads
 from runnel.log.log import Appended
-from runnel.model.errors import NotLeader, RunnelError
+from runnel.model.errors import NotLeader, RunnelError, as_value
 from runnel.model.ids import Epoch, Offset
 from runnel.model.limits import MIB
 from runnel.model.seams import Clock
@@ -69,7 +69,7 @@ class Book:
         try:
             base = await self._append([row for entry in load for row in entry.rows])
         except RunnelError as problem:
-            error = problem
+            error = as_value(problem)
         else:
             for entry in load:
                 if not entry.future.done():
@@ -79,7 +79,7 @@ class Book:
         finally:
             for entry in load:
                 if not entry.future.done():
-                    entry.future.set_exception(error)
+                    entry.future.set_exception(as_value(error))
 
     async def _append(self, rows: Sequence[Record]) -> int:
         if not self.stands:

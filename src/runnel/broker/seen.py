@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from runnel.cluster.image import Image, Topic
-from runnel.model.errors import RequestTimedOut, RunnelError
+from runnel.model.errors import RequestTimedOut, RunnelError, as_value
 
 WAIT_MS: Final = 10_000  # if a request does not say how long
 WAIT_MS_MAX: Final = 300_000  # if it says more than that
@@ -49,8 +49,8 @@ class Seen:
         try:
             await self.until(lambda image: all(_shows(image, topic, newest) for topic in topics), timeout_ms)
         except RequestTimedOut as late:
-            image = self.image
-            return [late if isinstance(one, Topic) and not _shows(image, one, newest) else one for one in changed]
+            image, unseen = self.image, as_value(late)
+            return [unseen if isinstance(one, Topic) and not _shows(image, one, newest) else one for one in changed]
         return list(changed)
 
 

@@ -28,6 +28,7 @@ from runnel.model.errors import (
     ReadOnlyTopic,
     RequestTimedOut,
     RunnelError,
+    as_value,
 )
 from runnel.model.ids import PartitionKey
 from runnel.model.limits import FRAME_BYTES_MAX
@@ -93,7 +94,7 @@ class Sending:
                 place = to.put(message.key, message.value, tuple(message.headers), self._time(message))
                 mailed.append((number, partition, place))
             except RunnelError as error:
-                results[number] = error
+                results[number] = as_value(error)
         for (partition, way), numbers in others.items():
             some = [messages[number] for number in numbers]
             for number, sent in zip(numbers, await _try(way, found, partition, some, acks, timeout_ms), strict=True):
@@ -187,7 +188,7 @@ class Sending:
                 return [Placed(topic.name, partition, produced.base_offset + n) for n in range(len(messages))]
             except ONES_FAULT as error:
                 if half == 0:
-                    return [error]
+                    return [as_value(error)]
         first = await _try(self._produce, topic, partition, messages[:half], acks, timeout_ms)
         return [*first, *await _try(self._produce, topic, partition, messages[half:], acks, timeout_ms)]
 
@@ -210,7 +211,7 @@ async def _try(
     try:
         return await way(topic, partition, messages, acks, timeout_ms)
     except RunnelError as error:
-        return [error] * len(messages)
+        return [as_value(error)] * len(messages)
 
 
 def _ignore(place: "asyncio.Future[int]") -> None:
@@ -223,4 +224,4 @@ async def _placed(topic: str, partition: int, place: "asyncio.Future[int]") -> S
     try:
         return Placed(topic, partition, await place)
     except RunnelError as error:
-        return error
+        return as_value(error)

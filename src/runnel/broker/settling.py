@@ -18,7 +18,7 @@ from runnel.broker.sources import Sources
 from runnel.client.outcome import error_of_failure
 from runnel.cluster.image import NO_LEADER, Image
 from runnel.model.calls import Delivered, Extend, Failure, Settle, Settled, Settlement, Verb
-from runnel.model.errors import LeaderNotAvailable, LeaseLost, RequestTimedOut, RetriableError, RunnelError
+from runnel.model.errors import LeaderNotAvailable, LeaseLost, RequestTimedOut, RetriableError, RunnelError, as_value
 from runnel.model.ids import BrokerId, PartitionKey
 from runnel.model.seams import Rng
 from runnel.queues import values
@@ -84,7 +84,7 @@ class Settling:
             try:
                 todo.append((number, read(text)))
             except RunnelError as error:
-                results[number] = error
+                results[number] = as_value(error)
         loop = asyncio.get_running_loop()
         end = loop.time() + TIMEOUT_S
         while todo:
@@ -126,7 +126,7 @@ class Settling:
         try:
             return _results(await self._calls.ask(leader, verb, request, timeout_ms=CALL_MS))
         except RunnelError as error:
-            return [error] * count
+            return [as_value(error)] * count
 
     async def _pause(self, end: float) -> bool:
         pause_s = (PAUSE_MS + self._rng.below(PAUSE_MS)) / 1000

@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Generic, Protocol, TypeVar
 
 from runnel.broker.journal import Journal
-from runnel.model.errors import CoordinatorLoading, FencedEpoch, NotLeader, RunnelError
+from runnel.model.errors import CoordinatorLoading, FencedEpoch, NotLeader, RunnelError, as_value
 from runnel.model.ids import Epoch, Millis
 from runnel.model.limits import MIB
 from runnel.model.seams import Clock
@@ -264,14 +264,14 @@ class Shard(Generic[V]):
             if error is None:
                 future.set_result(None)
             else:
-                future.set_exception(error)
+                future.set_exception(as_value(error))
 
     def _fail_all(self, error: RunnelError) -> None:
         if self.lost or self.closed:
             self._tell_opening(error)
         for ticket in list(self._asked):
             if not ticket.done():
-                ticket.set_exception(error)
+                ticket.set_exception(as_value(error))
 
     # --- time
 
@@ -309,6 +309,6 @@ def _send(step: Step) -> None:
         if ticket.done():
             continue  # the client went away, or the shard started over
         if isinstance(reply.result, RunnelError):
-            ticket.set_exception(reply.result)
+            ticket.set_exception(as_value(reply.result))
         else:
             ticket.set_result(reply.result)

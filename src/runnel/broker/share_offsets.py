@@ -24,7 +24,7 @@ from runnel.broker.share_places import DROP, LOOK, MOVE, NOWHERE, Moves, Place, 
 from runnel.client.outcome import error_of_failure
 from runnel.cluster.image import Image
 from runnel.model.calls import NamedQueue, Nothing
-from runnel.model.errors import GroupIsQueue, GroupNotEmpty, GroupNotFound, LeaderNotAvailable, RunnelError
+from runnel.model.errors import GroupIsQueue, GroupNotEmpty, GroupNotFound, LeaderNotAvailable, RunnelError, as_value
 from runnel.model.ids import BrokerId, PartitionKey, TopicId
 
 R = TypeVar("R")
@@ -146,7 +146,7 @@ class ShareOffsets:
                     raise LeaderNotAvailable("the partition has no leader now: try again")
                 return await ask(leader, some)
             except RunnelError as error:
-                return [error] * len(some)
+                return [as_value(error)] * len(some)
 
         answers = await asyncio.gather(*(one(leader, some) for leader, some in led.items()))
         return {

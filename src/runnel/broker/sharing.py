@@ -17,7 +17,7 @@ from runnel.broker.deliveries import Deliveries
 from runnel.broker.fetch import WAIT_MS_MAX, Waits
 from runnel.broker.hauls import Want
 from runnel.broker.outlet import Outlet
-from runnel.model.errors import RunnelError
+from runnel.model.errors import RunnelError, as_value
 from runnel.model.ids import PartitionKey
 from runnel.model.limits import MIB
 from runnel.model.queue_config import QueueConfig
@@ -74,7 +74,7 @@ class Sharing:
             if renewed:
                 refused += _refusals(await outlet.ask("extend", Extend(renewed, owner=owner)))
         except RunnelError as error:
-            return error
+            return as_value(error)
         return refused[0] if refused else None
 
     def release(self, group_id: str, keys: Iterable[PartitionKey], owner: str, *, closed: bool) -> None:
@@ -122,7 +122,7 @@ class Sharing:
             try:
                 outlets[key] = self._deliveries.find(group_id, key)
             except RunnelError as error:
-                failed[key] = Share(error=error)
+                failed[key] = Share(error=as_value(error))
         return outlets, failed
 
     @contextmanager
@@ -166,7 +166,7 @@ class Sharing:
         try:
             records, grants, _ = await outlet.lease_batches(want)
         except RunnelError as error:
-            return Share(error=error)
+            return Share(error=as_value(error))
         if grants and outlet.bell in self._deliveries.bells and outlet.has_more():
             self._deliveries.bells.ring(outlet.bell)
         return Share(records, grants)

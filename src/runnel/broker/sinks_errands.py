@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from runnel.broker.shard import Shard
 from runnel.broker.sinks_coordinators import Coordinators
 from runnel.model import sinks as m
-from runnel.model.errors import RetriableError, RunnelError
+from runnel.model.errors import RetriableError, RunnelError, as_value
 from runnel.model.seams import Rng
 from runnel.transactions.sink_records import transactional_id
 from runnel.transactions.sink_values import FinishSlot, HoldSlot, OpenSlot, SlotHeld, SlotOpened
@@ -72,7 +72,7 @@ class Errands:
                 return
             except RunnelError as error:
                 if not isinstance(error, RetriableError) or asyncio.get_running_loop().time() >= end:
-                    shard.tell("opened", SlotOpened(order, error))
+                    shard.tell("opened", SlotOpened(order, as_value(error)))
                     return
             pause_ms = await self._pause(pause_ms)
 
@@ -87,7 +87,7 @@ class Errands:
                 tries += 1
                 _complain(order, tries, error)
             except RunnelError as error:
-                shard.tell("held", SlotHeld(order, error))
+                shard.tell("held", SlotHeld(order, as_value(error)))
                 return
             pause_ms = await self._pause(pause_ms)
 

@@ -27,6 +27,7 @@ from runnel.model.errors import (
     RunnelError,
     TopicGone,
     ViewSourceGone,
+    as_value,
 )
 from runnel.model.ids import TopicId
 from runnel.model.limits import KIB
@@ -130,7 +131,7 @@ class Tail:
                     for number in range(before, self._count):
                         self._begin(self._follow(number, START))
         except ClientError as error:
-            await self._parts.put(error)
+            await self._parts.put(as_value(error))
 
     async def _other_count(self) -> int:
         """How many partitions the topic has, once that is another number; raises when it is gone."""
@@ -156,7 +157,7 @@ class Tail:
                 await asyncio.sleep(PAUSE_S)
                 continue
             except ClientError as error:
-                await self._parts.put(error)
+                await self._parts.put(as_value(error))
                 return
             if found.messages:
                 await self._parts.put(Part(number, found.messages, found.next_offset))

@@ -20,7 +20,7 @@ from runnel.broker.partitions import Partitions
 from runnel.broker.thinning import Thinning, passed_over
 from runnel.cluster.image import VIEW_FILTER, Change, Image, Topic
 from runnel.log.log import AbortedTransaction
-from runnel.model.errors import InvalidFilter
+from runnel.model.errors import InvalidFilter, as_value
 from runnel.model.ids import Epoch, Offset, TopicId
 from runnel.model.limits import KIB, MIB
 from runnel.model.seams import Disk
@@ -56,7 +56,7 @@ class View:
         try:
             self.chosen = filters.compile(self.text)
         except InvalidFilter as problem:  # an older broker of the cluster may not know all that newer ones do
-            self.chosen = problem
+            self.chosen = as_value(problem)
 
     async def read(self, asked: Look, until_s: float) -> Shown:
         """What passes; looks further until `until_s` (of the loop's time), one piece at least."""
@@ -241,5 +241,5 @@ def filter_problem(config: Mapping[str, str]) -> InvalidFilter | None:
     try:
         filters.compile(config[VIEW_FILTER])
     except InvalidFilter as problem:
-        return problem
+        return as_value(problem)
     return None

@@ -17,7 +17,7 @@ from runnel.cluster.group_rules import GroupResource
 from runnel.cluster.image import VIEW_OF, DeletedTopic, Delta, Image, Overrides, Topic, fold
 from runnel.cluster.nodes import topic_value
 from runnel.cluster.topic_rules import Defaults, NewPartitions, NewTopic
-from runnel.model.errors import InvalidRequest, InvalidTopicName, PolicyViolation, RunnelError
+from runnel.model.errors import InvalidRequest, InvalidTopicName, PolicyViolation, RunnelError, as_value
 from runnel.model.ids import BrokerId, TopicId
 from runnel.model.limits import CREATE_PARTITIONS_MAX
 from runnel.model.seams import Rng
@@ -37,7 +37,7 @@ def _each(requests: Iterable[T], decide: Callable[[T], Topic]) -> Decision[Topic
         try:
             topic = decide(request)
         except RunnelError as error:
-            results.append(error)
+            results.append(as_value(error))
         else:
             topics[topic.id] = topic
             results.append(topic)

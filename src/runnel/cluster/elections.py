@@ -26,6 +26,7 @@ from runnel.model.errors import (
     PreferredLeaderNotAvailable,
     RunnelError,
     UnknownTopic,
+    as_value,
 )
 from runnel.model.ids import BrokerId
 from runnel.model.topic_config import TopicConfig
@@ -168,7 +169,7 @@ def elect(image: Image, asked: Sequence[tuple[str, int]], base: TopicConfig, *, 
             results.append(changes.put(topic, number, draft))
             keys.append(topic.id)
         except RunnelError as error:
-            results.append(error)
+            results.append(as_value(error))
             keys.append(None)
     return Decision(changes.delta, results, keys, changes.unclean)
 

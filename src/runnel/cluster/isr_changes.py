@@ -24,6 +24,7 @@ from runnel.model.errors import (
     StaleBrokerEpoch,
     StalePartitionEpoch,
     UnknownTopic,
+    as_value,
 )
 from runnel.model.ids import BrokerId, Epoch, PartitionKey
 from runnel.model.topic_config import TopicConfig
@@ -59,7 +60,7 @@ def alter_partitions(
             draft.settle(living)
             results.append(changes.put(topic, change.key.number, draft))
         except RunnelError as error:
-            results.append(error)
+            results.append(as_value(error))
     keys = [change.key.topic_id for change in asked]
     return Decision(changes.delta, results, keys, changes.unclean)
 

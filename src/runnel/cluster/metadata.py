@@ -27,7 +27,7 @@ from runnel.cluster.nodes import ProducerIdsNode, Recent
 from runnel.cluster.reassignment import Move, reassign
 from runnel.cluster.store import Conflict, OutcomeUnknown, Set, Store
 from runnel.cluster.topic_rules import Defaults, NewPartitions, NewTopic
-from runnel.model.errors import ClientError, RequestTimedOut, RetriableError, RunnelError, UnknownTopic
+from runnel.model.errors import ClientError, RequestTimedOut, RetriableError, RunnelError, UnknownTopic, as_value
 from runnel.model.ids import BrokerId, Epoch, PartitionKey, TopicId
 from runnel.model.seams import Rng
 
@@ -201,7 +201,7 @@ class Metadata:
                 else:
                     await self._ledger.whole(self._ledger.change(decide))
             except (ClientError, UnknownTopic) as error:
-                results.append(error)
+                results.append(as_value(error))
             else:
                 results.append(None)
         return results

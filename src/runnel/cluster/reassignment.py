@@ -23,6 +23,7 @@ from runnel.model.errors import (
     NoReassignmentInProgress,
     RunnelError,
     UnknownTopic,
+    as_value,
 )
 from runnel.model.ids import BrokerId
 from runnel.model.topic_config import TopicConfig
@@ -55,7 +56,7 @@ def reassign(
             results.append(changes.put(topic, move.number, draft))
             keys.append(topic.id)
         except RunnelError as error:
-            results.append(error)
+            results.append(as_value(error))
             keys.append(None)
     return Decision(changes.delta, results, keys, changes.unclean)
 

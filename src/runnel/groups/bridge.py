@@ -26,6 +26,7 @@ from runnel.model.errors import (
     RebalanceInProgress,
     RunnelError,
     UnknownMember,
+    as_value,
 )
 from runnel.model.ids import PartitionKey
 from runnel.model.partition_sets import Partitions
@@ -141,7 +142,7 @@ class ClassicSeats(Consumers):
         try:
             member = self._find(member_id, leaver.instance_id)
         except RunnelError as error:
-            return error
+            return as_value(error)
         if leaver.member_id and not member.is_classic:
             return UnknownMember(f"{member_id!r} does not speak the classic protocol: use ConsumerGroupHeartbeat")
         self._dismiss(member, turn)

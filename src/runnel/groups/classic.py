@@ -41,6 +41,7 @@ from runnel.model.errors import (
     RebalanceInProgress,
     RunnelError,
     UnknownMember,
+    as_value,
 )
 from runnel.model.ids import PartitionKey
 
@@ -246,7 +247,7 @@ class ClassicGroup(Rebalance):
         try:
             self._dismiss(self.roster.find(member_id, leaver.instance_id), turn)
         except RunnelError as error:
-            return error
+            return as_value(error)
         return None
 
     # --- offsets

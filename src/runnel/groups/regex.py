@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from runnel.groups.regex_syntax import ALPHABET, OTHER, Chars, Choice, Edge, Node, Parser, Repeat, Sequence
-from runnel.model.errors import InvalidRegularExpression
+from runnel.model.errors import InvalidRegularExpression, as_value
 
 PATTERN_CHARS_MAX = 2_000
 NODES_MAX = 2_000  # of the automaton before it is made deterministic; a{1000}{1000} must not fill the memory
@@ -193,4 +193,4 @@ def _compiled(pattern: str) -> Pattern | InvalidRegularExpression:
     try:
         return Pattern(pattern)
     except InvalidRegularExpression as refusal:
-        return refusal
+        return as_value(refusal)

@@ -10,6 +10,7 @@ A message says what happened, to what, and what to do next.
 
 from collections.abc import Iterator
 from functools import cache
+from typing import TypeVar
 
 
 class RunnelError(Exception):
@@ -49,6 +50,21 @@ class DataInUse(RunnelError):
 
 class DataUnusable(RunnelError):
     """The system does not let the broker use the data directory."""
+
+
+E = TypeVar("E", bound=BaseException)
+
+
+def as_value(error: E) -> E:
+    """The error as a value, to be kept, returned or handed on: without the frames that it passed through.
+
+    A traceback holds its frames, and with them all that their functions had in hand: requests of megabytes. An error
+    that such a frame holds in turn is garbage for the collector alone, which comes seldom. The frames of an error that
+    nobody foresaw stay: the log tells them.
+    """
+    if isinstance(error, RunnelError):
+        error.__traceback__ = error.__context__ = error.__cause__ = None
+    return error
 
 
 # --- requests and names
@@ -191,6 +207,10 @@ class NotEnoughReplicasAfterAppend(RetriableError): ...
 
 
 class RequestTimedOut(RetriableError): ...
+
+
+class TooBusy(RetriableError):
+    """As much is under way as the broker has room for: nothing of the request was kept, it may be sent again soon."""
 
 
 class OutOfOrderSequence(ClientError): ...

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from runnel.model.errors import RunnelError
+from runnel.model.errors import RunnelError, as_value
 from runnel.model.limits import KIB, MIB
 from runnel.net.http import INTERNAL, Http, HttpListener, Peer
 
@@ -148,7 +148,7 @@ class Exchange:
             self._put_all(200, [(b"content-type", b"application/json")], content)
 
     def fail(self, error: RunnelError) -> None:
-        self._put_all(*self._failed(error))
+        self._put_all(*self._failed(as_value(error)))
 
     def fail_unforeseen(self, error: BaseException) -> None:
         """With 500: nobody knows what this is."""

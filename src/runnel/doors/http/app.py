@@ -22,13 +22,12 @@ from runnel.doors.http.problems import (
     MethodNotAllowed,
     NoSuchPath,
     PeerGone,
-    TooBusy,
     headers_of,
     problem_of,
 )
 from runnel.doors.http.routes import Found, Routes
 from runnel.doors.http.socket import Socket
-from runnel.model.errors import Fatal, RunnelError
+from runnel.model.errors import Fatal, RunnelError, TooBusy, as_value
 from runnel.net.http import Receive, Scope, Send
 
 ENCODER: Final = msgspec.json.Encoder()
@@ -65,7 +64,7 @@ class HttpApp:
         except Fatal:
             raise  # the listener ends the broker
         except RunnelError as error:
-            await self._send_problem(send, error)
+            await self._send_problem(send, as_value(error))
             return
         if isinstance(result, Stream):
             await self._send_stream(send, call, result)
@@ -162,7 +161,7 @@ class HttpApp:
         except PeerGone:
             return
         except RunnelError as error:
-            await socket.fail(error)
+            await socket.fail(as_value(error))
         else:
             await socket.close()
 

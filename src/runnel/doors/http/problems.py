@@ -53,10 +53,6 @@ class WrongHost(e.ClientError):
     """The door is called by a name that is not its own, as by a page whose name was made to point here."""
 
 
-class TooBusy(e.RetriableError):
-    """The requests under way hold as many bytes as they may."""
-
-
 class Stopping(e.RetriableError):
     """The broker is about to stop, or has not begun."""
 
@@ -94,7 +90,7 @@ TABLE: dict[type[e.RunnelError], Row] = {
     BodyTooLarge: Row(S.REQUEST_ENTITY_TOO_LARGE, "send less at once"),
     CrossOrigin: Row(S.FORBIDDEN, "call from a page of this address, or from no page"),
     WrongHost: Row(S.MISDIRECTED_REQUEST, "call it by localhost or an address, or add the name to http-hosts"),
-    TooBusy: Row(S.SERVICE_UNAVAILABLE, _AGAIN),
+    e.TooBusy: Row(S.SERVICE_UNAVAILABLE, _AGAIN),
     Stopping: Row(S.SERVICE_UNAVAILABLE, "ask another broker, or this one again soon"),
     PeerGone: Row(S.SERVICE_UNAVAILABLE, _AGAIN),
     e.InvalidRequest: Row(S.BAD_REQUEST, _FIX),

@@ -8,7 +8,7 @@ from runnel.cluster.group_rules import GroupResource
 from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.describe_configs import BROKER, GROUP, TOPIC
 from runnel.doors.kafka.errors import code_of, text_of
-from runnel.model.errors import InvalidRequest, RunnelError
+from runnel.model.errors import InvalidRequest, RunnelError, as_value
 from runnel.model.ids import BrokerId
 from runnel.model.numbers import whole_number
 from runnel.wire.kafka import messages as m
@@ -72,7 +72,7 @@ async def _alter(
                 [(resource, sound)], incremental=incremental, validate_only=validate_only
             )
         except RunnelError as refused:
-            error = refused
+            error = as_value(refused)
         results.append(error)
     return results
 

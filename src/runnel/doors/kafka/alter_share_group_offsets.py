@@ -3,7 +3,7 @@
 
 from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.errors import code_of, text_of
-from runnel.model.errors import RunnelError
+from runnel.model.errors import RunnelError, as_value
 from runnel.model.ids import NO_TOPIC_ID, PartitionKey
 from runnel.wire.kafka import messages as m
 
@@ -24,7 +24,7 @@ async def alter_share_group_offsets(
                 key = keys[place] = call.broker.topics.partition_key(*place)
                 offsets[key] = partition.start_offset
             except RunnelError as error:
-                keys[place] = error
+                keys[place] = as_value(error)
     try:
         altered = await call.broker.share_offsets.alter(request.group_id, offsets)
     except RunnelError as error:

@@ -9,7 +9,7 @@ from runnel.broker.fetch import Waits
 from runnel.broker.followers import FollowerSession
 from runnel.doors.kafka.fetch_sessions import FetchSessions
 from runnel.doors.kafka.share_connection import ShareConnection
-from runnel.model.errors import RunnelError
+from runnel.model.errors import RunnelError, as_value
 from runnel.model.ids import TopicId
 from runnel.replica.partition import Partition
 
@@ -48,13 +48,13 @@ class Call:
         try:
             return self.broker.partitions.find_readable(topic, number)
         except RunnelError as error:
-            return error
+            return as_value(error)
 
     def partition_by_id(self, topic_id: TopicId, number: int) -> Partition | RunnelError:
         try:
             return self.broker.partitions.find_readable_by_id(topic_id, number)
         except RunnelError as error:
-            return error
+            return as_value(error)
 
 
 Answer: TypeAlias = Callable[[Any, Call], Awaitable[Any]]  # how one API is answered

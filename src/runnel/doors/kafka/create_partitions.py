@@ -4,7 +4,7 @@
 from runnel.cluster.topic_rules import NewPartitions
 from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.errors import code_of, text_of
-from runnel.model.errors import RunnelError
+from runnel.model.errors import RunnelError, as_value
 from runnel.model.ids import BrokerId
 from runnel.wire.kafka import messages as m
 
@@ -23,7 +23,7 @@ async def create_partitions(request: m.CreatePartitionsRequest, call: Call) -> m
             specs, validate_only=request.validate_only, timeout_ms=request.timeout_ms
         )
     except RunnelError as error:
-        results = [error] * len(specs)
+        results = [as_value(error)] * len(specs)
     errors = [result if isinstance(result, RunnelError) else None for result in results]
     return m.CreatePartitionsResponse(
         results=[

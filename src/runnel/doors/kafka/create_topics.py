@@ -6,7 +6,7 @@ from runnel.cluster.topic_rules import NewTopic
 from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.describe_configs import topic_entries
 from runnel.doors.kafka.errors import code_of, text_of
-from runnel.model.errors import RunnelError
+from runnel.model.errors import RunnelError, as_value
 from runnel.model.ids import NO_TOPIC_ID, BrokerId
 from runnel.wire.kafka import messages as m
 
@@ -20,7 +20,7 @@ async def create_topics(request: m.CreateTopicsRequest, call: Call) -> m.CreateT
             specs, validate_only=request.validate_only, timeout_ms=request.timeout_ms
         )
     except RunnelError as error:
-        results = [error] * len(specs)
+        results = [as_value(error)] * len(specs)
     return Response(
         topics=[
             _answer_of(spec.name, result, request.validate_only, call)

@@ -6,7 +6,7 @@ from uuid import UUID
 from runnel.cluster.image import Topic
 from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.errors import code_of, text_of
-from runnel.model.errors import InvalidRequest, RunnelError
+from runnel.model.errors import InvalidRequest, RunnelError, as_value
 from runnel.model.ids import NO_TOPIC_ID, TopicId
 from runnel.wire.kafka import messages as m
 
@@ -24,7 +24,7 @@ async def delete_topics(request: m.DeleteTopicsRequest, call: Call) -> m.DeleteT
             raise InvalidRequest("a topic to delete is named either by its name or by its id")
         results = await call.broker.topics.delete(which, timeout_ms=request.timeout_ms)
     except RunnelError as error:
-        results = [error] * len(asked)
+        results = [as_value(error)] * len(asked)
     return m.DeleteTopicsResponse(
         responses=[_answer_of(name, topic_id, result) for (name, topic_id), result in zip(asked, results, strict=True)]
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from runnel.broker.share_places import Place
 from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.errors import code_of, text_of
-from runnel.model.errors import RunnelError
+from runnel.model.errors import RunnelError, as_value
 from runnel.model.ids import NO_TOPIC_ID, PartitionKey
 from runnel.wire.kafka import messages as m
 
@@ -62,7 +62,7 @@ def _wanted(
             try:
                 wanted.append(call.broker.topics.partition_key(topic.topic_name, number))
             except RunnelError as error:
-                answers.setdefault(topic.topic_name, {})[number] = error
+                answers.setdefault(topic.topic_name, {})[number] = as_value(error)
     return wanted
 
 

@@ -41,6 +41,7 @@ CODES: dict[type[e.RunnelError], ErrorCode] = {
     e.NotEnoughReplicas: ErrorCode.NOT_ENOUGH_REPLICAS,
     e.NotEnoughReplicasAfterAppend: ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     e.RequestTimedOut: ErrorCode.REQUEST_TIMED_OUT,
+    e.TooBusy: ErrorCode.THROTTLING_QUOTA_EXCEEDED,
     e.OutOfOrderSequence: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
     e.DuplicateSequence: ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
     e.UnknownProducer: ErrorCode.UNKNOWN_PRODUCER_ID,

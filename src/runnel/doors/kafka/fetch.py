@@ -13,7 +13,7 @@ from runnel.doors.kafka.fetch_sessions import (
     SessionPartition,
     Wanted,
 )
-from runnel.model.errors import InvalidRequest, RunnelError
+from runnel.model.errors import InvalidRequest, RunnelError, as_value
 from runnel.model.ids import NO_TOPIC_ID, BrokerId, Epoch, Offset, PartitionKey, TopicId
 from runnel.replica.partition import Partition
 from runnel.wire.kafka import messages as m
@@ -154,7 +154,7 @@ def _read_of(partition: SessionPartition, want: Wanted, request: m.FetchRequest,
             partition.topic_id if by_id else partition.topic, partition.number
         )  # fmt: skip
     except RunnelError as error:
-        found = error
+        found = as_value(error)
     return Read(
         found, Offset(want.offset), want.bytes_max, Epoch(want.leader_epoch), Epoch(want.last_epoch),
         call.version < FOLLOWERS_SINCE, request.rack_id, request.isolation_level == READ_COMMITTED, lens,

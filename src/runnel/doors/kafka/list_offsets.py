@@ -12,7 +12,14 @@ import asyncio
 from runnel.broker.fetch import LOOK_S, check_epoch
 from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.errors import code_of
-from runnel.model.errors import InvalidRequest, LeaderNotAvailable, OffsetNotAvailable, RunnelError, UnsupportedVersion
+from runnel.model.errors import (
+    InvalidRequest,
+    LeaderNotAvailable,
+    OffsetNotAvailable,
+    RunnelError,
+    UnsupportedVersion,
+    as_value,
+)
 from runnel.model.ids import NO_EPOCH, Epoch
 from runnel.replica.partition import Partition
 from runnel.wire.kafka import messages as m
@@ -56,7 +63,7 @@ async def _answer_of(
         if view is not None and asked.timestamp == LATEST:
             offset = await view.end(partition, until_s, committed_only=committed_only)
     except OffsetNotAvailable as error:
-        told = error if call.version >= NOT_AVAILABLE_SINCE else LeaderNotAvailable(str(error))
+        told = as_value(error) if call.version >= NOT_AVAILABLE_SINCE else LeaderNotAvailable(str(error))
         return Answer(partition_index=asked.partition_index, error_code=code_of(told))
     except RunnelError as error:
         return Answer(partition_index=asked.partition_index, error_code=code_of(error))

@@ -6,7 +6,14 @@ from collections.abc import Iterable
 from runnel.cluster.image import NO_LEADER, Image, Topic
 from runnel.doors.kafka.call import OPERATIONS_UNASKED, Call
 from runnel.doors.kafka.errors import code_of
-from runnel.model.errors import InvalidRequest, InvalidTopicName, LeaderNotAvailable, RunnelError, ViewSourceGone
+from runnel.model.errors import (
+    InvalidRequest,
+    InvalidTopicName,
+    LeaderNotAvailable,
+    RunnelError,
+    ViewSourceGone,
+    as_value,
+)
 from runnel.model.ids import NO_TOPIC_ID, BrokerId, TopicId
 from runnel.wire.kafka import messages as m
 
@@ -87,7 +94,7 @@ def _described(topic: Topic, call: Call, alive: frozenset[BrokerId]) -> m.Metada
     try:
         partitions, gone = call.broker.image.shown(topic).partitions, None
     except ViewSourceGone as error:
-        partitions, gone = (), error
+        partitions, gone = (), as_value(error)
     return m.MetadataResponse.MetadataResponseTopic(
         error_code=code_of(gone),
         name=topic.name,

@@ -10,7 +10,7 @@ from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.errors import code_of
 from runnel.doors.kafka.share_sessions import ShareSession
 from runnel.doors.kafka.share_verdicts import Batch, verdicts_of
-from runnel.model.errors import RetriableError, RunnelError
+from runnel.model.errors import RetriableError, RunnelError, as_value
 from runnel.model.ids import PartitionKey, TopicId
 from runnel.wire.kafka.error_codes import ErrorCode
 
@@ -54,7 +54,7 @@ async def settle_all(
         try:
             verdicts = verdicts_of(batches, may_renew=may_renew)
         except RunnelError as error:
-            return error
+            return as_value(error)
         return await call.broker.sharing.settle(session.key.group_id, key, session.owner, *verdicts)
 
     spoken = {key: batches for key, batches in said.items() if batches}

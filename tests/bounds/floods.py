@@ -1,0 +1,29 @@
+"""Every flood, as it is sent by `make bounds` and, smaller, in the tests.
+
+`grown_mb` is the most that the memory of the broker may grow by while the flood is on, `kept_mb` what may be left of it
+afterwards. Both are generous: without the bound that it tries, each flood went far beyond.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+from tests.bounds import sends
+from tests.bounds.rig import Flood
+
+
+class Case(NamedTuple):
+    name: str
+    small: Flood
+    large: Flood
+    grown_mb: int  # by the large one; the small one has to stay below it too
+    kept_mb: int
+    options: tuple[str, ...] = ()
+
+
+CASES: tuple[Case, ...] = (
+    Case(
+        "refused bulk sends",
+        partial(sends.refused_bulk_sends, rounds=2), partial(sends.refused_bulk_sends, rounds=20),
+        grown_mb=900, kept_mb=150,
+    ),
+)  # fmt: skip

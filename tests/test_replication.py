@@ -230,6 +230,28 @@ async def fetch(
     return answer.responses[0].partitions[0]
 
 
+async def pose(brokers: Brokers, replica: int, epoch: int, offset: int) -> int:
+    """The leader's answer to a client that fetches as if it were a replica which holds all below `offset`."""
+    placed, topic = brokers.image(), brokers.up[brokers.image().leader].broker.image.topic_named("t")
+    log = brokers.replica(placed.leader).log
+    request = m.FetchRequest(
+        replica_state=m.FetchRequest.ReplicaState(replica_id=replica, replica_epoch=epoch),
+        max_wait_ms=1, min_bytes=0, max_bytes=1_000_000, session_epoch=0,
+        topics=[
+            m.FetchRequest.FetchTopic(
+                topic_id=topic.id,
+                partitions=[
+                    m.FetchRequest.FetchPartition(
+                        partition=0, fetch_offset=offset, partition_max_bytes=1_000,
+                        current_leader_epoch=placed.leader_epoch, last_fetched_epoch=log.epochs.latest,
+                    )
+                ],
+            )
+        ],
+    )  # fmt: skip
+    return (await ask(brokers, placed.leader, Api.FETCH, request, m.FetchResponse, 15)).error_code
+
+
 async def end_of(brokers: Brokers, broker: int) -> int:
     """The error of who asks for the end."""
     asked = m.ListOffsetsRequest.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=-1)
@@ -326,6 +348,43 @@ def test_a_follower_that_hangs_leaves_the_isr_by_its_lag_and_comes_back(tmp_path
             await brokers.stop(follower)
             await brokers.start(follower)
             await eventually(lambda: len(brokers.image().isr) == 3)
+
+    run(main())
+
+
+def test_a_client_that_poses_as_a_replica_commits_nothing(tmp_path: Path) -> None:
+    """An acknowledgement used to count copies that a client claimed to have, under an epoch that no broker has."""
+
+    async def main() -> None:
+        async with cluster_of(tmp_path, replica_lag_ms=60_000) as brokers:
+            await create(brokers, min_insync_replicas="2")
+            await produce(brokers, b"a")
+            leader = brokers.image().leader
+            followers = [broker for broker in brokers.up if broker != leader]
+            for follower in followers:
+                await brokers.up[follower].broker._replication.close()
+            async with brokers.client() as cluster:
+                await raw_produce(cluster, leader, b"b", acks=1)
+            for replica in (*followers, 77):
+                for epoch in (2**62, -1):
+                    assert await pose(brokers, replica, epoch, 2) == ErrorCode.STALE_BROKER_EPOCH
+            assert brokers.replica(leader).high_watermark == 1
+
+    run(main())
+
+
+def test_a_client_that_poses_as_a_replica_does_not_shut_it_out(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path, replica_lag_ms=60_000) as brokers:
+            await create(brokers, min_insync_replicas="2")
+            await produce(brokers, b"a")
+            leader = brokers.image().leader
+            for follower in brokers.image().replicas:
+                if follower != leader:
+                    await pose(brokers, follower, 2**62, 0)
+            await produce(brokers, b"b")
+            held_by = brokers.replica(leader).progress.held_by
+            await eventually(lambda: all(held_by(replica) == 2 for replica in brokers.image().replicas))
 
     run(main())
 

@@ -145,13 +145,30 @@ def test_what_is_not_checked_is_not_held(tmp_path: Path, who: BrokerId, asked: A
     run(tmp_path, scenario)
 
 
-def test_an_earlier_life_is_refused_and_a_later_one_is_not(tmp_path: Path) -> None:
+def test_only_the_registered_life_of_a_broker_is_heard(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
-        with pytest.raises(StaleBrokerEpoch, match="life 7, not 6"):
-            await stage.fetch(stage.session(TWO, Epoch(6)), ask(1, last=5))
+        for life in (6, 8, 2**62, -1):
+            with pytest.raises(StaleBrokerEpoch, match=f"under epoch 7, not {life}"):
+                await stage.fetch(stage.session(TWO, Epoch(life)), ask(1, last=5))
+        with pytest.raises(StaleBrokerEpoch, match="broker 77 is not registered"):
+            await stage.fetch(stage.session(BrokerId(77)), ask(1, last=5))
         assert stage.partition().progress.held_by(TWO) == -1
-        await stage.fetch(stage.session(TWO, Epoch(8)), ask(1, last=5))  # our image may be the older one
+        await stage.fetch(stage.session(TWO), ask(1, last=5))
         assert stage.partition().progress.held_by(TWO) == 1
+
+    run(tmp_path, scenario)
+
+
+def test_a_later_life_is_heard_once_it_is_registered(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        was = stage.session()
+        await stage.fetch(was, ask(1, last=5))
+        reborn = Broker(TWO, {}, epoch=Epoch(LIFE + 1))
+        stage.image = stage.image.apply(Delta(brokers={TWO: reborn}))
+        with pytest.raises(StaleBrokerEpoch):
+            await stage.fetch(was)
+        await stage.fetch(stage.session(TWO, reborn.epoch), ask(0))
+        assert stage.partition().progress.held_by(TWO) == 0
 
     run(tmp_path, scenario)
 

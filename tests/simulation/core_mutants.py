@@ -24,6 +24,7 @@ from runnel.replica.following import Append, AskAgain, Cut, Verdict
 from runnel.replica.partition import Role
 from runnel.replica.progress import Progress
 from runnel.testing.core import replica
+from runnel.testing.core.broker import ModelBroker
 from runnel.testing.core.controller import ModelController
 from runnel.testing.core.log import ModelLog
 from runnel.testing.core.replica import Replica
@@ -85,6 +86,21 @@ def _fetched_by_any_life(self: Progress, who: Any, broker_epoch: Any, *rest: Any
     if follower is not None and broker_epoch < follower.broker_epoch:
         broker_epoch = follower.broker_epoch
     return _fetched(self, who, broker_epoch, *rest)
+
+
+def _knows_but_later_lives(self: ModelBroker, broker: Any, epoch: Any) -> bool:
+    registered = _registered_epoch(self, broker)
+    return registered is None or epoch <= registered
+
+
+def _knows_but_earlier_lives(self: ModelBroker, broker: Any, epoch: Any) -> bool:
+    registered = _registered_epoch(self, broker)
+    return registered is None or epoch >= registered
+
+
+def _registered_epoch(self: ModelBroker, broker: Any) -> Any:
+    registered = None if self.image is None else self.image.brokers.get(broker)
+    return None if registered is None else registered.epoch
 
 
 def _see_forgetting(self: Progress, image: Any) -> bool:
@@ -311,9 +327,8 @@ MUTANTS = [
     Mutant(
         "older_life",
         "an earlier life says nothing",
-        ((Progress, "fetched", _fetched_by_any_life),),
+        ((Progress, "fetched", _fetched_by_any_life), (ModelBroker, "_knows", _knows_but_later_lives)),
         ("bounce", "slow-disk"),
-        switches=_without("earlier_life"),
         given={
             "topics": (TopicSwarm(3, 1, False, False),),
             "reach_ms": 40.0,
@@ -321,6 +336,13 @@ MUTANTS = [
             "late_ms": 2.0,
             "session_ms": 200.0,
         },
+    ),
+    Mutant(
+        "unborn_life",
+        "a life that is not registered says nothing",
+        ((ModelBroker, "_knows", _knows_but_earlier_lives),),
+        ("imposter", "kill"),
+        sign="LeaderCandidateCompleteness",
     ),
     Mutant("proposal_forgotten", "a proposal counts until the image decides", ((Progress, "see", _see_forgetting),)),
     Mutant(

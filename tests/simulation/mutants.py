@@ -26,6 +26,7 @@ from runnel.client.membership import GroupSettings
 from runnel.client.producer_settings import ProducerSettings
 from runnel.cluster import controller, elections, isr_changes, loading, membership
 from runnel.cluster.drafting import Draft, Rules
+from runnel.cluster.image import Image
 from runnel.groups.classic import ClassicGroup
 from runnel.log import checkpoint, reader, recovery, rolling, scan, trimming, writer
 from runnel.log.keeper import Keeper
@@ -35,7 +36,7 @@ from runnel.log.producers import Producers
 from runnel.log.reader import Reader
 from runnel.log.trimming import Trimmer
 from runnel.log.writer import Writer
-from runnel.model.errors import RunnelError
+from runnel.model.errors import RunnelError, StaleBrokerEpoch
 from runnel.model.ids import TopicId
 from runnel.model.topic_config import FlushMode, TopicConfig
 from runnel.net import buffers
@@ -88,6 +89,12 @@ _journal_append = PartitionJournal.append
 async def _keep_going(self: Shard[Any], error: Any) -> None:
     self._steps.clear()
     self._fail_all(error)
+
+
+def _refuse_earlier_lives_only(self: Image, broker: Any, epoch: Any) -> None:
+    registered = self.brokers.get(broker)
+    if registered is not None and epoch < registered.epoch:
+        raise StaleBrokerEpoch("an earlier life")
 
 
 def _sync_if_possible(file: Any) -> None:
@@ -433,6 +440,12 @@ MUTANTS = [
         "shard-half-read",
         "groups are read when all of their log is committed",
         ((PartitionJournal, "_settled", _done),),
+    ),
+    Mutant(
+        "unborn-heard",
+        "a follower is heard in the life under which it is registered",
+        ((Image, "check_life", _refuse_earlier_lives_only),),
+        alone="tests/test_replication.py::test_a_client_that_poses_as_a_replica_commits_nothing",
     ),
     Mutant(
         "told-twice",

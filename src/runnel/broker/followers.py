@@ -3,7 +3,9 @@
 Rule 1: a follower says once what it follows, then only what changed; its session lives and dies with its connection.
         Partitions in which nothing happens cost nothing.
 Rule 2: what a follower asks for counts as held only after it was checked: led here, in this epoch, by one of the
-        replicas, in a life that is not over, and with a log that did not leave ours.
+        replicas, in the life under which that broker is registered, and with a log that did not leave ours. Any other
+        broker epoch is refused: a higher one comes from a client that poses as a broker, or from a broker that this
+        one has not heard of yet, which asks again.
         Of two sessions of one broker the younger one speaks for a partition: what comes late over a connection that
         was given up is older than what is known.
 Rule 3: an answer holds what is news: records, trouble, a high watermark or a start that moved. New records are sent at
@@ -25,7 +27,6 @@ from runnel.model.errors import (
     InvalidFetchSessionEpoch,
     OffsetOutOfRange,
     RunnelError,
-    StaleBrokerEpoch,
     UnknownEpoch,
     as_value,
 )
@@ -231,7 +232,7 @@ class Followers:
         waits: Waits,
     ) -> Answers:  # fmt: skip
         """Take what a follower says, and answer with what is new to it."""
-        self._check_life(session.follower)
+        self._image().check_life(*session.follower)
         session.heard_ms = self._clock.monotonic_ms()
         for key in forgotten:
             self._forget_place(session, key)
@@ -242,13 +243,6 @@ class Followers:
             self._take(session, each)
         await session.wait((self._all, waits), min(limits.wait_ms, WAIT_MS_MAX) / 1000)
         return await self._answers(session, limits.bytes_max)
-
-    def _check_life(self, follower: Follower) -> None:
-        known = self._image().brokers.get(follower.broker)
-        if known is not None and follower.epoch < known.epoch:
-            raise StaleBrokerEpoch(
-                f"broker {follower.broker} is in its life {known.epoch}, not {follower.epoch}: end it"
-            )
 
     def _check_open(self, session: FollowerSession) -> None:
         """Its connection may break while it is told what it follows: nothing would end what begins then."""

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from runnel.model.errors import UnknownTopic, UnknownTopicId, ViewSourceGone
+from runnel.model.errors import StaleBrokerEpoch, UnknownTopic, UnknownTopicId, ViewSourceGone
 from runnel.model.ids import BrokerId, Epoch, TopicId
 
 NO_LEADER: Final = BrokerId(-1)
@@ -183,6 +183,20 @@ class Image:
         if topic is None:
             raise UnknownTopicId(f"no topic has the id {topic_id}")
         return topic
+
+    def check_life(self, broker: BrokerId, epoch: Epoch) -> None:
+        """Raise unless a broker is registered under exactly this epoch.
+
+        A higher epoch is refused as well: either this image is behind, and the broker asks again, or it is no broker.
+        """
+        registered = self.brokers.get(broker)
+        if registered is None:
+            raise StaleBrokerEpoch(f"broker {broker} is not registered, as far as is known here: ask again once it is")
+        if registered.epoch != epoch:
+            raise StaleBrokerEpoch(
+                f"broker {broker} is registered under epoch {registered.epoch}, not {epoch}: end an earlier life, and"
+                " ask again in a later one"
+            )
 
     def group_settings(self, name: str) -> Mapping[str, str]:
         """What was set for a group."""

@@ -21,7 +21,6 @@ from runnel.model.errors import (
     InvalidRequest,
     NotController,
     RunnelError,
-    StaleBrokerEpoch,
     StalePartitionEpoch,
     UnknownTopic,
     as_value,
@@ -43,9 +42,7 @@ def alter_partitions(
     image: Image, broker: BrokerId, broker_epoch: Epoch, asked: Sequence[IsrChange], base: TopicConfig
 ) -> Decision[Partition]:
     """For each partition: what it becomes, or why the change is refused."""
-    registered = image.brokers.get(broker)
-    if registered is None or registered.epoch != broker_epoch:
-        raise StaleBrokerEpoch(f"broker {broker} is not registered under epoch {broker_epoch}: that life is over")
+    image.check_life(broker, broker_epoch)
     living, book, changes = Living.of(image.brokers.values()), RuleBook(image, base), Changes(image)
     results: list[Partition | RunnelError] = []
     for change in asked:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from runnel.cluster import elections
 from runnel.cluster.image import Broker, BrokerState, Image
 from runnel.cluster.membership import Identity
-from runnel.model.errors import IneligibleReplica, RunnelError
+from runnel.model.errors import IneligibleReplica, RunnelError, StaleBrokerEpoch
 from runnel.model.ids import BrokerId, Epoch, Millis, PartitionKey
 from runnel.model.topic_config import TopicConfig
 from runnel.replica.following import Answer, Question
@@ -277,17 +277,22 @@ class ModelBroker(Process):
 
     def on_fetch(self, follower: int, number: int, broker_epoch: Epoch, asked: Question) -> None:
         replica = self.replicas.get(number)
-        if replica is None or (self._is_over(follower, broker_epoch) and self.world.rules.earlier_life):
+        if replica is None or not self._knows(BrokerId(follower), broker_epoch):
             return
         answer = replica.answer(BrokerId(follower), broker_epoch, asked)
         self.send(follower, "on_answer", number, asked, answer)
         if replica.role is Role.LEADER and follower not in replica.progress.isr and replica.progress.proposed is None:
             self.propose(replica)
 
-    def _is_over(self, broker: int, epoch: Epoch) -> bool:
-        """Whether that was an earlier life of a broker."""
-        known = None if self.image is None else self.image.brokers.get(BrokerId(broker))
-        return known is not None and epoch < known.epoch
+    def _knows(self, broker: BrokerId, epoch: Epoch) -> bool:
+        """Whether a broker is registered under this epoch, as far as is known here."""
+        if self.image is None:
+            return False
+        try:
+            self.image.check_life(broker, epoch)
+        except StaleBrokerEpoch:
+            return False
+        return True
 
     def on_answer(self, number: int, asked: Question, answer: Answer) -> None:
         replica = self.replicas.get(number)

@@ -6,14 +6,20 @@ Rule 2: `heal` ends every fault; from then on nothing else goes wrong.
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from runnel.model.ids import NO_EPOCH, BrokerId, Epoch
+from runnel.replica.following import Question
 from runnel.replica.partition import Role
 from runnel.testing.core.broker import ModelBroker
 from runnel.testing.core.swarm import AT_TRANSITIONS, FAULTS
 
 if TYPE_CHECKING:
     from runnel.testing.core.simulation import Simulation
+
+NO_BROKER: Final = BrokerId(99)
+LIVES: Final = 1_000  # more than a broker has in one run
+EPOCH_HIGHEST: Final = 2**63 - 1  # that the protocol can carry
 
 
 class Injector:
@@ -228,6 +234,22 @@ class Injector:
         if replica is None or replica.role is not Role.LEADER:
             return False
         replica.retain(self._world.settled_below(number, replica.log))
+        return True
+
+    def _imposter(self, broker: ModelBroker) -> bool:
+        """A client says of a replica that it holds all that the leader has, in a life that no broker is in."""
+        number = self._partition()
+        placed = self._world.store.partition(number)
+        leader = self._world.brokers.get(placed.leader)
+        replica = leader.replicas.get(number) if leader is not None else None
+        if leader is None or replica is None:
+            return False
+        name = self._rng.choice([*placed.replicas, NO_BROKER])
+        registered = self._world.store.image.brokers.get(name)
+        later = LIVES if registered is None else registered.epoch + LIVES
+        epoch = self._rng.choice((NO_EPOCH, later, EPOCH_HIGHEST))
+        asked = Question(placed.leader_epoch, replica.log.end_offset, replica.log.last_epoch)
+        self._world.network.send(NO_BROKER, leader, leader.on_fetch, name, number, Epoch(epoch), asked)
         return True
 
     def _partition(self) -> int:

@@ -13,7 +13,6 @@ class Rules:
     image_version: bool = True  # a write is refused if it was decided on an old image
     controller_epoch: bool = True  # a write of an earlier controller is refused
     node_version: bool = True  # a write is refused if it changes a topic that was changed since it was read
-    earlier_life: bool = True  # a leader hears nobody whose life is over, as far as it knows
     held_is_synced: bool = True  # a follower asks at what its flush mode made durable
     diverged_first: bool = True  # a question that left the leader's log tells nothing about what is held
     read_to_high: bool = True  # readers stop at the high watermark

@@ -27,6 +27,7 @@ FAULTS: Final = (
     "resign",  # a leader finds that its copy is damaged
     "retain",  # retention moves the start of a log
     "kill-controller",
+    "imposter",  # a client fetches as if it were a replica, in a life that is not registered
 )
 MINIMUMS: Final = (1, 2)  # what a broker's file may say, in each of its lives, of topics that say nothing themselves
 TRANSITIONS: Final = ("elected", "isr", "cut", "role", "admitted")

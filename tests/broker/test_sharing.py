@@ -2,14 +2,14 @@
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, cast
 
 from runnel.broker.bells import Bells
 from runnel.broker.deliveries import Deliveries
 from runnel.broker.fetch import Waits
 from runnel.broker.hauls import Lot, Want
-from runnel.broker.sharing import PARTITION_BYTES_MAX, Limits, Share, Sharing
+from runnel.broker.sharing import PARTITION_BYTES_MAX, Asked, Limits, Share, Sharing
 from runnel.model.errors import NotLeader, RunnelError, StorageFailed
 from runnel.model.ids import PartitionKey, TopicId
 from runnel.model.queue_config import DEFAULTS
@@ -36,6 +36,7 @@ class Outlet:
         self.taken = 0
         self.wants: list[Want] = []
         self.released: list[tuple[str, bool]] = []
+        self.unsent: list[tuple[str, Granted]] = []
         self.error: RunnelError | None = None
         self.before_answer: Callable[[], Awaitable[None]] | None = None
         self._bells = bells
@@ -56,6 +57,9 @@ class Outlet:
 
     def gone(self, owner: str, *, untouched: bool = False) -> None:
         self.released.append((owner, untouched))
+
+    def take_back(self, owner: str, grants: Sequence[Granted]) -> None:
+        self.unsent += [(owner, grant) for grant in grants]
 
     def receive(self, count: int) -> None:
         self.messages += count
@@ -83,7 +87,7 @@ class Room:
         keys: list[PartitionKey] = KEYS, owner: str = "m",
     ) -> Coroutine[Any, Any, dict[PartitionKey, Share]]:  # fmt: skip
         limits = Limits(messages_max, bytes_max, wait_ms)
-        return self.sharing.fetch("g", keys, owner, limits, waits or Waits())
+        return self.sharing.fetch(Asked("g", owner, limits, (Waits(), waits or Waits())), keys)
 
 
 def counts(shares: dict[PartitionKey, Share]) -> dict[int, int]:
@@ -133,15 +137,17 @@ def test_what_is_being_read_keeps_nobody_waiting_who_has_got_something() -> None
 def test_a_lease_whose_client_has_gone_is_ended_and_not_counted() -> None:
     async def scenario() -> None:
         room, waits = Room(), Waits()
-        room.outlets[KEYS[0]].messages = room.outlets[KEYS[1]].messages = 1
+        for outlet in room.outlets.values():
+            outlet.messages = 1
 
         async def hang_up() -> None:
             waits.end()
 
-        room.outlets[KEYS[0]].before_answer = hang_up
+        room.outlets[KEYS[1]].before_answer = hang_up
         assert await room.fetch(waits=waits) == {}
-        assert room.outlets[KEYS[0]].released == [("m", True)]
-        assert room.outlets[KEYS[1]].wants == []
+        assert [room.outlets[key].unsent for key in KEYS] == [[("m", Granted(0, 0, 1))], [("m", Granted(0, 0, 1))], []]
+        assert room.outlets[KEYS[2]].wants == []
+        assert not any(outlet.released for outlet in room.outlets.values()), "the member may go on elsewhere"
 
     asyncio.run(scenario())
 

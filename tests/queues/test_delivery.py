@@ -8,7 +8,7 @@ from tests.queues.rig import DEAD, RETRY, WALL_MS, Rig, flat, one
 from runnel.model.errors import LeaseLost
 from runnel.model.ids import Millis
 from runnel.queues.past import NOTES_MAX
-from runnel.queues.values import Aimed, Offered, Outcome, OwnerGone, Settle, Span, Verdict, Why
+from runnel.queues.values import Aimed, Granted, Offered, Outcome, OwnerGone, Settle, Span, Unsent, Verdict, Why
 
 
 def offsets(leased: list[tuple[int, int]]) -> list[int]:
@@ -750,6 +750,25 @@ def test_what_a_member_gives_back_untouched_was_no_attempt() -> None:
     assert rig.lease("c", 1) == [(0, 1)]
     rig.gone("b")
     assert [leaving.first for leaving in rig.leaving] == [1, 2]
+
+
+def test_a_lease_whose_messages_did_not_leave_never_was() -> None:
+    rig = Rig(end=4, attempts_max=1)
+    assert rig.lease("a", 2, bound=True) == [(0, 1), (1, 1)]
+    assert rig.lease("a", 1, bound=True) == [(2, 1)]
+    assert rig.lease("b", 1, bound=True) == [(3, 1)]
+    rig.tell("take_back", Unsent("a", [Granted(1, 1, 1), Granted(2, 2, 2), Granted(3, 3, 1)]))
+    assert rig.states(0, 3) == "lrll"  # neither another attempt, nor what another member has
+    assert rig.lease("b", 1, bound=True) == [(1, 1)]
+
+
+def test_the_place_of_the_one_consumer_falls_free_when_nothing_left() -> None:
+    rig = Rig(end=2, consumers="single")
+    assert rig.lease("a", 2, bound=True) == [(0, 1), (1, 1)]
+    rig.tell("take_back", Unsent("a", [Granted(0, 0, 1)]))
+    assert rig.lease("b") == []
+    rig.tell("take_back", Unsent("a", [Granted(1, 1, 1)]))
+    assert rig.lease("b", 2) == [(0, 1), (1, 1)]
 
 
 def test_who_waited_at_the_machine_before_is_woken_by_the_one_that_was_read_again() -> None:

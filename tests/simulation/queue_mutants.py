@@ -10,6 +10,7 @@ from typing import Any
 from tests.simulation.hunting import Mutant, Pack, main
 
 from runnel.broker.keepers import KeeperJournal
+from runnel.doors.kafka.share_sessions import ShareSessions
 from runnel.model.step import Step
 from runnel.queues import keeper, taking, verdicts
 from runnel.queues.breaker import Breaker
@@ -58,6 +59,16 @@ def _no(*_: Any, **__: Any) -> bool:
 
 def _none(*_: Any, **__: Any) -> list[Any]:
     return []
+
+
+def _no_step(*_: Any, **__: Any) -> Step:
+    return Step()
+
+
+def _at_any_epoch(self: ShareSessions, key: Any, epoch: int) -> Any:
+    session = self._sessions[key][1]
+    session.epoch = epoch
+    return RESUME(self, key, epoch)
 
 
 def _plenty(*_: Any, **__: Any) -> int:
@@ -121,6 +132,7 @@ def _as_it_comes(self: Any, offer: Any) -> bool:
 
 REWIND, PURGE = Delivery._rewind, Delivery._purge
 TAKE, NOTE = taking.Taking._take, Past.note
+RESUME = ShareSessions.resume
 
 MUTANTS = [
     Mutant("unkept", "a lease and what is said of it are kept", ((KeeperJournal, "append", _unkept),), LEADERS, plan()),
@@ -165,6 +177,12 @@ MUTANTS = [
     Mutant("no-leases-max", "leases are bounded", ((Demand, "room", _plenty),), alone=TESTS + "delivery.py"),
     Mutant("connections-stay", "leases of connections end with the leader", ((Window, "unsettled", _none),),
            alone=TESTS + "delivery.py"),
+    Mutant("unsent-stays", "a lease whose messages did not leave never was", ((Delivery, "take_back", _no_step),),
+           alone=TESTS + "delivery.py"),
+    Mutant("share-sessions-stay", "share sessions end with the connection that began them",
+           ((ShareSessions, "disconnect", _none),), alone="tests/doors/kafka/test_share_sessions.py"),
+    Mutant("share-epochs-any", "requests of a share session come in their order",
+           ((ShareSessions, "resume", _at_any_epoch),), alone="tests/doors/kafka/test_share_sessions.py"),
     Mutant("generation-stays", "rewinding voids receipts", ((Delivery, "_rewind", _same_generation),),
            alone=TESTS + "delivery.py"),
     Mutant("purge-all", "purging leaves what somebody has", ((Delivery, "_purge", _purged_with_leases),),

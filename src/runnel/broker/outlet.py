@@ -41,6 +41,7 @@ from runnel.queues.values import (
     Span,
     Standing,
     Target,
+    Unsent,
     View,
 )
 from runnel.record.records import Record
@@ -174,6 +175,12 @@ class Outlet:
         """A connection ended: its leases end. `untouched`: in order, and nothing was begun of what it still has."""
         self.tell("release_owner", OwnerGone(owner, untouched))
         self._untouched += untouched
+
+    def take_back(self, owner: str, grants: Sequence[Granted]) -> None:
+        """Messages that were leased did not leave: nobody is there to have them."""
+        if grants:
+            self.tell("take_back", Unsent(owner, grants))
+            self._untouched += 1
 
     def standing(self, offset: int) -> Standing:
         return self.machine.standing(offset)

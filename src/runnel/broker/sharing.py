@@ -1,7 +1,8 @@
 """Share fetches and acknowledgements, at the leaders of partitions: queues as share groups see them (KIP-932).
 
 Rule 1: batches are sent as they lie in the log; the spans of offsets that were leased say which messages are meant.
-Rule 2: a lease is kept before its messages leave. If the client has gone by then, the lease is ended at once.
+Rule 2: a lease is kept before its messages leave. If the connection or the session has ended by then, this lease is
+        ended at once, and no other: the member may go on elsewhere.
 Rule 3: an error in one partition costs the others nothing.
 Rule 4: what is bounded by the request (messages, bytes, time) is so over all its partitions; only the first batch may
         be larger than asked, and whole batches may be leased where that saves sending them again.
@@ -34,6 +35,20 @@ class Limits(NamedTuple):
     bytes_max: int
     wait_ms: int
     whole_batches: bool = False
+
+
+class Asked(NamedTuple):
+    """One fetch: by whom, how much, and what it ends with."""
+
+    group_id: str
+    owner: str  # of the leases
+    limits: Limits
+    ends: Sequence[Waits]
+
+    @property
+    def over(self) -> bool:
+        """Whether the answer would be of no use any more."""
+        return any(waits.over for waits in self.ends)
 
 
 class Share(NamedTuple):
@@ -90,27 +105,25 @@ class Sharing:
 
     # --- fetching
 
-    async def fetch(
-        self, group_id: str, keys: Sequence[PartitionKey], owner: str, limits: Limits, waits: Waits
-    ) -> dict[PartitionKey, Share]:
-        """What there is of some partitions; waits until there is something, but not longer than asked, nor `waits`."""
+    async def fetch(self, asked: Asked, keys: Sequence[PartitionKey]) -> dict[PartitionKey, Share]:
+        """What there is of some partitions; waits until there is something, but no longer than asked."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + min(max(limits.wait_ms, 0), WAIT_MS_MAX) / 1000
+        deadline = loop.time() + min(max(asked.limits.wait_ms, 0), WAIT_MS_MAX) / 1000
         while True:
-            outlets, shares = self._outlets(group_id, keys)
-            with self._listening(outlets, waits) as sleeper:
-                shares |= await self._take_all(outlets, owner, limits, waits)
+            outlets, shares = self._outlets(asked.group_id, keys)
+            with self._listening(outlets, asked) as sleeper:
+                shares |= await self._take_all(outlets, asked)
                 left_s = deadline - loop.time()
-                if not shares and outlets and left_s > 0 and not self._over(waits):
+                if not shares and outlets and left_s > 0 and not self._over(asked):
                     await sleeper.sleep(left_s)
-                    if not self._over(waits):
+                    if not self._over(asked):
                         sleeper.woken = False  # it looks again now
                         continue
                 return shares
 
-    def _over(self, waits: Waits) -> bool:
-        """Whether nobody is there to be answered any more, or everybody has to be now."""
-        return self._all.over or waits.over
+    def _over(self, asked: Asked) -> bool:
+        """Whether the answer is of no use any more, or everybody has to be answered now."""
+        return self._all.over or asked.over
 
     def _outlets(
         self, group_id: str, keys: Sequence[PartitionKey]
@@ -126,40 +139,41 @@ class Sharing:
         return outlets, failed
 
     @contextmanager
-    def _listening(self, outlets: dict[PartitionKey, Outlet], waits: Waits) -> Iterator[Sleeper]:
+    def _listening(self, outlets: dict[PartitionKey, Outlet], asked: Asked) -> Iterator[Sleeper]:
         """Somebody whom the bells of some outlets wake; what it does not need, it passes on."""
         bells, sleeper = self._deliveries.bells, Sleeper()
-        for those in (self._all, waits):
-            those.begin(sleeper)
+        for waits in (self._all, *asked.ends):
+            waits.begin(sleeper)
         for outlet in outlets.values():
             bells.add(outlet.bell, sleeper)
         try:
             yield sleeper
         finally:
-            for those in (self._all, waits):
-                those.done(sleeper)
+            for waits in (self._all, *asked.ends):
+                waits.done(sleeper)
             for outlet in outlets.values():
                 bells.remove(outlet.bell, sleeper)
                 if sleeper.woken:
                     bells.ring(outlet.bell)
 
-    async def _take_all(
-        self, outlets: dict[PartitionKey, Outlet], owner: str, limits: Limits, waits: Waits
-    ) -> dict[PartitionKey, Share]:
+    async def _take_all(self, outlets: dict[PartitionKey, Outlet], asked: Asked) -> dict[PartitionKey, Share]:
         shares: dict[PartitionKey, Share] = {}
+        limits = asked.limits
         messages, size = min(limits.messages_max, MESSAGES_MAX), limits.bytes_max
         for key, outlet in sorted(outlets.items(), key=lambda each: not each[1].shard.loaded):
             if messages <= 0 or (shares and (size <= 0 or not outlet.shard.loaded)):
                 break  # what is being read keeps nobody waiting who has got something
-            want = Want(owner, messages, min(size, PARTITION_BYTES_MAX), whole_batches=limits.whole_batches, bound=True)
+            bytes_max = min(size, PARTITION_BYTES_MAX)
+            want = Want(asked.owner, messages, bytes_max, whole_batches=limits.whole_batches, bound=True)
             share = await self._take(outlet, want)
-            if waits.over:
-                outlet.gone(owner, untouched=True)  # rule 2: they have not left
-                break
             if share.grants or share.error:
                 shares[key] = share
                 messages -= sum(grant.last - grant.first + 1 for grant in share.grants)
                 size -= len(share.records)
+            if asked.over:
+                for taken, untold in shares.items():
+                    outlets[taken].take_back(asked.owner, untold.grants)  # rule 2: they have not left
+                return {}
         return shares
 
     async def _take(self, outlet: Outlet, want: Want) -> Share:

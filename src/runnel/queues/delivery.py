@@ -54,6 +54,7 @@ from runnel.queues.values import (
     Settled,
     Span,
     Standing,
+    Unsent,
     Verdict,
     View,
     Void,
@@ -357,6 +358,21 @@ class Delivery:
                 else:
                     self._course.give_back(piece, 0, turn)
         if self._holder.gone(news.owner):
+            self._window.touch()
+        return self._finish(turn)
+
+    def take_back(self, news: Unsent, view: View, now_ms: Millis, wall_ms: Millis) -> Step:
+        """Leases whose messages did not leave: they never were. What else their owner has stays with it."""
+        turn = self._begin(view, now_ms, wall_ms)
+        for first, last, attempt in news.grants:
+            for piece in list(self._window.pieces(first, last)):
+                status = piece.status
+                if status.kind == LEASED and status.owner == news.owner and status.attempts == attempt:
+                    size = piece.last - piece.first + 1
+                    self._course.counters.released += size
+                    self._breaker.forgotten(size)
+                    self._course.put_back(piece)
+        if not self._demand.leased and self._holder.gone(news.owner):
             self._window.touch()
         return self._finish(turn)
 

@@ -299,3 +299,10 @@ class OwnerGone(Struct, frozen=True):
 
     owner: str
     untouched: bool = False
+
+
+class Unsent(Struct, frozen=True):
+    """Told: these leases were kept, but their messages did not leave the broker. They do not count as attempts."""
+
+    owner: str
+    grants: Sequence[Granted]

@@ -224,24 +224,100 @@ def test_the_end_of_a_connection_frees_what_it_holds(line: Line, join: Join, top
     assert other.take(0, max_wait_ms=LONG_MS) == [(0, 2, 2)]
 
 
-def test_a_member_that_comes_on_another_connection_leaves_its_messages_behind(
-    line: Line, join: Join, topic: Topic
+def test_a_member_may_fetch_on_one_connection_and_acknowledge_on_another(
+    line: Line, broker: BrokerProcess, join: Join, topic: Topic
+) -> None:
+    topic.produce(line, 4)
+    member, other = join(topic), join(topic)
+    assert member.take(0, max_records=3, share_acquire_mode=RECORD_LIMIT) == [(0, 2, 1)]
+    with Line(broker.kafka) as second:
+        first, member.line = member.line, second
+        assert member.acknowledge({0: [(0, 0, [ACCEPT])]}, epoch=7).error_code == ErrorCode.INVALID_SHARE_SESSION_EPOCH
+        assert member.settle(0, 0, ACCEPT) == 0
+        assert member.take(max_records=1, share_acquire_mode=RECORD_LIMIT) == [(3, 3, 1)]
+    member.line = first  # the second connection has gone: the session began on the first
+    assert member.settle(1, 1, ACCEPT) == 0
+    assert other.take(0) == []
+    first.close()
+    assert other.take(max_wait_ms=LONG_MS) == [(2, 3, 2)]
+
+
+def test_acknowledgements_of_another_connection_do_not_wait_for_a_fetch(
+    line: Line, broker: BrokerProcess, join: Join, topic: Topic
 ) -> None:
     topic.produce(line, 1)
-    before = join(topic, "m")
-    assert before.take(0) == [(0, 0, 1)]
-    after = join(topic, "m")
-    assert after.take(0, max_wait_ms=LONG_MS) == [(0, 0, 2)]
-    assert before.fetch().error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
+    member = join(topic)
+    assert member.take(0) == [(0, 0, 1)]
+    found: list[list[tuple[int, int, int]]] = []
+    waiting = Member(member.line, member.group, topic, member.id)
+    waiting.epoch = member.epoch
+    thread = later(lambda: found.append(waiting.take(max_wait_ms=LONG_MS)))
+    with Line(broker.kafka) as second:
+        member.line = second
+        member.epoch += 1
+        end = time.monotonic() + LONG_MS / 1000
+        while (answer := member.acknowledge({0: [(0, 0, [ACCEPT])]})).error_code:  # until the fetch has come
+            assert answer.error_code == ErrorCode.INVALID_SHARE_SESSION_EPOCH
+            assert time.monotonic() < end
+        assert answer.responses[0].partitions[0].error_code == 0
+        topic.produce(line, 1)
+        thread.join(LONG_MS / 1000)
+    assert found == [[(1, 1, 1)]]
 
 
-def test_a_session_that_is_begun_anew_keeps_its_messages(line: Line, join: Join, topic: Topic) -> None:
+def test_a_fetch_ends_with_its_session(line: Line, broker: BrokerProcess, join: Join, topic: Topic) -> None:
+    member, other = join(topic), join(topic)
+    assert member.take(0) == []
+    found: list[list[tuple[int, int, int]]] = []
+    waiting = Member(member.line, member.group, topic, member.id)
+    waiting.epoch = member.epoch
+    thread = later(lambda: found.append(waiting.take(max_wait_ms=60 * LONG_MS)))
+    with Line(broker.kafka) as second:
+        member.line = second
+        end = time.monotonic() + LONG_MS / 1000
+        while (code := member.acknowledge({}, epoch=member.epoch + 1).error_code) and time.monotonic() < end:
+            assert code == ErrorCode.INVALID_SHARE_SESSION_EPOCH  # the fetch has not come yet
+        assert member.acknowledge({}, epoch=-1).error_code == 0
+        thread.join(LONG_MS / 1000)
+    assert found == [[]]
+    topic.produce(line, 1)
+    assert other.take(0, max_wait_ms=LONG_MS) == [(0, 0, 1)]
+
+
+def test_a_fetch_whose_connection_went_leaves_the_session_what_it_has(
+    line: Line, broker: BrokerProcess, join: Join, topic: Topic
+) -> None:
+    topic.produce(line, 1)
+    member, other = join(topic), join(topic)
+    assert member.take(0) == [(0, 0, 1)]
+    first = member.line
+    with Line(broker.kafka) as second:
+        member.line = second
+        second.socket.settimeout(0.2)
+        with pytest.raises(TimeoutError):  # it waits, and hangs up
+            member.take(max_wait_ms=LONG_MS)
+    topic.produce(line, 1)
+    assert other.take(0, max_wait_ms=LONG_MS) == [(1, 1, 1)]
+    member.line = first
+    member.epoch += 1
+    assert member.settle(0, 0, ACCEPT) == 0
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_session_that_is_begun_anew_keeps_its_messages(
+    line: Line, broker: BrokerProcess, join: Join, topic: Topic, elsewhere: bool
+) -> None:
     topic.produce(line, 1)
     member = join(topic)
     assert member.take(0) == [(0, 0, 1)]
     member.epoch = 0
-    assert member.take(0) == []
-    assert member.settle(0, 0, ACCEPT) == 0
+    with Line(broker.kafka) as second:
+        before = member.line
+        member.line = second if elsewhere else before
+        assert member.take(0) == []
+        if elsewhere:
+            before.close()  # nothing of the new session goes with it
+        assert member.settle(0, 0, ACCEPT) == 0
 
 
 def test_partitions_that_are_forgotten_are_not_read(line: Line, join: Join) -> None:

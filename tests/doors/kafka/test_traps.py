@@ -47,6 +47,9 @@ class Line:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self.socket.close()
 
     def send(self, api: int, version: int, body: bytes, *, correlation: int = 7) -> None:

@@ -1,29 +1,27 @@
-"""What a connection is to members of share groups: their sessions end with it, and so do their leases."""
+"""What a connection is to members of share groups: the sessions that it began end with it, and so do their leases."""
 
 from runnel.broker.broker import Broker
-from runnel.doors.kafka.share_sessions import SessionKey, ShareSession, ShareSessions
+from runnel.doors.kafka.share_sessions import Connection, SessionKey, ShareSession, ShareSessions
 
 
 class ShareConnection:
     def __init__(self, broker: Broker, sessions: ShareSessions) -> None:
         self._broker = broker
         self._sessions = sessions
-        self._connection = sessions.connect()
+        self._connection = Connection()
 
     def begin(self, key: SessionKey) -> ShareSession:
         """A new session for a member."""
-        session, left = self._sessions.begin(key, self._connection)
-        if left is not None:
-            self._release(left, closed=False)
-        return session
+        return self._sessions.begin(key, self._connection)
 
     def resume(self, key: SessionKey, epoch: int) -> ShareSession:
-        """The member's session, one epoch further."""
-        return self._sessions.resume(key, epoch, self._connection)
+        """The member's session, one epoch further, whichever connection began it."""
+        return self._sessions.resume(key, epoch)
 
     def end(self, session: ShareSession) -> None:
         """The member said that this was its last request."""
-        self._release(self._sessions.end(session), closed=True)
+        if self._sessions.end(session):
+            self._release(session, closed=True)
 
     def close(self) -> None:
         """The connection is gone."""

@@ -1,7 +1,7 @@
 # ShareFetch (key 78), v1-v2.  v2 exact limits of messages (KIP-1206), renewals (KIP-1222)
 """ShareFetch: settle what a member of a share group had, then lease it more."""
 
-from runnel.broker.sharing import Limits, Share
+from runnel.broker.sharing import Asked, Limits, Share
 from runnel.cluster.image import Broker
 from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.errors import code_of, text_of
@@ -72,7 +72,8 @@ async def _fetched(request: m.ShareFetchRequest, session: ShareSession, call: Ca
         request.max_records, request.max_bytes, request.max_wait_ms,
         whole_batches=request.share_acquire_mode == BATCH_OPTIMIZED,
     )  # fmt: skip
-    shares = await call.broker.sharing.fetch(session.key.group_id, wanted, session.owner, limits, call.waits)
+    asked = Asked(session.key.group_id, session.owner, limits, (call.waits, session.waits))
+    shares = await call.broker.sharing.fetch(asked, wanted)
     for key, share in shares.items():
         if share.grants:
             session.serve_last(key)

@@ -1,17 +1,19 @@
 """Share sessions (KIP-932): a member of a share group says once what it reads from this broker, then only what changed.
 
     epoch 0   a new session; takes the place of the one that the member had
-    epoch n   the next request of the session; each is one further
+    epoch n   the next request of the session, on whatever connection it comes; each is one further
     epoch -1  the last one: whatever the member still holds is free for others then
 
-Rule 1: a session belongs to one connection, and ends with it. So do its leases.
-Rule 2: the number of sessions is bounded; who comes when there are too many is told so.
-Rule 3: leases belong to a member on a connection (`owner`): a session that is begun anew on the same one keeps them.
+Rule 1: a session is found by its group and its member. Clients may fetch on one connection and acknowledge on another.
+Rule 2: a session ends with the connection that began it, and so do its leases.
+Rule 3: the number of sessions is bounded; a member that comes when there are too many is told so.
+Rule 4: leases belong to the member (`owner`): a session that is begun anew while the old one lives takes them over.
 """
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from runnel.broker.fetch import Waits
 from runnel.model.errors import InvalidShareSessionEpoch, ShareSessionNotFound, TooManyShareSessions
 from runnel.model.ids import PartitionKey
 
@@ -33,6 +35,7 @@ class ShareSession:
     epoch: int = 1  # that the next request has
     wanted: dict[PartitionKey, None] = field(default_factory=dict)  # in the order in which they are served
     touched: set[PartitionKey] = field(default_factory=set)  # where it may hold leases
+    waits: Waits = field(default_factory=Waits)  # of its fetches: they end with it
 
     def serve_last(self, partition: PartitionKey) -> None:
         """Let the others come first next time: an answer is bounded, and must not always go to the same partitions."""
@@ -45,9 +48,8 @@ class ShareSession:
 
 @dataclass(slots=True, eq=False)
 class Connection:
-    """The sessions of one connection."""
+    """The sessions that were begun on one connection."""
 
-    number: int
     sessions: dict[SessionKey, ShareSession] = field(default_factory=dict)
 
 
@@ -57,35 +59,31 @@ class ShareSessions:
     def __init__(self, sessions_max: int = SESSIONS_MAX) -> None:
         self._sessions_max = sessions_max
         self._sessions: dict[SessionKey, tuple[Connection, ShareSession]] = {}
-        self._connections = 0
+        self._owners = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def connect(self) -> Connection:
-        self._connections += 1
-        return Connection(self._connections)
-
-    def begin(self, key: SessionKey, connection: Connection) -> tuple[ShareSession, ShareSession | None]:
-        """A new session, and the one whose leases are to end: the member's on another connection."""
+    def begin(self, key: SessionKey, connection: Connection) -> ShareSession:
+        """A new session; it has the leases of the one whose place it takes."""
         old = self._sessions.get(key)
-        if old is None and len(self._sessions) >= self._sessions_max:
-            raise TooManyShareSessions(f"this broker has {self._sessions_max} share sessions already: try again later")
-        session = ShareSession(key, f"{key.member_id}/{connection.number}")
-        left = None
         if old is not None:
-            left = self.end(old[1])
-            if left.owner == session.owner:
-                session.touched, left = left.touched, None
+            session = ShareSession(key, old[1].owner, touched=old[1].touched)
+            self.end(old[1])
+        elif len(self._sessions) < self._sessions_max:
+            self._owners += 1
+            session = ShareSession(key, f"{key.member_id}/{self._owners}")
+        else:
+            raise TooManyShareSessions(f"this broker has {self._sessions_max} share sessions already: try again later")
         self._sessions[key] = connection, session
         connection.sessions[key] = session
-        return session, left
+        return session
 
-    def resume(self, key: SessionKey, epoch: int, connection: Connection) -> ShareSession:
+    def resume(self, key: SessionKey, epoch: int) -> ShareSession:
         """The session of a request that is not its first, one epoch further; unchanged if this is the last one."""
-        session = connection.sessions.get(key)
+        _, session = self._sessions.get(key, (None, None))
         if session is None:
-            raise ShareSessionNotFound(f"member {key.member_id!r} has no share session on this connection: begin one")
+            raise ShareSessionNotFound(f"member {key.member_id!r} has no share session on this broker: begin one")
         if epoch == FINAL_EPOCH:
             return session
         if epoch != session.epoch:
@@ -95,14 +93,16 @@ class ShareSessions:
         session.advance()
         return session
 
-    def end(self, session: ShareSession) -> ShareSession:
-        """The session is over, if it is not already; whoever ends it releases its leases."""
+    def end(self, session: ShareSession) -> bool:
+        """The session is over, and its fetches with it; False if it was already. The caller releases its leases."""
         connection, present = self._sessions.get(session.key, (None, None))
-        if connection is not None and present is session:
-            del self._sessions[session.key]
-            del connection.sessions[session.key]
-        return session
+        if connection is None or present is not session:
+            return False
+        del self._sessions[session.key]
+        del connection.sessions[session.key]
+        session.waits.end()
+        return True
 
     def disconnect(self, connection: Connection) -> list[ShareSession]:
-        """A connection is gone: these were its sessions."""
-        return [self.end(session) for session in list(connection.sessions.values())]
+        """A connection is gone: the sessions that ended with it."""
+        return [session for session in list(connection.sessions.values()) if self.end(session)]

@@ -13,8 +13,6 @@ from runnel.model.errors import RunnelError, as_value
 from runnel.model.ids import TopicId
 from runnel.replica.partition import Partition
 
-OPERATIONS_UNASKED = -(2**31)  # "authorized operations" of who did not ask for them
-
 
 class Following:
     """What a connection means to a broker that follows over it."""

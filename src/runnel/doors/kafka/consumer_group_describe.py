@@ -3,7 +3,8 @@
 
 from collections.abc import Iterable
 
-from runnel.doors.kafka.call import OPERATIONS_UNASKED, Call
+from runnel.doors.kafka.authorized_operations import ON_GROUP, UNASKED, operations
+from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.errors import code_of, text_of
 from runnel.groups.values import DescribedConsumer, GroupType
 from runnel.model.errors import RunnelError
@@ -18,18 +19,16 @@ Response = m.ConsumerGroupDescribeResponse
 async def consumer_group_describe(
     request: m.ConsumerGroupDescribeRequest, call: Call
 ) -> m.ConsumerGroupDescribeResponse:
-    return Response(groups=[await _described(group_id, call) for group_id in request.group_ids])
+    asked = request.include_authorized_operations
+    return Response(groups=[await _described(group_id, call, asked=asked) for group_id in request.group_ids])
 
 
-async def _described(group_id: str, call: Call) -> m.ConsumerGroupDescribeResponse.DescribedGroup:
+async def _described(group_id: str, call: Call, *, asked: bool) -> m.ConsumerGroupDescribeResponse.DescribedGroup:
     try:
         group = await call.broker.groups.describe_consumer(group_id)
     except RunnelError as error:
         return Response.DescribedGroup(
-            error_code=code_of(error),
-            error_message=text_of(error),
-            group_id=group_id,
-            authorized_operations=OPERATIONS_UNASKED,
+            error_code=code_of(error), error_message=text_of(error), group_id=group_id, authorized_operations=UNASKED
         )
     return Response.DescribedGroup(
         group_id=group_id,
@@ -38,7 +37,7 @@ async def _described(group_id: str, call: Call) -> m.ConsumerGroupDescribeRespon
         assignment_epoch=group.assignment_epoch,
         assignor_name=group.assignor,
         members=[_member(member, call) for member in group.members],
-        authorized_operations=OPERATIONS_UNASKED,
+        authorized_operations=operations(ON_GROUP, asked=asked),
     )
 
 

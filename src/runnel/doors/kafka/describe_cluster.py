@@ -2,7 +2,8 @@
 """DescribeCluster: its id, its controller, its brokers. Fenced are those that do not serve yet (KIP-1073)."""
 
 from runnel.cluster.image import NO_LEADER
-from runnel.doors.kafka.call import OPERATIONS_UNASKED, Call
+from runnel.doors.kafka.authorized_operations import ON_CLUSTER, operations
+from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.errors import code_of, text_of
 from runnel.model.errors import InvalidRequest
 from runnel.wire.kafka import messages as m
@@ -30,5 +31,5 @@ async def describe_cluster(request: m.DescribeClusterRequest, call: Call) -> m.D
             for broker in image.brokers.values()
             if broker.alive or request.include_fenced_brokers
         ],
-        cluster_authorized_operations=OPERATIONS_UNASKED,
+        cluster_authorized_operations=operations(ON_CLUSTER, asked=request.include_cluster_authorized_operations),
     )

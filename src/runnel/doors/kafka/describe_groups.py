@@ -1,7 +1,8 @@
 # DescribeGroups (key 15), v0-v6.  v4 static members, v5 flexible, v6 says that a group is not there
 """DescribeGroups: state and members of groups of the classic protocol."""
 
-from runnel.doors.kafka.call import OPERATIONS_UNASKED, Call
+from runnel.doors.kafka.authorized_operations import ON_GROUP, UNASKED, operations
+from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.errors import code_of, text_of
 from runnel.groups.values import GroupState
 from runnel.model.errors import GroupNotFound, RunnelError
@@ -12,10 +13,11 @@ Response = m.DescribeGroupsResponse
 
 
 async def describe_groups(request: m.DescribeGroupsRequest, call: Call) -> m.DescribeGroupsResponse:
-    return Response(groups=[await _described(group_id, call) for group_id in request.groups])
+    asked = request.include_authorized_operations
+    return Response(groups=[await _described(group_id, call, asked=asked) for group_id in request.groups])
 
 
-async def _described(group_id: str, call: Call) -> m.DescribeGroupsResponse.DescribedGroup:
+async def _described(group_id: str, call: Call, *, asked: bool) -> m.DescribeGroupsResponse.DescribedGroup:
     try:
         group = await call.broker.groups.describe(group_id)
     except RunnelError as error:
@@ -26,7 +28,7 @@ async def _described(group_id: str, call: Call) -> m.DescribeGroupsResponse.Desc
             error_message=text_of(error),
             group_id=group_id,
             group_state=GroupState.DEAD.value if absent else "",
-            authorized_operations=OPERATIONS_UNASKED,
+            authorized_operations=UNASKED,
         )
     return Response.DescribedGroup(
         group_id=group_id,
@@ -44,5 +46,5 @@ async def _described(group_id: str, call: Call) -> m.DescribeGroupsResponse.Desc
             )
             for member in group.members
         ],
-        authorized_operations=OPERATIONS_UNASKED,
+        authorized_operations=operations(ON_GROUP, asked=asked),
     )

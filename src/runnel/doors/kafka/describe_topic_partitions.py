@@ -1,10 +1,11 @@
 # DescribeTopicPartitions (key 75), v0
-"""DescribeTopicPartitions (KIP-966): topics page by page, with eligible leaders."""
+"""DescribeTopicPartitions (KIP-966): topics page by page, with eligible leaders and what one may do with them."""
 
 from collections.abc import Iterator
 
 from runnel.cluster.image import NO_LEADER, Partition, Topic
-from runnel.doors.kafka.call import OPERATIONS_UNASKED, Call
+from runnel.doors.kafka.authorized_operations import ON_TOPIC
+from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.errors import code_of
 from runnel.doors.kafka.metadata import alive_brokers
 from runnel.model.errors import InvalidRequest, LeaderNotAvailable, RunnelError
@@ -50,7 +51,7 @@ def _described(
             raise InvalidRequest(f"topic {name!r} has {len(topic.partitions)} partitions, the cursor says {first}")
     except RunnelError as error:
         return Response.DescribeTopicPartitionsResponseTopic(
-            error_code=code_of(error), name=name, topic_authorized_operations=OPERATIONS_UNASKED
+            error_code=code_of(error), name=name, topic_authorized_operations=ON_TOPIC
         ), None
     end = min(len(topic.partitions), first + room)
     described = Response.DescribeTopicPartitionsResponseTopic(
@@ -58,7 +59,7 @@ def _described(
         topic_id=topic.id,
         is_internal=call.broker.topics.is_internal(name),
         partitions=list(_partitions(topic, first, end, alive_brokers(call.broker.image))),
-        topic_authorized_operations=OPERATIONS_UNASKED,
+        topic_authorized_operations=ON_TOPIC,
     )
     return described, end if end < len(topic.partitions) else None
 

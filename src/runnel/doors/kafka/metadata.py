@@ -2,9 +2,11 @@
 """Metadata: brokers, topics and who leads their partitions."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from runnel.cluster.image import NO_LEADER, Image, Topic
-from runnel.doors.kafka.call import OPERATIONS_UNASKED, Call
+from runnel.doors.kafka.authorized_operations import ON_CLUSTER, ON_TOPIC, operations
+from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.errors import code_of
 from runnel.model.errors import (
     InvalidRequest,
@@ -25,20 +27,21 @@ async def metadata(request: m.MetadataRequest, call: Call) -> m.MetadataResponse
     # v0 asks for all topics with an empty list, later versions with null.
     everything = request.topics is None or (call.version == 0 and not request.topics)
     if everything:
-        alive = alive_brokers(call.broker.image)
+        about = _about(request, call)
         topics: Iterable[m.MetadataResponse.MetadataResponseTopic] = [
-            _described(topic, call, alive) for topic in call.broker.image.topics.values()
+            _described(topic, about) for topic in call.broker.image.topics.values()
         ]
     else:
         await _create_missing(request, call)
-        topics = [_answer_of(asked, call) for asked in request.topics or ()]
+        about = _about(request, call)
+        topics = [_answer_of(asked, about) for asked in request.topics or ()]
     image = call.broker.image
     return m.MetadataResponse(
         brokers=_brokers(call),
         cluster_id=image.cluster_id,
         controller_id=image.controller.broker if image.controller else NO_LEADER,
         topics=list(topics),
-        cluster_authorized_operations=OPERATIONS_UNASKED,
+        cluster_authorized_operations=operations(ON_CLUSTER, asked=request.include_cluster_authorized_operations),
     )
 
 
@@ -67,29 +70,42 @@ def alive_brokers(image: Image) -> frozenset[BrokerId]:
     return frozenset(broker.id for broker in image.brokers.values() if broker.alive)
 
 
-def _answer_of(asked: m.MetadataRequest.MetadataRequestTopic, call: Call) -> m.MetadataResponse.MetadataResponseTopic:
+class _About(NamedTuple):
+    """What holds for all topics of one answer."""
+
+    call: Call
+    alive: frozenset[BrokerId]
+    operations: int  # that are authorized
+
+
+def _about(request: m.MetadataRequest, call: Call) -> _About:
+    told = operations(ON_TOPIC, asked=request.include_topic_authorized_operations)
+    return _About(call, alive_brokers(call.broker.image), told)
+
+
+def _answer_of(
+    asked: m.MetadataRequest.MetadataRequestTopic, about: _About
+) -> m.MetadataResponse.MetadataResponseTopic:
+    call = about.call
     try:
         if asked.topic_id != NO_TOPIC_ID and call.version < BY_ID_SINCE:
             raise InvalidRequest(f"topics can be asked for by id since v{BY_ID_SINCE}, this is v{call.version}")
-        alive = alive_brokers(call.broker.image)
         if asked.topic_id != NO_TOPIC_ID:  # it decides; Java 4.3 sends "" beside it
-            return _described(call.broker.image.topic_with_id(TopicId(asked.topic_id)), call, alive)
+            return _described(call.broker.image.topic_with_id(TopicId(asked.topic_id)), about)
         if asked.name is None:
             raise InvalidTopicName("a topic was asked for by neither name nor id")
         call.broker.topics.check_name(asked.name)
-        return _described(call.broker.image.topic_named(asked.name), call, alive)
+        return _described(call.broker.image.topic_named(asked.name), about)
     except RunnelError as error:
         by_id = asked.topic_id != NO_TOPIC_ID and call.version >= BY_ID_SINCE
         name = None if by_id else asked.name or ""  # older versions have no null
         return m.MetadataResponse.MetadataResponseTopic(
-            error_code=code_of(error),
-            name=name,
-            topic_id=asked.topic_id,
-            topic_authorized_operations=OPERATIONS_UNASKED,
+            error_code=code_of(error), name=name, topic_id=asked.topic_id, topic_authorized_operations=about.operations
         )
 
 
-def _described(topic: Topic, call: Call, alive: frozenset[BrokerId]) -> m.MetadataResponse.MetadataResponseTopic:
+def _described(topic: Topic, about: _About) -> m.MetadataResponse.MetadataResponseTopic:
+    call, alive = about.call, about.alive
     leaderless = code_of(LeaderNotAvailable())
     try:
         partitions, gone = call.broker.image.shown(topic).partitions, None
@@ -112,5 +128,5 @@ def _described(topic: Topic, call: Call, alive: frozenset[BrokerId]) -> m.Metada
             )
             for number, partition in enumerate(partitions)
         ],
-        topic_authorized_operations=OPERATIONS_UNASKED,
+        topic_authorized_operations=about.operations,
     )

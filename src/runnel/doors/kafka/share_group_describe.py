@@ -3,7 +3,8 @@
 
 from collections.abc import Iterable
 
-from runnel.doors.kafka.call import OPERATIONS_UNASKED, Call
+from runnel.doors.kafka.authorized_operations import ON_GROUP, UNASKED, operations
+from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.errors import code_of, text_of
 from runnel.groups.share_values import DescribedSharer
 from runnel.model.errors import RunnelError
@@ -15,18 +16,16 @@ Response = m.ShareGroupDescribeResponse
 
 
 async def share_group_describe(request: m.ShareGroupDescribeRequest, call: Call) -> m.ShareGroupDescribeResponse:
-    return Response(groups=[await _described(group_id, call) for group_id in request.group_ids])
+    asked = request.include_authorized_operations
+    return Response(groups=[await _described(group_id, call, asked=asked) for group_id in request.group_ids])
 
 
-async def _described(group_id: str, call: Call) -> m.ShareGroupDescribeResponse.DescribedGroup:
+async def _described(group_id: str, call: Call, *, asked: bool) -> m.ShareGroupDescribeResponse.DescribedGroup:
     try:
         group = await call.broker.share_groups.describe(group_id)
     except RunnelError as error:
         return Response.DescribedGroup(
-            error_code=code_of(error),
-            error_message=text_of(error),
-            group_id=group_id,
-            authorized_operations=OPERATIONS_UNASKED,
+            error_code=code_of(error), error_message=text_of(error), group_id=group_id, authorized_operations=UNASKED
         )
     return Response.DescribedGroup(
         group_id=group_id,
@@ -35,7 +34,7 @@ async def _described(group_id: str, call: Call) -> m.ShareGroupDescribeResponse.
         assignment_epoch=group.assignment_epoch,
         assignor_name=group.assignor,
         members=[_member(member, call) for member in group.members],
-        authorized_operations=OPERATIONS_UNASKED,
+        authorized_operations=operations(ON_GROUP, asked=asked),
     )
 
 

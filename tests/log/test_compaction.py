@@ -12,9 +12,9 @@ from runnel.log.compaction import (
     AbortedBatches,
     CompactionStats,
     KeyMap,
-    batch_has_only_keys,
     clean,
     is_due,
+    keyless,
     map_keys,
 )
 from runnel.log.producers import LastBatches, Producers
@@ -451,11 +451,11 @@ def test_when_a_pass_is_due() -> None:
 
 
 def test_only_keys() -> None:
-    assert batch_has_only_keys(log_of([(b"a", b"1"), (b"", None)])[0])
-    assert not batch_has_only_keys(log_of([(b"a", b"1"), (None, b"1")])[0])
+    assert keyless(log_of([(b"a", b"1"), (b"", None)])[0]) == []
+    assert keyless(log_of([(b"a", b"1"), (None, b"1")])[0]) == [1]
     header = batch.read_header(log_of([(b"a", b"1")])[0])
     with pytest.raises(InvalidRecord):
-        batch_has_only_keys(batch.assemble(header, b"nonsense"))
+        keyless(batch.assemble(header, b"nonsense"))
 
 
 # --- tombstones

@@ -6,17 +6,18 @@ Rule 2: one bad batch costs its own partition an error, and the others nothing.
 Rule 3: before the first batch of a transaction in a partition its coordinator is asked (`admission`). Of a topic that
         delays messages or finds duplicates, records are taken out first (`sifting`). The keys of a large batch for a
         compacted topic are looked for off the loop. No other batch waits for anybody before it is appended.
+Rule 4: a batch that is refused for some of its records names them (KIP-467). Good batches are not searched for that.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from runnel.broker.admission import Claim, Closed, Gate, admit, begins
 from runnel.broker.sifting import Sifted, Sifting
 from runnel.broker.turns import may_be_large
-from runnel.log.compaction import batch_has_only_keys
+from runnel.log.compaction import keyless
 from runnel.log.log import Appended
 from runnel.model.errors import (
     BatchTooLarge,
@@ -35,12 +36,14 @@ from runnel.model.ids import NO_EPOCH, Epoch, Offset
 from runnel.model.seams import Clock
 from runnel.model.topic_config import TimestampType, TopicConfig
 from runnel.record.batch import HEADER_BYTES, TRANSACTIONAL, BatchHeader, check_produced, read_header
+from runnel.record.records import spans
 from runnel.replica.ending import Guard
 from runnel.replica.partition import Partition
 
 ACKS_ALL = -1
 NO_TIMESTAMP = -1
 LARGE_RECORDS = 2_000  # in one batch: to look for their keys takes a few milliseconds
+Keyless: TypeAlias = Sequence[int]  # the places of records without a key
 
 
 class Append(NamedTuple):
@@ -96,7 +99,7 @@ class Producing:
         results: list[Produced | RunnelError] = []
         for append, (result, epoch) in zip(appends, begun, strict=True):
             if isinstance(result, RunnelError):
-                results.append(result)
+                results.append(await self._blamed(append, result))
             elif acks != ACKS_ALL and isinstance(result, Appended):
                 results.append(_produced(append.partition, result))  # nothing to wait for: the common case
             else:
@@ -132,7 +135,7 @@ class Producing:
 
     def _begin(
         self, append: Append, acks: int, guard: Guard | RunnelError | None = None,
-        sifted: Sifted | RunnelError | None = None, keys: bool | RunnelError | None = None,
+        sifted: Sifted | RunnelError | None = None, keys: Keyless | RunnelError | None = None,
     ) -> "Appended | asyncio.Future[Appended] | RunnelError":  # fmt: skip
         partition, batch = append
         if isinstance(partition, RunnelError):
@@ -155,7 +158,7 @@ class Producing:
 
     def _append(
         self, partition: Partition, batch: memoryview, header: BatchHeader, acks: int,
-        guard: Guard | RunnelError | None, keys: bool | RunnelError | None,
+        guard: Guard | RunnelError | None, keys: Keyless | RunnelError | None,
     ) -> "Appended | asyncio.Future[Appended] | RunnelError":  # fmt: skip
         try:
             partition.must_lead()
@@ -172,8 +175,9 @@ class Producing:
         return begun
 
     def _check(
-        self, partition: Partition, batch: memoryview, header: BatchHeader, acks: int, keys: bool | RunnelError | None
-    ) -> None:
+        self, partition: Partition, batch: memoryview, header: BatchHeader, acks: int,
+        keys: Keyless | RunnelError | None,
+    ) -> None:  # fmt: skip
         """The rules of the topic, beyond those of the format; `keys`: what is known of them already."""
         config = partition.config
         if header.size > config.max_message_bytes:
@@ -196,8 +200,9 @@ class Producing:
             return
         if isinstance(keys, RunnelError):
             raise keys
-        if not (batch_has_only_keys(batch) if keys is None else keys):
-            raise InvalidRecord(f"{partition.name} is compacted: every record needs a key")
+        if missing := keyless(batch) if keys is None else keys:
+            reason = f"{partition.name} is compacted: every record needs a key"
+            raise InvalidRecord(reason, dict.fromkeys(missing, reason))
 
     def _check_timestamp(self, partition: Partition, header: BatchHeader, config: TopicConfig) -> None:
         newest, oldest = header.max_timestamp, header.base_timestamp
@@ -212,6 +217,30 @@ class Producing:
                 f"{partition.name}: timestamps {oldest} to {newest} are too far from the broker's clock, {now}:"
                 " see message.timestamp.before.max.ms and message.timestamp.after.max.ms"
             )
+
+    async def _blamed(self, append: Append, error: RunnelError) -> RunnelError:
+        """The error, which names the records that have a wrong timestamp, if that is what is wrong."""
+        partition, batch = append
+        if not isinstance(error, InvalidTimestamp) or not isinstance(partition, Partition) or batch is None:
+            return error
+        find = partial(_out_of_time, batch, partition.config, self._clock.wall_ms())
+        try:
+            large = may_be_large(read_header(batch), LARGE_RECORDS)
+            found = await partition.log.offload(find) if large else find()
+        except RunnelError:
+            return error  # nobody can read them, or the log is closed: the batch as a whole is to blame
+        return InvalidTimestamp(str(error), {place: f"timestamp {time} is too far off" for place, time in found})
+
+
+def _out_of_time(batch: memoryview, config: TopicConfig, now_ms: int) -> list[tuple[int, int]]:
+    """The places of the records with timestamps that a topic does not take, each with its timestamp."""
+    header, _, found = spans(batch)
+    oldest, newest = now_ms - config.message_timestamp_before_max_ms, now_ms + config.message_timestamp_after_max_ms
+    return [
+        (span.offset - header.base_offset, span.timestamp)
+        for span in found
+        if span.timestamp != NO_TIMESTAMP and not oldest <= span.timestamp <= newest
+    ]
 
 
 def _refused(partition: Partition, header: BatchHeader, error: RunnelError) -> RunnelError:
@@ -250,14 +279,14 @@ def _large_compacted(appends: Sequence[Append]) -> dict[int, tuple[Partition, me
 
 async def _check_keys(
     large: Mapping[int, tuple[Partition, memoryview]], sifted: Mapping[int, Sifted | RunnelError]
-) -> dict[int, bool | RunnelError]:
-    """Whether every record of these has a key, or why nobody can say; of those that were sifted, what is left."""
-    keys: dict[int, bool | RunnelError] = {}
+) -> dict[int, Keyless | RunnelError]:
+    """The records of these without a key, or why nobody can say; of those that were sifted, of what is left."""
+    keys: dict[int, Keyless | RunnelError] = {}
     for number, (partition, batch) in large.items():
         found = sifted.get(number)
         try:
             left = found.batch if isinstance(found, Sifted) else batch
-            keys[number] = await partition.log.offload(partial(batch_has_only_keys, left))
+            keys[number] = await partition.log.offload(partial(keyless, left))
         except RunnelError as error:
             keys[number] = as_value(error)
     return keys

@@ -81,7 +81,8 @@ class Sifting:
         if found is None:
             return None
         if found.late and header.transactional:
-            raise InvalidRecord(f"{partition.name}: a message of a transaction can't be delayed: send it without one")
+            reason = f"{partition.name}: a message of a transaction can't be delayed: send it without one"
+            raise InvalidRecord(reason, dict.fromkeys(found.late, reason))
         claims = None
         if found.names and not header.transactional:
             claims = await self._once.line(partition).claim(found.names)
@@ -151,16 +152,23 @@ def _look(batch: memoryview, config: TopicConfig, now_ms: int) -> _Found | None:
     if not any(needle in section for needle in needles):
         return None
     found = _Found({}, {}, {})
+    wrong: dict[int, str] = {}
     for record in decode(batch):
         number = record.offset - header.base_offset
         found.times[number] = record.timestamp
         if not record.headers:
             continue
-        due_ms = due_of(record.headers, now_ms) if config.delay_enable else None
+        try:
+            due_ms = due_of(record.headers, now_ms) if config.delay_enable else None
+        except InvalidRecord as error:
+            wrong[number] = str(error)
+            continue
         if due_ms is not None:
             found.late[number] = due_ms, record
         elif config.dedup_window_ms and (name := name_of(record.headers)) is not None:
             found.names[number] = name
+    if wrong:
+        raise InvalidRecord(next(iter(wrong.values())), wrong)
     return found
 
 

@@ -121,9 +121,10 @@ def _name(key: bytes) -> bytes:
     return key if len(key) < DIGEST_BYTES else blake2b(key, digest_size=DIGEST_BYTES).digest()
 
 
-def batch_has_only_keys(batch: Buffer) -> bool:
-    """Whether every record of a batch has a key, as a compacted topic demands; InvalidRecord if it can't be read."""
-    return all(span.key is not None for span in records.spans(batch)[2])
+def keyless(batch: Buffer) -> list[int]:
+    """The places of the records without a key, which a compacted topic refuses; InvalidRecord if they can't be read."""
+    header, _, spans = records.spans(batch)
+    return [span.offset - header.base_offset for span in spans if span.key is None]
 
 
 def is_due(*, clean_bytes: int, dirty_bytes: int, dirty_since_ms: int, config: TopicConfig, now_ms: int) -> bool:

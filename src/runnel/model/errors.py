@@ -8,7 +8,7 @@
 A message says what happened, to what, and what to do next.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import TypeVar
 
@@ -172,10 +172,18 @@ class CorruptBatch(RetriableError):
     """A batch arrived whose checksum or framing is wrong: the wire may have done it, so it may be sent again."""
 
 
-class InvalidRecord(ClientError): ...
+class BadRecords(ClientError):
+    """A batch is refused for some of its records: `reasons`, by their places in it; none where that can't be said."""
+
+    def __init__(self, what: str = "", reasons: Mapping[int, str] | None = None) -> None:
+        super().__init__(what)
+        self.reasons = reasons or {}
 
 
-class InvalidTimestamp(ClientError): ...
+class InvalidRecord(BadRecords): ...
+
+
+class InvalidTimestamp(BadRecords): ...
 
 
 class BatchTooLarge(ClientError): ...

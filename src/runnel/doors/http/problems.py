@@ -116,6 +116,7 @@ TABLE: dict[type[e.RunnelError], Row] = {
     c.TopicMissing: Row(S.NOT_FOUND, "check the name, or create the topic"),
     # appending
     e.CorruptBatch: Row(S.BAD_REQUEST, "send it again"),
+    e.BadRecords: Row(S.UNPROCESSABLE_ENTITY, _FIX),
     e.InvalidRecord: Row(S.UNPROCESSABLE_ENTITY, _FIX),
     e.InvalidTimestamp: Row(S.UNPROCESSABLE_ENTITY, "leave the timestamp out, or correct it"),
     e.BatchTooLarge: Row(S.REQUEST_ENTITY_TOO_LARGE, "send smaller messages, or raise max.message.bytes of the topic"),

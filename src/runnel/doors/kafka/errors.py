@@ -29,6 +29,7 @@ CODES: dict[type[e.RunnelError], ErrorCode] = {
     e.InconsistentTopicId: ErrorCode.INCONSISTENT_TOPIC_ID,
     # appending
     e.CorruptBatch: ErrorCode.CORRUPT_MESSAGE,
+    e.BadRecords: ErrorCode.INVALID_RECORD,
     e.InvalidRecord: ErrorCode.INVALID_RECORD,
     e.InvalidTimestamp: ErrorCode.INVALID_TIMESTAMP,
     e.BatchTooLarge: ErrorCode.MESSAGE_TOO_LARGE,

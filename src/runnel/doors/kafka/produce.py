@@ -1,11 +1,14 @@
-# Produce (key 0), v3-v13.  v3 record batches, v7 zstd, v9 flexible, v10 leader hints (KIP-951),
+# Produce (key 0), v3-v13.  v3 record batches, v7 zstd, v8 bad records (KIP-467), v9 flexible, v10 hints (KIP-951),
 # v11 TRANSACTION_ABORTABLE, v12 partitions join a transaction by being written to (KIP-890), v13 topic ids (KIP-516)
 """Produce: append batches."""
+
+from itertools import islice
 
 from runnel.broker.produce import Append, Produced
 from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.errors import code_of, text_of
 from runnel.model.errors import (
+    BadRecords,
     InvalidRequest,
     InvalidTopicName,
     InvalidTransactionState,
@@ -24,6 +27,7 @@ ADDS_SINCE = 12
 TOPIC_IDS_SINCE = 13
 COMPRESSION_BYTE = 22  # the low byte of a batch's attributes
 COMPRESSION_MASK = 0x07
+BLAMED_MAX = 1_000  # records of one batch: a producer that sends the others again is told of the rest
 
 
 async def produce(request: m.ProduceRequest, call: Call) -> m.ProduceResponse | None:
@@ -76,8 +80,16 @@ def _is_zstd(batch: memoryview) -> bool:
 
 def _answer_of(index: int, result: Produced | RunnelError) -> m.ProduceResponse.PartitionProduceResponse:
     if isinstance(result, RunnelError):
+        reasons = result.reasons if isinstance(result, BadRecords) else {}
         return m.ProduceResponse.PartitionProduceResponse(
-            index=index, error_code=code_of(result), base_offset=-1, error_message=text_of(result)
+            index=index,
+            error_code=code_of(result),
+            base_offset=-1,
+            record_errors=[
+                m.ProduceResponse.BatchIndexAndErrorMessage(batch_index=place, batch_index_error_message=reason)
+                for place, reason in islice(reasons.items(), BLAMED_MAX)
+            ],
+            error_message=text_of(result),
         )
     return m.ProduceResponse.PartitionProduceResponse(
         index=index,

@@ -1,7 +1,7 @@
 """An index that follows its log: to the end of what is committed, after a restart too, and anew if it does not fit."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from uuid import UUID
 
 import pytest
@@ -110,14 +110,14 @@ def test_an_error_that_nobody_foresaw_costs_the_index_and_not_its_follower(
     async def scenario(open_partition: OpenPartition, disk: GatedDisk) -> None:
         partition = await open_partition()
         append(partition, parked("a"))
-        read, failures = schedule_records.changes, [KeyError("nobody foresaw it")]
+        read, failures = schedule_records.change_of, [KeyError("nobody foresaw it")]
 
-        def changes(rows: Sequence[tuple[int, bytes | None, bytes | None]]) -> list[Change]:
+        def change_of(offset: int, key: bytes | None, value: bytes | None) -> Change:
             if failures:
                 raise failures.pop()
-            return read(rows)
+            return read(offset, key, value)
 
-        monkeypatch.setattr(due_tail, "changes", changes)
+        monkeypatch.setattr(due_tail, "change_of", change_of)
         monkeypatch.setattr(due_tail, "PAUSE_S", 0)
         monkeypatch.setattr(standing, "PAUSE_S", 0)
         tail = Tail(partition, lambda _: SqliteDueIndex(":memory:"), disk)

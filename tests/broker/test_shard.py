@@ -271,6 +271,33 @@ def test_who_was_told_nothing_by_a_tick_that_failed_is_told_to_try_again(
     run(tmp_path, scenario)
 
 
+def test_what_a_verb_left_in_memory_when_it_failed_counts_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would get into the log with the next decision, and nobody knows whether it can be read again."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.commit(1)
+        commit_offsets = GroupShard.commit_offsets
+
+        def change_and_fail(*given: Any) -> Any:
+            commit_offsets(*given)
+            raise ValueError("nobody foresaw it")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(GroupShard, "commit_offsets", change_and_fail)
+            with pytest.raises(ValueError, match="nobody foresaw it"):
+                await rig.commit(2)
+        assert not rig.shard.loaded
+        assert "nobody foresaw it" in rig.shard.trouble
+        async with asyncio.timeout(30):
+            await rig.shard.opened()
+        assert rig.shard.trouble == ""
+        assert offset_of(await rig.fetch()) == 1
+
+    run(tmp_path, scenario)
+
+
 def test_closing_tells_those_who_wait(tmp_path: Path) -> None:
     async def scenario(rig: Rig) -> None:
         await rig.commit(1)

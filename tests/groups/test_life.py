@@ -593,6 +593,24 @@ class World(RuleBasedStateMachine):
             # More members than partitions: the rest stand by.
             assert sum(1 for client in living if client.owned) <= len(self.topics.all())
         self.a_replay_gives_the_same()
+        self.any_record_may_be_set_aside()
+
+    def any_record_may_be_set_aside(self) -> None:
+        """The others are served; and what is taken out because of it, is taken out for good."""
+        kept: dict[bytes, bytes] = {}
+        for key, value in self.log:
+            kept.pop(key, None)
+            if value is not None:
+                kept[key] = value
+        for lost in kept:
+            others: dict[bytes, bytes | None] = {key: value for key, value in kept.items() if key != lost}
+            for _ in range(2):
+                shard = GroupShard(CONFIG, Counting())
+                for key, value in others.items():
+                    shard.replay(key, value)
+                step = shard.wake(self.topics, Millis(self.now), Millis(self.now))
+                others.update(step.records)
+            assert not step.records
 
 
 class ClassicWorld(World):

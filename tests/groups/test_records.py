@@ -31,7 +31,7 @@ from runnel.groups.records import (
     encode_key,
     encode_value,
 )
-from runnel.model.errors import Fatal
+from runnel.model.errors import RecordUnreadable
 from runnel.model.ids import PartitionKey, TopicId
 from runnel.model.partition_sets import grouped, ungrouped
 
@@ -84,8 +84,8 @@ def test_an_unknown_kind_is_skipped() -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"\xff", msgspec.msgpack.encode([9, 1]), msgspec.msgpack.encode({"a": 1})])
-def test_an_unreadable_value_stops_the_load(value: bytes) -> None:
-    with pytest.raises(Fatal, match="can't be read"):
+def test_an_unreadable_value_is_refused(value: bytes) -> None:
+    with pytest.raises(RecordUnreadable, match="can't be read"):
         decode(encode_key(Key(Kind.GROUP, "g")), value)
 
 
@@ -93,8 +93,8 @@ def test_an_unreadable_value_stops_the_load(value: bytes) -> None:
                                  msgspec.msgpack.encode([5, "g", b"short", 1]), msgspec.msgpack.encode([1]),
                                  msgspec.msgpack.encode([6, "g", "x"]), msgspec.msgpack.encode([6, "g"]),
                                  msgspec.msgpack.encode(7), msgspec.msgpack.encode({5: 1})])  # fmt: skip
-def test_an_unreadable_key_stops_the_load(key: bytes) -> None:
-    with pytest.raises(Fatal, match="can't be read"):
+def test_an_unreadable_key_is_refused(key: bytes) -> None:
+    with pytest.raises(RecordUnreadable, match="can't be read"):
         decode(key, b"")
 
 

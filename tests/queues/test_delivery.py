@@ -1,13 +1,17 @@
 """Leasing and settling: what a consumer gets, what it may say of it, and what a new leader knows."""
 
+from contextlib import suppress
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 from tests.queues.rig import DEAD, RETRY, WALL_MS, Rig, flat, one
 
-from runnel.model.errors import LeaseLost
+from runnel.model.errors import LeaseLost, RecordUnreadable
 from runnel.model.ids import Millis
+from runnel.queues.delivery import Delivery
 from runnel.queues.past import NOTES_MAX
+from runnel.queues.records import MARK_KEY, chunk_record
 from runnel.queues.values import Aimed, Granted, Offered, Outcome, OwnerGone, Settle, Span, Unsent, Verdict, Why
 
 
@@ -148,7 +152,7 @@ def test_offers_of_what_is_out_or_done_give_nothing() -> None:
 
 # --- settling
 def test_what_is_accepted_is_done_and_only_the_mark_is_kept_for_it() -> None:
-    rig = Rig(end=3_000)
+    rig = Rig(end=3_000, leases_max=5_000)
     for first in range(0, 1_000, 100):
         assert offsets(rig.lease("a", 100)) == list(range(first, first + 100))
         assert rig.written[-1] == 1  # a chunk
@@ -816,3 +820,39 @@ def test_what_a_share_group_kept_is_the_queues_that_is_made_of_it() -> None:
     rig.see(made=0)
     rig.wake()
     assert rig.describe().first_open == 0, "the queue was deleted: the group begins anew"
+
+
+# --- records that can't be read
+def lose(rig: Rig, key: bytes) -> None:
+    """A new leader, who can't read the record of this key."""
+    rig.kept[key] = b"not readable any more"
+    rig.machine = Delivery()
+    for each, value in rig.kept.items():
+        with suppress(RecordUnreadable):
+            rig.machine.replay(each, value)
+    rig.perform(rig.machine.wake(rig.view, Millis(rig.now_ms), Millis(rig.wall_ms)))
+
+
+def test_messages_of_a_chunk_that_cannot_be_read_are_delivered_again_and_no_others() -> None:
+    rig = Rig(end=3_000, leases_max=5_000)
+    rig.offer([Offered(0, 2_499, 25_000)], messages_max=2_500)
+    rig.accept(*range(100), *range(1_100, 1_200), *range(2_100, 2_200))
+    lose(rig, chunk_record(1, None)[0])
+    assert rig.states(99, 100) == "dl"
+    assert rig.states(1_024, 2_047) == "r" * 1_024
+    assert rig.states(2_099, 2_100) == "ld"
+    assert rig.states(2_499, 2_500) == "ln"
+    assert rig.lease("b", 3) == [(1_024, 2), (1_025, 2), (1_026, 2)]
+    rig.wake()
+    assert rig.states(1_024, 1_027) == "lllr"
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_without_its_mark_a_queue_begins_with_the_first_message(start: str) -> None:
+    rig = Rig(end=5, start="earliest")
+    assert offsets(rig.lease("a", 3)) == [0, 1, 2]
+    rig.alter(start=start)
+    lose(rig, MARK_KEY)
+    assert offsets(rig.lease("b", 10)) == [0, 1, 2, 3, 4]
+    rig.wake()
+    assert rig.states(0, 4) == "lllll"

@@ -1,14 +1,16 @@
 """The keeper: what was written last in the newest session is kept, and nobody else's word counts."""
 
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from runnel.model.calls import Nothing
-from runnel.model.errors import Fatal, FencedEpoch, NotCoordinator
+from runnel.model.errors import FencedEpoch, InvalidRequest, NotCoordinator, RecordUnreadable
 from runnel.model.ids import Millis, PartitionKey, TopicId
 from runnel.model.internal_calls import Forgotten, KeeperForget, KeeperOpen, KeeperWrite, Kept
 from runnel.model.step import Step
@@ -186,9 +188,75 @@ def test_records_of_newer_brokers_are_left_alone() -> None:
     assert log.open(1).records == []
 
 
-def test_a_shape_of_a_newer_broker_stops_the_reading() -> None:
-    with pytest.raises(Fatal, match="newer"):
-        KeeperShard().replay(b"\x92\x01\xa1x", b"\x93\x02\x01\x01")
+def test_a_shape_of_a_newer_broker_is_refused() -> None:
+    with pytest.raises(RecordUnreadable, match="newer"):
+        KeeperShard().replay(msgspec.msgpack.encode((1, OWNER)), b"\x93\x02\x01\x01")
+
+
+MALFORMED = ["p0", "", "q/7/0", f"q/{TOPIC}", f"q/{TOPIC}/x", f"q/{TOPIC}/-1", f"q/{TOPIC}/1_0", f"q/{TOPIC.hex}/0"]
+
+
+@pytest.mark.parametrize("owner", MALFORMED)
+def test_a_malformed_owner_changes_nothing_however_often_it_asks(owner: str) -> None:
+    log = Log()
+    log.open(1)
+    for _ in range(2):
+        with pytest.raises(InvalidRequest, match="is no owner"):
+            log.open(1 << 40, owner=owner)
+    log.restart()
+    assert log.open(1).records == []
+    assert len(log.records) == 1
+
+
+FOREIGN: list[tuple[bytes, bytes | None]] = [
+    *((msgspec.msgpack.encode((1, owner)), b"\x93\x01\x01\x01") for owner in MALFORMED),
+    *((msgspec.msgpack.encode((2, owner, b"k")), b"v") for owner in MALFORMED),
+    (msgspec.msgpack.encode((2, OWNER)), b"v"),
+    (msgspec.msgpack.encode((2, OWNER, "k")), b"v"),
+    (msgspec.msgpack.encode((1, 7)), b"v"),
+    (msgspec.msgpack.encode((1, OWNER)), b"no holder"),
+    (msgspec.msgpack.encode((3,)), b"nothing forgotten"),
+    (msgspec.msgpack.encode([]), None),
+    (msgspec.msgpack.encode("text"), b""),
+    (b'{"key": "of a foreign record"}', b""),
+    (b"\xc1", None),
+    (b"\x91" * 5_000, b""),
+    (b"", b""),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), FOREIGN)
+def test_a_foreign_record_is_refused_and_costs_no_owner_its_rights(key: bytes, value: bytes | None) -> None:
+    log = Log()
+    first = log.open(3)
+    log.write(3, first.session, (b"mark", b"1"))
+    machine = KeeperShard()
+    for record in log.records.items():
+        machine.replay(*record)
+    with pytest.raises(RecordUnreadable):
+        machine.replay(key, value)
+    log.machine = machine
+    with pytest.raises(FencedEpoch):
+        log.open(2)
+    second = log.open(3)
+    assert second.records == [(b"mark", b"1")]
+    assert second.session > first.session
+
+
+def test_no_session_comes_twice_where_the_record_of_a_holder_was_set_aside() -> None:
+    log = Log()
+    old = [log.open(3).session for _ in range(5)]
+    machine = KeeperShard()
+    with pytest.raises(RecordUnreadable):
+        machine.replay(next(iter(log.records)), b"not readable any more")
+    log.machine = machine
+    assert log.open(3).session > max(old)
+
+
+@given(st.binary(max_size=60), st.none() | st.binary(max_size=60))
+def test_garbage_is_refused_and_nothing_else(key: bytes, value: bytes | None) -> None:
+    with suppress(RecordUnreadable):
+        KeeperShard().replay(key, value)
 
 
 @given(st.text(max_size=20), st.integers(0, 1_000))

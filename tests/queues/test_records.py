@@ -1,5 +1,6 @@
 """What is kept of a queue: as it is written, and as it is read."""
 
+from itertools import accumulate
 from uuid import UUID
 
 import msgspec
@@ -7,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runnel.model.errors import Fatal
+from runnel.model.errors import RecordUnreadable
 from runnel.model.ids import TopicId
 from runnel.queues.records import (
+    CHUNK_OFFSETS,
     KeptChunk,
     KeptLeaving,
     KeptMark,
@@ -31,12 +33,13 @@ LEAVING = Leaving(2, 10, 12, 5, Why.REJECTED, "why", 1_700, 0, Target(TopicId(UU
 def runs_of(kind: int) -> st.SearchStrategy[Run]:
     moments = st.integers(0, 2**45) if kind in (WAIT, LEASED) else st.just(0)
     attempts = st.just(0) if kind == DONE else st.integers(0, 2**31)
-    return st.builds(Run, st.integers(1, 1_024), st.just(kind), attempts, moments)
+    return st.builds(Run, st.integers(1, 100), st.just(kind), attempts, moments)
 
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from([DONE, READY, WAIT, LEASED]).flatmap(runs_of), max_size=50), st.integers(0, 2**50))
 def test_a_chunk_is_read_as_it_was_written(runs: list[Run], number: int) -> None:
+    runs = runs[: sum(end <= CHUNK_OFFSETS for end in accumulate(run.length for run in runs))]
     assert decode(*chunk_record(number, runs)) == KeptChunk(number, runs)
 
 
@@ -64,12 +67,12 @@ def test_kinds_of_newer_brokers_are_passed_over() -> None:
 
 @pytest.mark.parametrize("value", [b"", b"\xff", msgspec.msgpack.encode([9, 1]), msgspec.msgpack.encode([1, 0, [5]])])
 @pytest.mark.parametrize("key", [(1,), (2, 7), (3, 0, 0)])
-def test_what_can_not_be_read_ends_the_broker(key: tuple[int, ...], value: bytes) -> None:
-    with pytest.raises(Fatal, match="can't be read"):
+def test_what_can_not_be_read_is_refused(key: tuple[int, ...], value: bytes) -> None:
+    with pytest.raises(RecordUnreadable, match="can't be read"):
         decode(msgspec.msgpack.encode(key), value)
 
 
 @pytest.mark.parametrize("key", [b"", b"\xc1"])
-def test_a_key_that_can_not_be_read_ends_the_broker(key: bytes) -> None:
-    with pytest.raises(Fatal, match="can't be read"):
+def test_a_key_that_can_not_be_read_is_refused(key: bytes) -> None:
+    with pytest.raises(RecordUnreadable, match="can't be read"):
         decode(key, b"")

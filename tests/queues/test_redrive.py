@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from runnel.model.errors import Fatal, InvalidRequest
+from runnel.model.errors import InvalidRequest, RecordUnreadable
 from runnel.model.ids import Millis
 from runnel.model.step import Step
 from runnel.queues.redrive import (
@@ -227,6 +227,6 @@ def test_a_task_in_several_partitions_is_one() -> None:
     assert [state_of("q", tasks).stopping for tasks in ([done, running], [done])] == [True, False]
 
 
-def test_what_a_newer_broker_wrote_is_fatal() -> None:
-    with pytest.raises(Fatal):
+def test_what_a_newer_broker_wrote_is_refused() -> None:
+    with pytest.raises(RecordUnreadable):
         Redriving().replay(b"\x91\x01", b"\xc1")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.model.errors import Fatal
+from runnel.model.errors import RecordUnreadable
 from runnel.model.ids import NO_PRODUCER, ProducerId
 from runnel.transactions.records import Transaction, decode, encode_key, encode_value
 from runnel.transactions.values import Cause, Identity, State
@@ -39,10 +39,10 @@ def test_a_record_without_later_fields_is_read_and_one_with_more_of_them_too() -
     assert decode(encode_key("tx"), msgspec.msgpack.encode(longer)) == ("tx", FULL)
 
 
-def test_a_kind_that_nobody_knows_is_skipped_and_a_shape_that_nobody_knows_stops_the_reader() -> None:
+def test_a_kind_that_nobody_knows_is_skipped_and_a_shape_that_nobody_knows_is_refused() -> None:
     assert decode(msgspec.msgpack.encode((9, "tx", "more")), b"?") is None
     for key, value in ((encode_key("tx"), msgspec.msgpack.encode([9, "?"])), (b"\xc1", None), (encode_key("tx"), b"")):
-        with pytest.raises(Fatal, match="newer Runnel"):
+        with pytest.raises(RecordUnreadable, match="newer Runnel"):
             decode(key, value)
 
 
@@ -53,10 +53,10 @@ def test_who_writes_next_is_the_same_producer_unless_its_epochs_have_run_out() -
 
 @given(st.binary(max_size=40), st.none() | st.binary(max_size=80))
 def test_garbage_is_refused_and_nothing_else(key: bytes, value: bytes | None) -> None:
-    with suppress(Fatal):
+    with suppress(RecordUnreadable):
         decode(key, value)
 
 
 def test_a_key_that_is_no_array_is_refused() -> None:
-    with pytest.raises(Fatal, match="newer Runnel"):
+    with pytest.raises(RecordUnreadable, match="newer Runnel"):
         decode(msgspec.msgpack.encode({5: 1}), None)

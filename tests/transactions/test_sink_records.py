@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.model.errors import Fatal
+from runnel.model.errors import RecordUnreadable
 from runnel.model.sinks import Handle
 from runnel.transactions.sink_records import (
     Attempt,
@@ -48,11 +48,11 @@ def test_a_record_without_later_fields_is_read_and_one_with_more_of_them_too() -
     assert decode(encode_key(Key("s", 1)), msgspec.msgpack.encode(longer)) == (Key("s", 1), ATTEMPT)
 
 
-def test_a_kind_that_nobody_knows_is_skipped_and_a_shape_that_nobody_knows_stops_the_reader() -> None:
+def test_a_kind_that_nobody_knows_is_skipped_and_a_shape_that_nobody_knows_is_refused() -> None:
     assert decode(msgspec.msgpack.encode((9, "s", "more")), b"?") is None
     unknown = msgspec.msgpack.encode([9, "?"])
     for key, value in ((encode_key(Key("s")), unknown), (encode_key(Key("s", 1)), unknown), (b"\xc1", None)):
-        with pytest.raises(Fatal, match="newer Runnel"):
+        with pytest.raises(RecordUnreadable, match="newer Runnel"):
             decode(key, value)
 
 
@@ -66,5 +66,5 @@ def test_a_handle_leads_back_to_its_slot() -> None:
 
 @given(st.binary(max_size=40), st.none() | st.binary(max_size=80))
 def test_garbage_is_refused_and_nothing_else(key: bytes, value: bytes | None) -> None:
-    with suppress(Fatal):
+    with suppress(RecordUnreadable):
         decode(key, value)

@@ -17,15 +17,22 @@ from typing import Final, TypeVar
 
 from runnel.broker.partitions import FOLDER
 from runnel.broker.standing import persist
-from runnel.model.errors import CoordinatorLoading, NotCoordinator, OffsetOutOfRange, RunnelError, as_value
+from runnel.model.errors import (
+    CoordinatorLoading,
+    NotCoordinator,
+    OffsetOutOfRange,
+    RecordUnreadable,
+    RunnelError,
+    as_value,
+)
 from runnel.model.ids import Epoch, Offset, PartitionKey
 from runnel.model.limits import KIB
 from runnel.model.schedule import Applied, Change, DueIndex, IndexDamaged, OpenDueIndex, Put
 from runnel.model.seams import Disk
-from runnel.queues.schedule_records import changes
-from runnel.record import records
+from runnel.queues.schedule_records import change_of
 from runnel.record.batch import headers
 from runnel.replica.partition import Partition
+from runnel.replica.unreadable import Unreadable
 
 READ_BYTES: Final = 256 * KIB  # applied at once, about 25 ms: whoever looks up something waits that long
 PAUSE_S: Final = 1.0  # before a log or an index that failed is tried again
@@ -187,7 +194,8 @@ class Tail:
             return False
         async with self._turn:
             assert self._index is not None
-            end, waiting = await self._off_loop(partial(_apply, self._index, bytes(data), offset))
+            work = partial(_apply, self._index, partition.unreadable, bytes(data), offset)
+            end, waiting = await self._off_loop(work)
             self._reach(end)
         if waiting and self.on_waiting is not None:
             self.on_waiting(waiting)
@@ -202,16 +210,19 @@ class Tail:
                 future.set_result(None)
 
 
-def _apply(index: DueIndex, data: bytes, start: int) -> tuple[int, dict[PartitionKey, int]]:
+def _apply(index: DueIndex, unreadable: Unreadable, data: bytes, start: int) -> tuple[int, dict[PartitionKey, int]]:
     """Where the log was followed to, and what waits now for each target that did not: when the first is due."""
-    rows: list[tuple[int, bytes | None, bytes | None]] = []
+    said: list[Change] = []
     view = memoryview(data)
     end, epoch = start, -1
     for position, header in headers(view):
-        found = records.decode(view[position : position + header.size])
-        rows += [(one.offset, one.key, one.value) for one in found if one.offset >= start]
+        for one in unreadable.records_of(view[position : position + header.size]):
+            if one.offset >= start:
+                try:
+                    said.append(change_of(one.offset, one.key, one.value))
+                except RecordUnreadable as problem:
+                    unreadable.set_aside(problem, one.offset)
         end, epoch = header.last_offset + 1, header.leader_epoch
-    said = changes(rows)
     index.apply(said, Applied(end, epoch))
     return end, _first_times(said)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from runnel.broker.turns import by_turns
-from runnel.model.errors import NotCoordinator, NotLeader, RetriableError
+from runnel.model.errors import NotCoordinator, NotLeader, RecordUnreadable, RetriableError
 from runnel.model.ids import Epoch, Offset
 from runnel.model.limits import MIB
 from runnel.model.seams import Clock
@@ -37,7 +37,10 @@ class Journal(Protocol):
         """Whether this is the journal of a partition which is led here, in its present epoch."""
 
     async def read(self, take: Callable[[bytes, bytes | None], None]) -> None:
-        """Hand over all records, once it is certain which they are."""
+        """Hand over all records, once it is certain which they are.
+
+        A record that `take` refuses with RecordUnreadable is set aside, and the next one is handed over.
+        """
 
     async def append(self, decided: list[Record]) -> None:
         """Keep these, all or none; returns when they are kept for good."""
@@ -69,14 +72,17 @@ class PartitionJournal(Led):
 
     async def read(self, take: Callable[[bytes, bytes | None], None]) -> None:
         await self._settled()
+        unreadable = self._partition.unreadable
         offset = self._partition.log.start_offset
         while offset < self._partition.high_watermark:
             data = memoryview(await self._partition.read(offset, READ_BYTES_MAX))
             while data:
                 header = read_header(data)
-                async for record in by_turns(records.decode(data[: header.size]), TURN):
-                    if record.key is not None:
-                        take(record.key, record.value)
+                async for record in by_turns(unreadable.records_of(data[: header.size]), TURN):
+                    try:
+                        take(_key_of(record), record.value)
+                    except RecordUnreadable as problem:
+                        unreadable.set_aside(problem, record.offset)
                 offset = Offset(header.last_offset + 1)
                 data = data[header.size :]
 
@@ -101,3 +107,9 @@ class PartitionJournal(Led):
         waiting = self._partition.committed(end, self.epoch, COMMIT_TIMEOUT_S)
         if waiting is not None:
             await waiting
+
+
+def _key_of(record: records.Record) -> bytes:
+    if record.key is None:
+        raise RecordUnreadable("it has no key: no coordinator writes such a record")
+    return record.key

@@ -20,7 +20,7 @@ from runnel.broker.shard import Shard
 from runnel.broker.shards import Shards
 from runnel.cluster.image import Change, Image
 from runnel.model.calls import Nothing
-from runnel.model.errors import FencedEpoch, NotLeader, RetriableError
+from runnel.model.errors import FencedEpoch, NotLeader, RecordUnreadable, RetriableError
 from runnel.model.ids import BrokerId, TopicId
 from runnel.model.internal_calls import (
     KEEPER_FORGET,
@@ -39,6 +39,7 @@ from runnel.model.seams import Clock, Rng
 from runnel.model.step import Record
 from runnel.queues.keeper import KeeperShard, owner_name
 from runnel.replica.partition import Partition
+from runnel.replica.unreadable import Unreadable
 
 PATIENCE_S: Final = 30.0  # as long as an append to a partition may take
 CALL_MS: Final = 10_000
@@ -59,6 +60,7 @@ class Keepers:
         self._rng = rng
         self._make_topic = make_topic
         self._image: Image
+        self.unreadable = Unreadable(QUEUES)  # of what is kept for partitions that are led here
         calls.serve(KEEPER_OPEN, self._opened_here)
         calls.serve(KEEPER_WRITE, self._written_here)
         calls.serve(KEEPER_FORGET, self._forgotten_here)
@@ -201,7 +203,10 @@ class KeeperJournal(Led):
         if not kept.records and self._begin is not None:
             await self._begin()
         for key, value in kept.records:
-            take(key, value)
+            try:
+                take(key, value)
+            except RecordUnreadable as problem:
+                self._keepers.unreadable.set_aside_at(problem, (self.name, key), f"a record of {self.name}")
 
     async def append(self, decided: list[Record]) -> None:
         try:

@@ -34,9 +34,9 @@ from runnel.model.errors import (
     InvalidRequest,
     KeyReused,
     NotLeader,
+    RecordUnreadable,
     RequestTimedOut,
     RunnelError,
-    StorageFailed,
     UnknownTopic,
     UnknownTopicId,
 )
@@ -44,6 +44,7 @@ from runnel.model.ids import PartitionKey, TopicId
 from runnel.model.limits import KIB, MIB
 from runnel.model.requests import REQUEST_ANSWERED, REQUEST_CLAIM, Answered, Claim, Claimed, Entry, Target
 from runnel.model.seams import Clock, Disk
+from runnel.model.unreadable import UNREADABLE
 from runnel.replica.partition import Partition
 
 KEY_BYTES_MAX: Final = 255
@@ -255,5 +256,7 @@ class Ledger:
             return None
         try:
             return _decode(record.value)
-        except msgspec.DecodeError as error:
-            raise StorageFailed(f"{self._partition.name}: the entry at {offset} can't be read: {error}") from error
+        except UNREADABLE as error:
+            problem = RecordUnreadable(f"the entry of an idempotency key can't be read: {error}")
+            self._partition.unreadable.set_aside(problem, offset)
+            return None

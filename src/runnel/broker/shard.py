@@ -5,10 +5,12 @@ Rule 1: state in memory may run ahead of the journal; an answer never does. It l
         So does what else follows from a decision: an order is carried out when the decision is kept.
 Rule 2: what is decided while an append is under way is appended together, as one batch.
 Rule 3: when an append fails, the state is thrown away and read from the journal again. So it is after an error that
-        nobody foresaw: what it left in memory may be nowhere else. What fails again and again is read ever less often.
+        nobody foresaw, also in a verb: what it left in memory may be nowhere else. What fails again and again is read
+        ever less often.
 Rule 4: a shard belongs to one leader epoch of its partition. It begins when all that this leader found is committed,
         and ends with the epoch: what is not answered by then is never answered as done. A journal that says that the
         epoch is over, whatever this broker still believes, ends it too.
+Rule 5: a shard that does not serve says why (`trouble`), from its first failure until its state is read.
 """
 
 import asyncio
@@ -71,6 +73,7 @@ class Shard(Generic[V]):
         self.loaded = False
         self.closed = False
         self.lost = False  # another has it: this one will not come back
+        self.trouble = ""  # why it does not serve, if something failed
         self._steps: deque[Step] = deque()
         self._asked: dict[asyncio.Future[Any], None] = {}
         self._opening: list[asyncio.Future[None]] = []  # those who wait until it is read
@@ -100,10 +103,14 @@ class Shard(Generic[V]):
         return task
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        if task.cancelled() or (error := task.exception()) is None:
-            return
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error)
+
+    def _failed(self, error: BaseException) -> None:
+        """Rule 3, after an error that nobody foresaw."""
         logger.error("%s failed, reading it all again in %g s", self._journal.name, self._pause_s, exc_info=error)
         self._forget()
+        self.trouble = f"it failed, and is read again: {error!r}"
         if not self.lost and not self.closed and isinstance(error, Exception):
             if self._loader is not None:
                 self._loader.cancel()
@@ -136,6 +143,7 @@ class Shard(Generic[V]):
                 return
             except RunnelError as error:
                 logger.error("%s can't be read, trying again in %g s: %s", self._journal.name, pause_s, error)
+                self.trouble = f"it can't be read: {error}"
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_S_MAX)
         if self.closed:
@@ -143,6 +151,7 @@ class Shard(Generic[V]):
         first = machine.wake(self._view(), self._clock.monotonic_ms(), self._clock.wall_ms())
         self._machine = machine
         self.loaded = True
+        self.trouble = ""
         self._tell_opening(None)
         self._take(first)
 
@@ -188,17 +197,26 @@ class Shard(Generic[V]):
         """Put a request to the state machine, and return its answer or raise its error."""
         self._check()
         ticket: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        step = self._decided(verb, request, ticket)
         self._asked[ticket] = None
         ticket.add_done_callback(self._asked.pop)
-        decide = getattr(self._machine, verb)
-        self._take(decide(request, ticket, self._view(), self._clock.monotonic_ms(), self._clock.wall_ms()))
+        self._take(step)
         return await ticket
 
     def tell(self, verb: str, news: Any) -> None:
         """Let the state machine know something that nobody waits for; it says nothing to one that is not read yet."""
         if self.loaded:
-            decide = getattr(self._machine, verb)
-            self._take(decide(news, self._view(), self._clock.monotonic_ms(), self._clock.wall_ms()))
+            self._take(self._decided(verb, news))
+
+    def _decided(self, verb: str, *about: object) -> Step:
+        """The machine's decision; rule 3 if it fails."""
+        decide = getattr(self._machine, verb)
+        try:
+            step: Step = decide(*about, self._view(), self._clock.monotonic_ms(), self._clock.wall_ms())
+        except BaseException as error:
+            self._failed(error)
+            raise
+        return step
 
     # --- performing
 

@@ -10,9 +10,10 @@ from uuid import UUID
 
 import msgspec
 
-from runnel.model.errors import Fatal
+from runnel.model.errors import RecordUnreadable
 from runnel.model.ids import PartitionKey, TopicId
 from runnel.model.partition_sets import Grouped
+from runnel.model.unreadable import FOREIGN
 
 
 class Kind(IntEnum):
@@ -193,9 +194,9 @@ def decode(key: bytes, value: bytes | None) -> tuple[AnyKey, Value | None] | Non
             return None
         kind = Kind(parts[0])
         return _key(kind, parts), None if value is None else _values[kind].decode(value)
-    except (msgspec.MsgspecError, TypeError, ValueError, LookupError) as problem:
-        raise Fatal(
-            f"group record with key {key.hex()} can't be read: {problem}; was it written by a newer Runnel?"
+    except FOREIGN as problem:
+        raise RecordUnreadable(
+            f"group record with key {key[:64].hex()} can't be read: {problem}; was it written by a newer Runnel?"
         ) from None
 
 

@@ -76,6 +76,7 @@ class GroupShard:
     def wake(self, topics: TopicView, now_ms: Millis, wall_ms: Millis) -> Step:
         """Begin to serve: every session starts with a fresh full timeout."""
         turn = self._turn(topics, now_ms, wall_ms)
+        self._store.drop_strays()
         for group_id, stored in self._store.groups.items():
             self._groups[group_id] = _kind_of(stored.group).restored(group_id, stored)
         for group in self._groups.values():

@@ -75,7 +75,8 @@ class ShareGroup(TopicsRead[Sharer], Foreign):
         group, record = cls(group_id), stored.group
         assert isinstance(record, ShareGroupRecord)
         group.epoch, group.since_ms, group._topics_hash = record.epoch, record.since_ms, record.topics_hash
-        counts = record.counts or (UNKNOWN,) * len(record.topics)
+        known = len(record.counts) == len(record.topics)
+        counts = record.counts if known else (UNKNOWN,) * len(record.topics)
         group.topics = dict(zip(map(TopicId, record.topics), counts, strict=True))
         for member_id, wishes in stored.members.items():
             assert isinstance(wishes, ShareMemberRecord)

@@ -2,13 +2,20 @@
 
 Rule 1: durable state changes only through `put` and `drop`, and every such change is a record.
 Rule 2: replaying those records through `apply` gives the same state again.
+Rule 3: members of another kind than their group are taken out when the log was read (`drop_strays`): the record of the
+        group, or those that ended the members, may have been set aside.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from types import NoneType
+from typing import Any, Final
 
 from runnel.groups.records import (
     AnyKey,
+    ClassicGroupRecord,
+    ClassicMemberRecord,
+    ConsumerGroupRecord,
+    ConsumerMemberRecord,
     CurrentRecord,
     GroupRecord,
     Key,
@@ -18,6 +25,8 @@ from runnel.groups.records import (
     OffsetRecord,
     PendingKey,
     PendingRecord,
+    ShareGroupRecord,
+    ShareMemberRecord,
     TargetRecord,
     Value,
     encode_key,
@@ -25,6 +34,12 @@ from runnel.groups.records import (
 )
 from runnel.model.ids import PartitionKey
 from runnel.model.step import Record
+
+MEMBERS: Final[dict[type, type]] = {
+    ClassicGroupRecord: ClassicMemberRecord,
+    ConsumerGroupRecord: ConsumerMemberRecord,
+    ShareGroupRecord: ShareMemberRecord,
+}
 
 
 @dataclass(slots=True)
@@ -116,6 +131,15 @@ class Store:
         if stored is not None and stored.get(key) is not None:
             self.apply(key, None)
             self._records.append((encode_key(key), None))
+
+    def drop_strays(self) -> None:
+        """Forget members of another kind than their group; rule 3."""
+        for group_id, stored in list(self.groups.items()):
+            kind = MEMBERS.get(type(stored.group), NoneType)
+            known = {**stored.members, **stored.targets, **stored.currents}
+            for member_id in [id for id in known if not isinstance(stored.members.get(id, ""), kind)]:
+                for part in (Kind.CURRENT, Kind.TARGET, Kind.MEMBER):
+                    self.drop(Key(part, group_id, member_id))
 
     def drop_membership(self, group_id: str) -> None:
         """Forget everything but the offsets, also those of open transactions."""

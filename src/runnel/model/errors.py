@@ -44,6 +44,13 @@ class PlaceLost(Fatal):
     """The cluster may take this broker for dead, and another may have its place: this life of it has to end."""
 
 
+class RecordUnreadable(RunnelError):
+    """A record of an internal topic is none that its coordinator wrote, or was written by a newer Runnel.
+
+    The record is set aside, and its neighbours are read (replica/unreadable.py).
+    """
+
+
 class DataInUse(RunnelError):
     """Another broker holds the data directory."""
 

@@ -8,3 +8,5 @@ from typing import Final
 from msgspec import DecodeError
 
 UNREADABLE: Final = (DecodeError, UnicodeDecodeError, RecursionError)
+# Decoders of records also take what they read apart: its elements may be too few, too many, or of other types.
+FOREIGN: Final = (*UNREADABLE, TypeError, ValueError, LookupError, StopIteration)

@@ -15,6 +15,7 @@ Rule 7: whoever finds nothing to lease is told when that may have changed (the o
 Rule 8: what was kept for another queue of the same name, which was deleted since, counts for nothing, and is taken out.
         What a share group kept is the queue's that it was made into.
 Rule 9: copies that do not count are done when they are offered: see `copies`.
+Rule 10: a record that can't be read loses no message. If it told of messages, these are delivered again.
 """
 
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from runnel.model.errors import RecordUnreadable
 from runnel.model.ids import Millis
 from runnel.model.queue_config import LEASE_MS_MAX, Consumers, Expired, Start
 from runnel.model.step import Reply, Step
@@ -31,7 +33,20 @@ from runnel.queues.demand import Demand
 from runnel.queues.holder import Holder
 from runnel.queues.keys import Keys
 from runnel.queues.past import OTHERWISE
-from runnel.queues.records import KeptChunk, KeptLeaving, KeptMark, KeptPast, KeptSince, Mark, Run, chunk_record, decode
+from runnel.queues.records import (
+    CHUNK_OFFSETS,
+    MARK_KEY,
+    KeptChunk,
+    KeptLeaving,
+    KeptMark,
+    KeptPast,
+    KeptSince,
+    Mark,
+    Run,
+    chunk_number,
+    chunk_record,
+    decode,
+)
 from runnel.queues.retry import rounded_up
 from runnel.queues.status import DONE, DONE_STATUS, LEASED, READY, STATES, WAIT, Status
 from runnel.queues.taking import Taking
@@ -81,11 +96,18 @@ class Delivery:
         self._demand = Demand(self._course, self._breaker, self._holder)
         self._kept_mark: Mark | None = None
         self._kept_chunks: dict[int, list[Run]] = {}
+        self._lost_chunks: set[int] = set()  # rule 10
+        self._lost_mark = False
 
     # --- loading
     def replay(self, key: bytes, value: bytes | None) -> None:
         """Take over one kept record."""
-        match decode(key, value):
+        try:
+            kept = decode(key, value)
+        except RecordUnreadable:
+            self._lose(key)
+            raise
+        match kept:
             case KeptMark(mark):
                 self._kept_mark = mark
             case KeptChunk(number, None):
@@ -99,6 +121,12 @@ class Delivery:
             case KeptSince(origin, generation):
                 self._course.copies.restore(origin, generation)
 
+    def _lose(self, key: bytes) -> None:
+        """Rule 10: what this record said is not known."""
+        if (number := chunk_number(key)) is not None:
+            self._lost_chunks.add(number)
+        self._lost_mark = self._lost_mark or key == MARK_KEY
+
     def wake(self, view: View, now_ms: Millis, wall_ms: Millis) -> Step:
         """Begin to serve: all that was kept is read. Connections of the time before are gone; what leaves goes on."""
         self._lead_ms = wall_ms - now_ms
@@ -106,11 +134,12 @@ class Delivery:
         of_another = mark is not None and mark.made not in (0, view.made)
         if mark is None or of_another:
             self._course.generation = self._course.made = view.made
-            self._window.reset(view.end if view.config.start is Start.LATEST else view.start)
+            late = view.config.start is Start.LATEST and not self._lost_mark
+            self._window.reset(view.end if late else view.start)
         else:
             self._restore(mark)
         turn = self._begin(view, now_ms, wall_ms)
-        if of_another:
+        if of_another or self._lost_mark:
             self._forget(turn.step)
         self._demand.all_wait()
         self._outbox.wake(turn.step)
@@ -125,8 +154,8 @@ class Delivery:
 
     def _forget(self, step: Step) -> None:
         """Rule 8: begin as if nothing had been kept."""
-        step.records.extend(chunk_record(number, None) for number in self._kept_chunks)
-        self._kept_chunks = {}
+        step.records.extend(chunk_record(number, None) for number in self._kept_chunks.keys() | self._lost_chunks)
+        self._kept_chunks, self._lost_chunks = {}, set()
         self._outbox.clear(step)
         self._course.copies.clear(step)
         self._course.past.rewind(step)
@@ -135,6 +164,11 @@ class Delivery:
         self._course.made = mark.made
         self._course.generation, self._course.counters, self._holder.name = mark.generation, mark.counters, mark.holder
         self._course.past.sure_from, self._course.longest_ms = mark.sure_from, mark.longest_ms
+        for number in self._lost_chunks:
+            first = number * CHUNK_OFFSETS
+            untold = min(CHUNK_OFFSETS, mark.next - first)
+            if untold > 0:
+                self._kept_chunks[number] = [Run(untold, READY, 1, 0)]
         self._window.restore(mark.done, mark.next, self._kept_chunks)
         self._kept_chunks = {}
 

@@ -10,7 +10,9 @@ Rule 2: a write counts only in the epoch and the session that were opened last. 
 Rule 3: an owner is opened in no lower epoch than it was. One that was open before, and is not known any more, was
         forgotten: it is not opened again by who still believes in it.
 Rule 4: what belonged to a topic is taken out when the image proves that the topic was deleted.
-Rule 5: a queue is forgotten with all that was opened for it, and for those of its name that were made before. What a
+Rule 5: an owner's name is parsed before anything changes, so that every record of this machine can be read again. A
+        record that can't be read changes no owner. It may have held a session: all later sessions are above that.
+Rule 6: a queue is forgotten with all that was opened for it, and for those of its name that were made before. What a
         later one opened stays, however late the word comes.
 """
 
@@ -21,16 +23,18 @@ from uuid import UUID
 import msgspec
 
 from runnel.model.calls import Nothing
-from runnel.model.errors import Fatal, FencedEpoch, NotCoordinator, RunnelError
+from runnel.model.errors import FencedEpoch, InvalidRequest, NotCoordinator, RecordUnreadable, RunnelError
 from runnel.model.ids import Millis, PartitionKey, TopicId
 from runnel.model.internal_calls import Forgotten, KeeperForget, KeeperOpen, KeeperPending, KeeperWrite, Kept, Owners
 from runnel.model.step import Record, Reply, Step
+from runnel.model.unreadable import FOREIGN
 
 S = TypeVar("S")
 
 
 # The first element of a record's key: who holds an owner, one record of an owner, what is left of the forgotten.
 OWNER, KEPT, FORGOTTEN = 1, 2, 3
+BEYOND_ALL = 1 << 40  # more sessions than an owner has in a thousand years
 _read_key = msgspec.msgpack.Decoder(list[Any]).decode
 
 
@@ -68,13 +72,19 @@ def owner_name(queue: str, key: PartitionKey) -> str:
 
 
 def owner_partition(owner: str) -> tuple[str, PartitionKey]:
-    """The queue and the partition of an owner."""
-    queue, topic, number = owner.rsplit("/", 2)
-    return queue, PartitionKey(TopicId(UUID(topic)), int(number))
+    """The queue and the partition of an owner; the name of a queue may hold slashes. InvalidRequest if it is none."""
+    try:
+        queue, topic, number = owner.rsplit("/", 2)
+        key = PartitionKey(TopicId(UUID(topic)), int(number))
+    except ValueError:
+        key = None
+    if key is None or key.number < 0 or owner_name(queue, key) != owner:
+        raise InvalidRequest(f"{owner[:200]!r} is no owner: it has to be 'queue/topic id/partition'")
+    return queue, key
 
 
 def owner_parts(owner: str) -> tuple[str, TopicId]:
-    """The queue and the topic of an owner; the name of a queue may hold slashes."""
+    """The queue and the topic of an owner that was taken apart before."""
     queue, topic, _ = owner.rsplit("/", 2)
     return queue, TopicId(UUID(topic))
 
@@ -91,15 +101,21 @@ class KeeperShard:
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         """Take over one record of the log."""
-        parts = _read_key(key)
-        if parts[0] == KEPT:
-            self._owner(parts[1]).put(parts[2], value)
-        elif parts[0] == OWNER:
-            self._owner(parts[1]).holder = None if value is None else _decode(value, _Holder)
-        elif parts[0] == FORGOTTEN and value is not None:
-            self._forgotten = _decode(value, _Forgotten)
-        if value is None and len(parts) > 1:
-            self._tidy(parts[1])
+        try:
+            kind, name, rest = _parts_of(key)
+            holder = None if value is None or kind != OWNER else _decode(value, _Holder)
+            forgotten = None if value is None or kind != FORGOTTEN else _decode(value, _Forgotten)
+        except RecordUnreadable:
+            self._forgotten = _Forgotten(max(self._forgotten.session, BEYOND_ALL))
+            raise
+        if kind == KEPT:
+            self._owner(name).put(rest, value)
+        elif kind == OWNER:
+            self._owner(name).holder = holder
+        elif forgotten is not None:
+            self._forgotten = _Forgotten(max(self._forgotten.session, forgotten.session))
+        if value is None:
+            self._tidy(name)
 
     def _owner(self, name: str) -> _Owner:
         owner = self._owners.get(name)
@@ -141,7 +157,7 @@ class KeeperShard:
         if error := _refusal_to_open(request, holder):
             return Step(replies=[Reply(ticket, error)])
         owner = self._owner(request.owner)
-        session = 1 + (holder.session if holder else self._forgotten.session)
+        session = 1 + max(holder.session if holder else 0, self._forgotten.session)
         owner.holder = _Holder(request.epoch, session, request.made)
         record = (_key(OWNER, request.owner), msgspec.msgpack.encode(owner.holder))
         return Step([record], [Reply(ticket, Kept(owner.holder.session, list(owner.records.items())))])
@@ -200,20 +216,41 @@ def _key(*parts: object) -> bytes:
 def _decode(value: bytes, shape: type[S]) -> S:
     try:
         return msgspec.msgpack.decode(value, type=shape)
-    except msgspec.MsgspecError as error:
-        raise Fatal(
-            f"a record of the state of queues can't be read ({error}): it is of a newer Runnel, or damaged"
-        ) from None
+    except FOREIGN as error:
+        raise RecordUnreadable(f"the state of an owner can't be read ({error}): is it of a newer Runnel?") from None
+
+
+def _parts_of(key: bytes) -> tuple[int, str, bytes]:
+    """The kind of a record, its owner and the owner's own key; of a kind of newer brokers, the kind alone."""
+    try:
+        match _read_key(key):
+            case [1, str(owner)]:
+                owner_partition(owner)
+                return OWNER, owner, b""
+            case [2, str(owner), bytes(inner)]:
+                owner_partition(owner)
+                return KEPT, owner, inner
+            case [int(kind), *_] if kind not in (OWNER, KEPT):
+                return kind, "", b""
+    except FOREIGN as error:
+        raise RecordUnreadable(f"the key {key[:64].hex()} can't be read: {error}") from None
+    except InvalidRequest as error:
+        raise RecordUnreadable(str(error)) from None
+    raise RecordUnreadable(f"the key {key[:64].hex()} is none of the state of queues")
 
 
 def _is_meant(request: KeeperForget, name: str, holder: _Holder | None) -> bool:
     queue, topic_id = owner_parts(name)
     if queue != request.queue or request.topic_id not in (None, topic_id):
         return False
-    return holder is None or holder.made <= request.made  # rule 5
+    return holder is None or holder.made <= request.made  # rule 6
 
 
 def _refusal_to_open(request: KeeperOpen, holder: _Holder | None) -> RunnelError | None:
+    try:
+        owner_partition(request.owner)
+    except InvalidRequest as error:
+        return error
     if holder is None:
         return _forgotten(request.owner) if request.session else None
     if request.epoch < holder.epoch or request.session > holder.session:

@@ -9,12 +9,14 @@ from uuid import UUID
 
 import msgspec
 
-from runnel.model.errors import Fatal
+from runnel.model.errors import RecordUnreadable
 from runnel.model.ids import PartitionKey, TopicId
 from runnel.model.step import Record
+from runnel.model.unreadable import FOREIGN
 from runnel.queues.status import DONE, LEASED, WAIT
 from runnel.queues.values import Counters, Leaving, LeavingId
 
+CHUNK_OFFSETS: Final = 1_024  # of which one record tells, see `window`
 MARK: Final = 1
 CHUNK: Final = 2
 LEAVING: Final = 3
@@ -102,12 +104,12 @@ _chunks = msgspec.msgpack.Decoder(Chunk)
 _leavings = msgspec.msgpack.Decoder(Left)
 _pasts = msgspec.msgpack.Decoder(Ended)
 _sinces = msgspec.msgpack.Decoder(Counts)
-_MARK_KEY: Final = _encoder.encode((MARK,))
+MARK_KEY: Final = _encoder.encode((MARK,))
 LEAVING_BEGINS: Final = _encoder.encode((LEAVING, 0, 0))[:2]  # the keys of what is on its way out of a queue
 
 
 def mark_record(mark: Mark) -> Record:
-    return _MARK_KEY, _encoder.encode(mark)
+    return MARK_KEY, _encoder.encode(mark)
 
 
 def chunk_record(number: int, runs: list[Run] | None) -> Record:
@@ -130,28 +132,43 @@ def decode(key: bytes, value: bytes | None) -> Kept | None:
     """One record as it was written; None if its kind is unknown: a newer broker wrote it and can do without us."""
     try:
         return _decoded(msgspec.msgpack.decode(key), value)
-    except (msgspec.MsgspecError, TypeError, ValueError, StopIteration) as problem:
-        raise Fatal(
-            f"queue record with key {key.hex()} can't be read: {problem}; was it written by a newer Runnel?"
+    except FOREIGN as problem:
+        raise RecordUnreadable(
+            f"queue record with key {key[:64].hex()} can't be read: {problem}; was it written by a newer Runnel?"
         ) from None
+
+
+def chunk_number(key: bytes) -> int | None:
+    """The chunk that a record is about, if it is about one."""
+    try:
+        match msgspec.msgpack.decode(key):
+            case [2, int(number)]:
+                return number
+    except FOREIGN:
+        return None
+    return None
 
 
 def _decoded(parts: list[Any], value: bytes | None) -> Kept | None:
     match parts:
         case [1] if value is not None:
             return KeptMark(_marks.decode(value))
-        case [2, number]:
+        case [2, int(number)]:
             return KeptChunk(number, None if value is None else _unpacked(_chunks.decode(value)))
-        case [3, generation, first]:
+        case [3, int(generation), int(first)]:
             leaving = None if value is None else _leavings.decode(value).leaving
             return KeptLeaving(LeavingId(generation, first), leaving)
-        case [4, first]:
+        case [4, int(first)]:
             ended = None if value is None else _pasts.decode(value)
             return KeptPast(first, None if ended is None else (ended.last, ended.attempt))
-        case [5, bytes(topic_id), number]:
+        case [5, bytes(topic_id), int(number)]:
             key = PartitionKey(TopicId(UUID(bytes=topic_id)), number)
             return KeptSince(key, None if value is None else _sinces.decode(value).generation)
-    return None
+        case [1] | [0, *_]:
+            return None
+        case [int(kind), *_] if kind > SINCE:
+            return None
+    raise ValueError("its key is none of a queue's")
 
 
 def _packed(runs: list[Run]) -> Chunk:
@@ -177,4 +194,6 @@ def _unpacked(chunk: Chunk) -> list[Run]:
         kind += DONE
         ends = next(numbers) if kind in (WAIT, LEASED) else 0
         runs.append(Run(length, kind, attempts, ends + chunk.base_ms if ends else 0))
+    if sum(run.length for run in runs) > CHUNK_OFFSETS or any(run.length < 1 or run.attempts < 0 for run in runs):
+        raise ValueError(f"its runs are none of {CHUNK_OFFSETS} offsets")
     return runs

@@ -16,9 +16,10 @@ from uuid import UUID
 import msgspec
 
 from runnel.model.calls import RedriveState
-from runnel.model.errors import Fatal, InvalidRequest, RunnelError
+from runnel.model.errors import InvalidRequest, RecordUnreadable, RunnelError
 from runnel.model.ids import Millis
 from runnel.model.step import Record, Reply, Step
+from runnel.model.unreadable import FOREIGN
 
 TASK: Final = 1  # the first element of a key
 CHUNK: Final = 2
@@ -148,10 +149,12 @@ class Redriving:
     # --- loading and time
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        match msgspec.msgpack.decode(key):
+        match _parts_of(key):
             case [1]:
                 self._task = None if value is None else _task_of(value)
             case [2, int(number)] if value is not None:
+                if len(value) != CHUNK_LETTERS // 8:
+                    raise RecordUnreadable(f"{len(value)} bytes are no bits of {CHUNK_LETTERS} dead letters")
                 self._bits[number] = bytearray(value)
             case [2, int(number)]:
                 self._bits.pop(number, None)
@@ -292,8 +295,18 @@ def _in_doubt(before: Task | None) -> tuple[Floor, ...]:
 def _task_of(value: bytes) -> Task:
     try:
         return msgspec.msgpack.decode(value, type=Task)
-    except msgspec.MsgspecError as error:
-        raise Fatal(f"a record of a re-drive can't be read ({error}): it is of a newer Runnel, or damaged") from None
+    except FOREIGN as error:
+        raise RecordUnreadable(f"a record of a re-drive can't be read ({error}): is it of a newer Runnel?") from None
+
+
+def _parts_of(key: bytes) -> object:
+    try:
+        match msgspec.msgpack.decode(key):
+            case [int(), *_] as parts:
+                return parts
+        raise ValueError("it is no array that begins with a kind")
+    except FOREIGN as error:
+        raise RecordUnreadable(f"re-drive record with key {key[:64].hex()} can't be read: {error}") from None
 
 
 def _unknown(task: str) -> RunnelError:

@@ -4,20 +4,23 @@ key    kind u8 | topic id 16 bytes | partition u32 | id, UTF-8 (of a message alo
 value  msgpack: of a message [due, parked, floor, key, value, headers]; of a front [up to, floor]; null: it is gone
 """
 
-from collections.abc import Iterable
 from struct import Struct
+from struct import error as StructError
 from typing import Final
 from uuid import UUID
 
 import msgspec
 
 from runnel.model.calls import Header, Value
+from runnel.model.errors import RecordUnreadable
 from runnel.model.ids import PartitionKey, TopicId
 from runnel.model.schedule import Change, Drop, Front, Move, Put
 from runnel.model.step import Record
+from runnel.model.unreadable import FOREIGN
 
 MESSAGE: Final = 0
 FRONT: Final = 1
+I64_END: Final = 1 << 63
 _KEY: Final = Struct(">B16sI")
 
 
@@ -58,9 +61,14 @@ def kept_of(body: bytes) -> Kept:
     return _decode(body)
 
 
-def changes(rows: Iterable[tuple[int, bytes | None, bytes | None]]) -> list[Change]:
-    """What records (offset, key, value) say, in order."""
-    return [_change(offset, key, value) for offset, key, value in rows if key is not None]
+def change_of(offset: int, key: bytes | None, value: bytes | None) -> Change:
+    """What a record says; raises RecordUnreadable."""
+    if key is None:
+        raise RecordUnreadable("it has no key: the schedule writes no such record")
+    try:
+        return _change(offset, key, value)
+    except (*FOREIGN, StructError) as problem:
+        raise RecordUnreadable(f"schedule record with key {key[:64].hex()} can't be read: {problem}") from None
 
 
 def _key(kind: int, target: PartitionKey) -> bytes:
@@ -72,10 +80,19 @@ def _change(offset: int, key: bytes, value: bytes | None) -> Change:
     target = PartitionKey(TopicId(UUID(bytes=topic_id)), number)
     if kind == FRONT:
         return Move(target, None if value is None else _front(value))
+    if kind != MESSAGE:
+        raise ValueError(f"there is no kind {kind}")
     id = str(key[_KEY.size :], "utf-8")
-    return Drop(target, id) if value is None else Put(target, id, _decode(value).due_ms, offset, value)
+    return Drop(target, id) if value is None else Put(target, id, _number(_decode(value).due_ms), offset, value)
 
 
 def _front(value: bytes) -> Front:
     kept = _decode_front(value)
-    return Front(kept.upto_ms, kept.floor)
+    return Front(_number(kept.upto_ms), _number(kept.floor))
+
+
+def _number(value: int) -> int:
+    """One that the index can hold."""
+    if not -I64_END <= value < I64_END:
+        raise ValueError(f"{value} does not fit into 64 bits")
+    return value

@@ -18,11 +18,11 @@ from itertools import takewhile
 from typing import Final, NamedTuple
 
 from runnel.model.step import Record
-from runnel.queues.records import Mark, Run, chunk_record, mark_record
+from runnel.queues.records import CHUNK_OFFSETS, Mark, Run, chunk_record, mark_record
 from runnel.queues.status import DONE, DONE_STATUS, FRESH, FRESH_STATUS, LEASED, READY, WAIT, Status
 
-SHIFT: Final = 10
-CHUNK: Final = 1 << SHIFT
+SHIFT: Final = CHUNK_OFFSETS.bit_length() - 1
+CHUNK: Final = CHUNK_OFFSETS
 NEVER: Final = 1 << 62
 PASSED, RUNS = 5, 6  # of the counts: messages that were passed over and never had, and runs; those below are by kind
 

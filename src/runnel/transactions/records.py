@@ -6,9 +6,10 @@ msgpack arrays. A value begins with the number of its shape; fields may be added
 
 import msgspec
 
-from runnel.model.errors import Fatal
+from runnel.model.errors import RecordUnreadable
 from runnel.model.ids import NO_PRODUCER, ProducerId
 from runnel.model.partition_sets import Grouped, Partitions, ungrouped
+from runnel.model.unreadable import FOREIGN
 from runnel.transactions.values import NO_PRODUCER_EPOCH, Cause, Identity, State
 
 TRANSACTION = 1  # the kind: the first element of a key
@@ -69,7 +70,7 @@ def decode(key: bytes, value: bytes | None) -> tuple[str, Transaction | None] | 
             return None
         _, transactional_id = parts
         return str(transactional_id), None if value is None else _decoder.decode(value)
-    except (msgspec.MsgspecError, TypeError, ValueError, LookupError) as problem:
-        raise Fatal(
-            f"transaction record with key {key.hex()} can't be read: {problem}; was it written by a newer Runnel?"
+    except FOREIGN as problem:
+        raise RecordUnreadable(
+            f"transaction record with key {key[:64].hex()} can't be read: {problem}; was it written by a newer Runnel?"
         ) from None

@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from runnel.model.errors import Fatal
+from runnel.model.errors import RecordUnreadable
 from runnel.model.numbers import whole_number
 from runnel.model.sinks import PREFIX, Handle
+from runnel.model.unreadable import FOREIGN
 
 SINK, ATTEMPT = 1, 2  # the kinds: the first element of a key
 NO_BATCH = -1
@@ -110,7 +111,7 @@ def decode(key: bytes, value: bytes | None) -> tuple[Key, Head | Attempt | None]
             sink, slot = parts
             return Key(str(sink), int(slot)), None if value is None else _attempts.decode(value)
         return None
-    except (msgspec.MsgspecError, TypeError, ValueError, LookupError) as problem:
-        raise Fatal(
-            f"sink record with key {key.hex()} can't be read: {problem}; was it written by a newer Runnel?"
+    except FOREIGN as problem:
+        raise RecordUnreadable(
+            f"sink record with key {key[:64].hex()} can't be read: {problem}; was it written by a newer Runnel?"
         ) from None

@@ -11,7 +11,8 @@ from runnel.doors.http.problems import TABLE, code_of, headers_of, problem_of, r
 from runnel.model.errors import LeaderNotAvailable, RunnelError, UnknownTopic
 
 OUTSIDE = ("runnel.cli", "runnel.pipelines", "runnel.testing", "runnel.dev")  # no broker raises what these do
-INSIDE = ("AlreadyEnded", "LoopClosed", "AddressRefused")  # between functions, of clients, at the start: no door sees
+# between functions, of clients, at the start: no door sees
+INSIDE = ("AlreadyEnded", "LoopClosed", "AddressRefused", "RecordUnreadable")
 
 
 def every_error() -> list[type[RunnelError]]:

@@ -96,3 +96,42 @@ def test_many_may_wait_for_the_same_future() -> None:
         assert [await task for task in tasks if task is not None] == [7, 7, 7]
 
     asyncio.run(main())
+
+
+def test_side_by_side_gives_all_in_order_and_those_that_wait_wait_together() -> None:
+    async def main() -> None:
+        begun: list[int] = []
+
+        async def work(number: int) -> int:
+            begun.append(number)
+            if number % 2:
+                await asyncio.sleep(0)
+                assert begun == [0, 1, 2, 3]
+            return number
+
+        assert await eager.side_by_side(work(number) for number in range(4)) == [0, 1, 2, 3]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_nothing_outlives_what_goes_on_side_by_side(at_once: bool) -> None:
+    async def main() -> None:
+        ended = asyncio.Event()
+
+        async def wait() -> None:
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                ended.set()
+
+        async def fail() -> None:
+            if not at_once:
+                await asyncio.sleep(0)
+            raise KeyError
+
+        with pytest.raises(KeyError):
+            await eager.side_by_side(begin() for begin in ((wait, fail) if at_once else (fail, wait)))
+        await asyncio.wait_for(ended.wait(), 60)
+
+    asyncio.run(main())

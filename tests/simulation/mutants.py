@@ -14,7 +14,7 @@ from uuid import NAMESPACE_DNS, uuid5
 import msgspec
 from tests.simulation.hunting import Mutant, Pack, main
 
-from runnel.broker import followers, partitions, produce
+from runnel.broker import end_offsets, followers, partitions, produce
 from runnel.broker.confirming import Confirming
 from runnel.broker.damage import Damages
 from runnel.broker.followers import FollowerSession
@@ -446,6 +446,12 @@ MUTANTS = [
         "a follower is heard in the life under which it is registered",
         ((Image, "check_life", _refuse_earlier_lives_only),),
         alone="tests/test_replication.py::test_a_client_that_poses_as_a_replica_commits_nothing",
+    ),
+    Mutant(
+        "end-unwaited",
+        "an end that is told contains what was acknowledged",
+        ((end_offsets, "commit_written", _done),),
+        alone="tests/broker/test_end_offsets.py::test_an_end_waits_for_the_sync_of_what_was_acknowledged",
     ),
     Mutant(
         "told-twice",

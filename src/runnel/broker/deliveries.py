@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Final
 
 from runnel.broker.bells import Bells
+from runnel.broker.end_offsets import commit_written
 from runnel.broker.keepers import Keepers
 from runnel.broker.leaving import Exits, Leaver
 from runnel.broker.messages import Messages
@@ -142,6 +143,8 @@ class Deliveries:
                 and 0 <= await self._share_began(queue, partition.key.topic_id) <= partition.key.number
             ):
                 outlet.begin_at_start()
+            else:
+                await commit_written(partition)  # the end is behind all that was acknowledged
 
         asks = begin if config.start is Start.LATEST else None
         journal = self._keepers.journal(queue, partition, made, asks)

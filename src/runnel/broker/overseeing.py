@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 from runnel.broker import queue_calls
 from runnel.broker.calls import Calls, failure_of
 from runnel.broker.deliveries import Deliveries, passes_of
+from runnel.broker.end_offsets import commit_written
 from runnel.broker.messages import Messages
 from runnel.broker.outlet import Outlet
 from runnel.broker.queue_calls import At, PeekedThere, PeekThere, States
@@ -32,6 +33,7 @@ from runnel.model.errors import InvalidRequest, OffsetOutOfRange, RetriableError
 from runnel.model.ids import BrokerId
 from runnel.model.queue_config import SETTINGS, canonical, shown_value
 from runnel.model.topic_config import field_name
+from runnel.net.eager import side_by_side
 from runnel.queues import values
 from runnel.queues.values import Described
 from runnel.record.records import Record
@@ -105,12 +107,13 @@ class Overseeing:
 
     async def _states_here(self, request: NamedQueue) -> States:
         queue = self._sources.must_know(request.queue)
-        states = [await self._state(queue.name, source) for source in queue.sources if source.leader == self._me]
-        return States(states)
+        here = [source for source in queue.sources if source.leader == self._me]
+        return States(await side_by_side(self._state(queue.name, source) for source in here))
 
     async def _state(self, queue: str, source: Source) -> DeliveryState:
         try:
             outlet = self._deliveries.find(queue, source.key)
+            await commit_written(outlet.partition)
             stands = await outlet.describe()
             return _state_of(self._me, source, stands, await self._age(outlet.partition, stands))
         except RetriableError as error:

@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 from msgspec.structs import replace
 
 from runnel.broker.calls import Calls
+from runnel.broker.end_offsets import end_offset
 from runnel.broker.fetch import Read as FetchRead
 from runnel.broker.fetch import ReadResult, Waits
 from runnel.broker.messages import Messages, size_of
@@ -20,7 +21,7 @@ from runnel.broker.partitions import Partitions
 from runnel.broker.routing import ELSEWHERE, PAUSE_MS
 from runnel.cluster.image import VIEW_FILTER, Image
 from runnel.model.calls import Read
-from runnel.model.errors import NotLeader, OffsetNotAvailable, RetriableError
+from runnel.model.errors import NotLeader, RetriableError
 from runnel.model.ids import Offset, PartitionKey, TopicId
 from runnel.model.limits import MIB
 from runnel.model.reading import END, READ_PARTITION, START, Reading, ReadPartition
@@ -171,13 +172,8 @@ async def _position(partition: Partition, asked: ReadPartition) -> int:
         found = await partition.log.offset_by_time(asked.time_ms)
         if found is not None and found[0] < partition.last_stable_offset:
             return found[0]
-        return _end(partition)
+        end = await end_offset(partition, committed_only=True)
+        return end if found is None else min(found[0], end)
     if asked.offset == START:
         return partition.log.start_offset
-    return _end(partition) if asked.offset == END else asked.offset
-
-
-def _end(partition: Partition) -> int:
-    if not partition.settled:
-        raise OffsetNotAvailable(f"{partition.name} has a new leader that does not know its end yet: try again")
-    return partition.last_stable_offset
+    return await end_offset(partition, committed_only=True) if asked.offset == END else asked.offset

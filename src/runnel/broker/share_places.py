@@ -12,9 +12,11 @@ from uuid import UUID
 
 from runnel.broker.calls import Calls, failure_of
 from runnel.broker.deliveries import Deliveries
+from runnel.broker.end_offsets import commit_written
 from runnel.model.calls import Failure, Nothing, Value, Verb
 from runnel.model.errors import RunnelError
 from runnel.model.ids import PartitionKey, TopicId
+from runnel.net.eager import side_by_side
 from runnel.queues.values import Rewind
 
 
@@ -70,11 +72,12 @@ class SharePlaces:
         calls.serve(DROP, self._drop)
 
     async def _look(self, request: Places) -> Found:
-        return Found([await self._look_at(request.group_id, key) for key in _keys(request.partitions)])
+        return Found(await side_by_side(self._look_at(request.group_id, key) for key in _keys(request.partitions)))
 
     async def _look_at(self, group_id: str, key: PartitionKey) -> Place:
         try:
             outlet = self._deliveries.find(group_id, key)
+            await commit_written(outlet.partition)
             found = await outlet.describe()
         except RunnelError as error:
             return Place(-1, failure=failure_of(error))

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, TypeVar
 from runnel.broker import queue_calls
 from runnel.broker.calls import Calls, failure_of
 from runnel.broker.deliveries import Deliveries
+from runnel.broker.end_offsets import commit_written
 from runnel.broker.overseeing import Overseeing
 from runnel.broker.queue_calls import At, Shift, VoidThere
 from runnel.broker.sources import Queue, Source, Sources
@@ -166,6 +167,7 @@ class Shifting:
         self._sources.must_know(shift.queue)
         outlet = self._deliveries.find(shift.queue, shift.place.key)
         topic, number = outlet.partition.topic, outlet.partition.key.number
+        await commit_written(outlet.partition)  # the end is behind all that was acknowledged
         if shift.verb == "purge":
             stands = await outlet.describe()
             if not shift.dry_run:

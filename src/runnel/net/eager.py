@@ -6,8 +6,8 @@ cost more than the request. The few that wait continue in an ordinary task.
 
 import asyncio
 import types
-from collections.abc import Coroutine, Generator
-from typing import Any, TypeVar
+from collections.abc import Coroutine, Generator, Iterable
+from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -48,3 +48,17 @@ def start(coroutine: Coroutine[Any, Any, T]) -> "tuple[T, None] | tuple[None, as
         # Until its task runs, nobody has taken notice of this wait: another may begin to wait for the same future.
         waiting_for._asyncio_future_blocking = False
     return None, asyncio.get_running_loop().create_task(_continue(coroutine, waiting_for))
+
+
+async def side_by_side(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """What each gives, in their order. Only those that wait are tasks; none of them outlives this."""
+    begun: list[tuple[T | None, asyncio.Task[T] | None]] = []
+    try:
+        for coroutine in coroutines:
+            begun.append(start(coroutine))  # noqa: PERF401  (those that began are to end if a later one raises)
+        return [cast(T, result) if task is None else await task for result, task in begun]
+    except BaseException:
+        for _, task in begun:
+            if task is not None:
+                task.cancel()
+        raise

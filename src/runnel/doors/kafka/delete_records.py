@@ -1,6 +1,7 @@
 # DeleteRecords (key 21), v0-v2.  v2 flexible
 """DeleteRecords: cut off the old end of partitions."""
 
+from runnel.broker.end_offsets import commit_written
 from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.errors import code_of
 from runnel.model.errors import OffsetOutOfRange, PolicyViolation, RunnelError
@@ -36,6 +37,8 @@ async def _delete(topic: str, number: int, offset: int, call: Call) -> Offset:
     partition = call.broker.partitions.find(topic, number)
     if not partition.config.deletes or call.broker.topics.is_internal(topic):
         raise PolicyViolation(f"{partition.name} is compacted: its records can't be deleted by offset")
+    if offset == TO_THE_END or offset > partition.high_watermark:
+        await commit_written(partition)
     upto = partition.high_watermark if offset == TO_THE_END else Offset(offset)
     if not 0 <= upto <= partition.high_watermark:
         raise OffsetOutOfRange(f"{partition.name} can be cut up to offset {partition.high_watermark}, not {offset}")

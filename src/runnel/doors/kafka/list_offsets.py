@@ -2,13 +2,17 @@
 # v9 last tiered
 """ListOffsets: the earliest, the latest, or the first offset at or after a time.
 
-A new leader's high watermark may be an old one until all that it found is committed. Until then it does not say where
-the end is: a reader could have seen a later one (KIP-207).
-Who reads committed transactions only is told of nothing at or above the last stable offset.
+Rule 1: an end contains what was acknowledged before it was asked for (`broker.end_offsets`). So does an answer about
+        times: the message that was found is waited for where it is not committed yet.
+Rule 2: who reads committed transactions only is told of nothing at or above the last stable offset.
+Rule 3: partitions are waited for side by side; views look through their sources one after the other.
 """
 
 import asyncio
+from itertools import islice
+from typing import NamedTuple
 
+from runnel.broker.end_offsets import check_settled, commit_written, end_offset
 from runnel.broker.fetch import LOOK_S, check_epoch
 from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.errors import code_of
@@ -21,6 +25,7 @@ from runnel.model.errors import (
     as_value,
 )
 from runnel.model.ids import NO_EPOCH, Epoch
+from runnel.net.eager import side_by_side
 from runnel.replica.partition import Partition
 from runnel.wire.kafka import messages as m
 
@@ -33,16 +38,27 @@ SINCE = {-3: 7, -4: 8, -5: 9, -6: 11}  # the version that gave each of these a m
 Answer = m.ListOffsetsResponse.ListOffsetsPartitionResponse
 
 
+class Looking(NamedTuple):
+    """How the views of one request look through their sources."""
+
+    turn: asyncio.Lock
+    until_s: float
+
+
 async def list_offsets(request: m.ListOffsetsRequest, call: Call) -> m.ListOffsetsResponse:
     committed_only = request.isolation_level == READ_COMMITTED
-    until_s = asyncio.get_running_loop().time() + LOOK_S
+    looking = Looking(asyncio.Lock(), asyncio.get_running_loop().time() + LOOK_S)
+    answers = iter(
+        await side_by_side(
+            _answer_of(topic.name, asked, committed_only, looking, call)
+            for topic in request.topics
+            for asked in topic.partitions
+        )
+    )
     return m.ListOffsetsResponse(
         topics=[
             m.ListOffsetsResponse.ListOffsetsTopicResponse(
-                name=topic.name,
-                partitions=[
-                    await _answer_of(topic.name, asked, committed_only, until_s, call) for asked in topic.partitions
-                ],
+                name=topic.name, partitions=list(islice(answers, len(topic.partitions)))
             )
             for topic in request.topics
         ]
@@ -50,8 +66,8 @@ async def list_offsets(request: m.ListOffsetsRequest, call: Call) -> m.ListOffse
 
 
 async def _answer_of(
-    topic: str, asked: m.ListOffsetsRequest.ListOffsetsPartition, committed_only: bool, until_s: float, call: Call
-) -> m.ListOffsetsResponse.ListOffsetsPartitionResponse:
+    topic: str, asked: m.ListOffsetsRequest.ListOffsetsPartition, committed_only: bool, looking: Looking, call: Call
+) -> Answer:
     try:
         partition, view = call.broker.views.find(topic, asked.partition_index)
         check_epoch(partition, Epoch(asked.current_leader_epoch))
@@ -61,7 +77,8 @@ async def _answer_of(
             )
         offset, timestamp, epoch = await _look_up(partition, asked.timestamp, committed_only)
         if view is not None and asked.timestamp == LATEST:
-            offset = await view.end(partition, until_s, committed_only=committed_only)
+            async with looking.turn:
+                offset = await view.end(partition, looking.until_s, committed_only=committed_only)
     except OffsetNotAvailable as error:
         told = as_value(error) if call.version >= NOT_AVAILABLE_SINCE else LeaderNotAvailable(str(error))
         return Answer(partition_index=asked.partition_index, error_code=code_of(told))
@@ -75,8 +92,7 @@ async def _look_up(partition: Partition, timestamp: int, committed_only: bool) -
     log = partition.log
     match timestamp:
         case -1:  # LATEST
-            _must_be_settled(partition)
-            return partition.readable_until(committed_only=committed_only), -1, partition.leader_epoch
+            return await end_offset(partition, committed_only=committed_only), -1, partition.leader_epoch
         case -2 | -4:  # earliest; earliest on this disk
             return log.start_offset, -1, log.epochs.epoch_of(log.start_offset)
         case -3:  # the newest message by its timestamp
@@ -87,12 +103,9 @@ async def _look_up(partition: Partition, timestamp: int, committed_only: bool) -
             found = await log.offset_by_time(timestamp)
         case _:
             raise InvalidRequest(f"{partition.name}: {timestamp} is neither a time nor one of -1 to -6")
+    if found is not None and found[0] >= partition.readable_until(committed_only=committed_only):
+        await commit_written(partition)
     if found is None or found[0] >= partition.readable_until(committed_only=committed_only):
-        _must_be_settled(partition)
+        check_settled(partition)
         return UNKNOWN
     return found
-
-
-def _must_be_settled(partition: Partition) -> None:
-    if not partition.settled:
-        raise OffsetNotAvailable(f"{partition.name} has a new leader that does not know its end yet: try again")

@@ -87,7 +87,13 @@ def write_field(field: dict[str, Any], versions: range, enclosing: range) -> str
 
 
 def write_default(field: dict[str, Any]) -> list[str]:
-    """The default, unless it is the one its type has anyway."""
+    """The default, unless it is the one its type has anyway.
+
+    An error message that may be null is null where there is no error. Kafka's files say so in their words on each, and
+    not always as its default.
+    """
+    if field["name"].endswith("ErrorMessage") and "nullableVersions" in field:
+        return ["default=null"]
     default = str(field.get("default", "")).lower()
     if default.startswith("0x"):
         default = str(int(default, 16))

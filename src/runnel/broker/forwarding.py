@@ -87,7 +87,9 @@ class Forwarding:
         got = await self.ask_controller(Api.RUNNEL_CALL, asked, m.RunnelCallResponse, timeout_ms=timeout_ms)
         return result(verb, got, "the controller")
 
-    async def create_topics(self, specs: Sequence[NewTopic]) -> list[RunnelError | None]:
+    async def create_topics(
+        self, specs: Sequence[NewTopic], *, timeout_ms: int = TIMEOUT_MS
+    ) -> list[RunnelError | None]:
         """Let the controller create topics; for each, why not, if it did not."""
         request = m.CreateTopicsRequest(
             topics=[
@@ -101,9 +103,9 @@ class Forwarding:
                 )
                 for spec in specs
             ],
-            timeout_ms=TIMEOUT_MS,
+            timeout_ms=timeout_ms,
         )
-        answer = await self.ask_controller(Api.CREATE_TOPICS, request, m.CreateTopicsResponse)
+        answer = await self.ask_controller(Api.CREATE_TOPICS, request, m.CreateTopicsResponse, timeout_ms=timeout_ms)
         errors = {
             topic.name: _error(topic.error_code, f"create topic {topic.name!r}", topic.error_message)
             for topic in answer.topics

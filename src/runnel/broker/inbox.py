@@ -60,7 +60,7 @@ class Inbox:
 
     def __init__(
         self, partitions: Partitions, calls: Calls, image: Callable[[], Image], *,
-        append: Append, new_producer: NewProducer, make_topic: Callable[[Sequence[NewTopic]], Awaitable[None]],
+        append: Append, new_producer: NewProducer, make_topic: Callable[[Sequence[NewTopic]], Awaitable[object]],
         disk: Disk, clock: Clock, partitions_made: int = PARTITIONS,
     ) -> None:  # fmt: skip
         self._partitions_made = partitions_made

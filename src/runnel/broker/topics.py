@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from runnel.broker.forwarding import Forwarding
+from runnel.broker.forwarding import TIMEOUT_MS, Forwarding
 from runnel.broker.inbox import growth_refused
 from runnel.broker.internal import INTERNAL
 from runnel.broker.queue_definitions import check_filters
@@ -117,27 +117,32 @@ class Topics:
         if self._auto_create:
             await self.create_missing_topics(names)
 
-    async def create_missing_topics(self, names: Sequence[str]) -> None:
-        """Create the topics that are not there yet, if they can be; who asks for them learns the rest."""
+    async def create_missing_topics(
+        self, names: Sequence[str], *, timeout_ms: int = TIMEOUT_MS
+    ) -> dict[str, RunnelError]:
+        """Create the topics that are not there yet, if they can be; for those that can't, why."""
         missing = [
             NewTopic(name)
             for name in dict.fromkeys(names)
             if name not in self._seen.image.names and not topic_name_problem(name) and not self.is_internal(name)
         ]
-        await self.create_missing(missing)
+        return await self.create_missing(missing, timeout_ms=timeout_ms)
 
-    async def create_missing(self, missing: Sequence[NewTopic]) -> None:
+    async def create_missing(
+        self, missing: Sequence[NewTopic], *, timeout_ms: int = TIMEOUT_MS
+    ) -> dict[str, RunnelError]:
         """Create topics as they are described, on whichever broker that can be done, if they are not there."""
         if not missing:
-            return
+            return {}
         results: Sequence[object]
         if self._forwarding.is_ours:
             results = await self._metadata.create_topics(missing)
         else:
-            results = await self._forwarding.create_topics(missing)
-        report_failures(missing, results)
-        made = [spec.name for spec, result in zip(missing, results, strict=True) if not _is_refused(result)]
-        await self._seen.until(lambda image: all(name in image.names for name in made))
+            results = await self._forwarding.create_topics(missing, timeout_ms=timeout_ms)
+        refused = report_failures(missing, results)
+        made = [spec.name for spec in missing if spec.name not in refused]
+        await self._seen.until(lambda image: all(name in image.names for name in made), timeout_ms)
+        return refused
 
     async def alter_configs(
         self,
@@ -152,12 +157,13 @@ class Topics:
         return errors
 
 
-def _is_refused(result: object) -> bool:
-    return isinstance(result, RunnelError) and not isinstance(result, TopicAlreadyExists)
-
-
-def report_failures(specs: Sequence[NewTopic], results: Sequence[object]) -> None:
-    """Nobody asked for these topics by name, so nobody else would hear why they are not there."""
-    for spec, result in zip(specs, results, strict=True):
-        if _is_refused(result):
-            logger.warning("topic %r could not be created automatically: %s", spec.name, result)
+def report_failures(specs: Sequence[NewTopic], results: Sequence[object]) -> dict[str, RunnelError]:
+    """Why topics are not there. It is logged, too: nobody asked for these topics to be made."""
+    refused = {
+        spec.name: result
+        for spec, result in zip(specs, results, strict=True)
+        if isinstance(result, RunnelError) and not isinstance(result, TopicAlreadyExists)
+    }
+    for name, error in refused.items():
+        logger.warning("topic %r could not be created automatically: %s", name, error)
+    return refused

@@ -118,6 +118,29 @@ def altered(
     return values
 
 
+def sorted_out(
+    resource: object, changes: Sequence[ConfigChange]
+) -> tuple[Sequence[ConfigChange], InvalidConfig | None]:
+    """The changes that can be made, and the refusal of those of broker settings that there are not.
+
+    Kafka's tools set dynamic settings of Kafka's brokers in one request with those that are here as well.
+    """
+    if not isinstance(resource, BrokerResource):
+        return changes, None
+    unknown = [each.name for each in changes if each.op is not ConfigOp.DELETE and not _is_of_brokers(each.name)]
+    if not unknown:
+        return changes, None
+    allowed = ", ".join([*BROKER_SETTINGS, *OWN_SETTINGS])
+    return [each for each in changes if each.name not in unknown], InvalidConfig(
+        f"not set: {', '.join(unknown)}. A broker has no such setting, or it needs a restart; the others that were"
+        f" named are set. While running, change {allowed}"
+    )
+
+
+def _is_of_brokers(name: str) -> bool:
+    return name in BROKER_SETTINGS or name in OWN_SETTINGS
+
+
 def refuse_twice(names: Sequence[str]) -> None:
     if len(set(names)) != len(names):
         twice = sorted({name for name in names if names.count(name) > 1})

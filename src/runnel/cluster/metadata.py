@@ -14,7 +14,7 @@ from typing import Self, TypeVar
 from uuid import UUID
 
 from runnel.cluster import controller, elections, nodes
-from runnel.cluster.config_rules import ConfigChange
+from runnel.cluster.config_rules import ConfigChange, sorted_out
 from runnel.cluster.controller import Resource
 from runnel.cluster.decision import Decision
 from runnel.cluster.duties import Duties
@@ -190,10 +190,14 @@ class Metadata:
         incremental: bool,
         validate_only: bool = False,
     ) -> list[RunnelError | None]:
-        """For each resource: None, or why its settings stay as they were."""
+        """For each resource: None, or why its settings stay as they were.
+
+        Of what changes some settings of a broker, those that there are not are refused alone, and the others are set.
+        """
         results: list[RunnelError | None] = []
         for resource, changes in resources:
-            decide = self._alter(resource, changes, incremental)
+            sound, refusal = sorted_out(resource, changes) if incremental else (changes, None)
+            decide = self._alter(resource, sound, incremental)
             try:
                 if validate_only:
                     self._ledger.fence()
@@ -203,7 +207,7 @@ class Metadata:
             except (ClientError, UnknownTopic) as error:
                 results.append(as_value(error))
             else:
-                results.append(None)
+                results.append(refusal)
         return results
 
     def _alter(

@@ -62,10 +62,12 @@ SERVED: dict[Api, tuple[int, int]] = {
     Api.RUNNEL_CALL: (0, 0),
 }
 
+# The levels of Kafka 4.3. It has two more, of what Runnel does not have: kraft.version and streams.version.
 FEATURES = {
+    "eligible.leader.replicas.version": 1,
     "group.version": 1,
     "share.version": 1,
-    "metadata.version": 27,  # Kafka 4.3's level; no client needs more of it
+    "metadata.version": 30,  # 4.3-IV0
     "transaction.version": 2,  # KIP-890: brokers add partitions, and each end of a transaction ends its epoch
 }
 METADATA_VERSION_MIN = 7  # what Kafka 4 brokers give as the lowest level

@@ -1,7 +1,11 @@
 # Metadata (key 3), v0-v13.  v1 null: all topics, v4 auto-creation, v5 offline replicas, v9 flexible, v10 ids, v12 by id
-"""Metadata: brokers, topics and who leads their partitions."""
+"""Metadata: brokers, topics and who leads their partitions.
 
-from collections.abc import Iterable
+Rule: a topic that is missing only because it can't be created now has no leader yet (LEADER_NOT_AVAILABLE): clients ask
+      again. The rest of the answer does not wait for it for long.
+"""
+
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from runnel.cluster.image import NO_LEADER, Image, Topic
@@ -12,7 +16,9 @@ from runnel.model.errors import (
     InvalidRequest,
     InvalidTopicName,
     LeaderNotAvailable,
+    RetriableError,
     RunnelError,
+    UnknownTopic,
     ViewSourceGone,
     as_value,
 )
@@ -21,19 +27,20 @@ from runnel.wire.kafka import messages as m
 
 ALWAYS_CREATES_BELOW = 4  # older clients can't say that they do not want a topic created
 BY_ID_SINCE = 12
+CREATE_MS = 5_000  # for topics that are missing: clients wait for what they ask about others meanwhile
 
 
 async def metadata(request: m.MetadataRequest, call: Call) -> m.MetadataResponse:
     # v0 asks for all topics with an empty list, later versions with null.
     everything = request.topics is None or (call.version == 0 and not request.topics)
     if everything:
-        about = _about(request, call)
+        about = _about(request, call, {})
         topics: Iterable[m.MetadataResponse.MetadataResponseTopic] = [
             _described(topic, about) for topic in call.broker.image.topics.values()
         ]
     else:
-        await _create_missing(request, call)
-        about = _about(request, call)
+        late = await _create_missing(request, call)
+        about = _about(request, call, late)
         topics = [_answer_of(asked, about) for asked in request.topics or ()]
     image = call.broker.image
     return m.MetadataResponse(
@@ -45,11 +52,22 @@ async def metadata(request: m.MetadataRequest, call: Call) -> m.MetadataResponse
     )
 
 
-async def _create_missing(request: m.MetadataRequest, call: Call) -> None:
+async def _create_missing(request: m.MetadataRequest, call: Call) -> dict[str, LeaderNotAvailable]:
+    """Create topics that are not there, if this broker is set up to; those that may be there if it is tried again."""
     allowed = request.allow_auto_topic_creation or call.version < ALWAYS_CREATES_BELOW
-    if allowed and call.broker.config.auto_create_topics:
-        names = [asked.name for asked in request.topics or () if asked.name and asked.topic_id == NO_TOPIC_ID]
-        await call.broker.topics.create_missing_topics(names)
+    if not allowed or not call.broker.config.auto_create_topics:
+        return {}
+    names = [asked.name for asked in request.topics or () if asked.name and asked.topic_id == NO_TOPIC_ID]
+    failed: dict[str, RunnelError]
+    try:
+        failed = await call.broker.topics.create_missing_topics(names, timeout_ms=CREATE_MS)
+    except RetriableError as error:
+        failed = dict.fromkeys(names, error)
+    return {
+        name: LeaderNotAvailable(f"topic {name!r} could not be created now, ask again: {error}")
+        for name, error in failed.items()
+        if isinstance(error, RetriableError)
+    }
 
 
 def _brokers(call: Call) -> list[m.MetadataResponse.MetadataResponseBroker]:
@@ -76,11 +94,12 @@ class _About(NamedTuple):
     call: Call
     alive: frozenset[BrokerId]
     operations: int  # that are authorized
+    late: Mapping[str, LeaderNotAvailable]  # topics that are not there yet
 
 
-def _about(request: m.MetadataRequest, call: Call) -> _About:
+def _about(request: m.MetadataRequest, call: Call, late: Mapping[str, LeaderNotAvailable]) -> _About:
     told = operations(ON_TOPIC, asked=request.include_topic_authorized_operations)
-    return _About(call, alive_brokers(call.broker.image), told)
+    return _About(call, alive_brokers(call.broker.image), told, late)
 
 
 def _answer_of(
@@ -96,7 +115,9 @@ def _answer_of(
             raise InvalidTopicName("a topic was asked for by neither name nor id")
         call.broker.topics.check_name(asked.name)
         return _described(call.broker.image.topic_named(asked.name), about)
-    except RunnelError as error:
+    except RunnelError as problem:
+        missing = isinstance(problem, UnknownTopic)
+        error = about.late.get(asked.name or "", problem) if missing else problem
         by_id = asked.topic_id != NO_TOPIC_ID and call.version >= BY_ID_SINCE
         name = None if by_id else asked.name or ""  # older versions have no null
         return m.MetadataResponse.MetadataResponseTopic(

@@ -271,6 +271,34 @@ def test_only_committed_messages_are_delivered(client: str, stage: Stage) -> Non
 
 @pytest.mark.side_by_side
 @clients("java-4.3")
+def test_everything_is_delivered_unless_the_group_reads_committed_messages_alone(client: str, stage: Stage) -> None:
+    topic, group = stage.topic("share-dirty"), group_of(stage)
+    producer = Transactional(stage.agent("java-4.3"), stage.name("txn"))
+    producer.begin().send(topic, *texts("bad", 5)).abort()
+    producer.begin().send(topic, *texts("open", 5))
+    member = member_of(stage, client, group, topic)
+    assert [each.value for each in member.poll_until(10)] == numbers(b"bad", 5) + numbers(b"open", 5)
+    producer.abort()
+    producer.close()
+    member.leave()
+
+
+@pytest.mark.side_by_side
+@clients("java-4.3")
+def test_a_group_that_is_not_there_begins_where_an_administrator_says(client: str, stage: Stage) -> None:
+    topic, group, admin = stage.topic("share-made"), stage.name("share"), stage.share_admin()
+    stage.agent("confluent").produce(topic, texts("a", 10))
+    admin.call("alter", group=group, topic=topic, partition=0, offset=7)
+    described = admin.call("describe", group=group)
+    assert (described["state"], described["members"]) == ("Empty", [])
+    assert admin.call("offsets", group=group) == {f"{topic}/0": [7, 3]}
+    member = member_of(stage, client, group, topic)
+    assert [each.offset for each in member.poll_until(3)] == [7, 8, 9]
+    member.leave()
+
+
+@pytest.mark.side_by_side
+@clients("java-4.3")
 def test_an_administrator_sees_and_moves_a_group(client: str, stage: Stage) -> None:
     topic, group, admin = stage.topic("share-admin", partitions=2), group_of(stage), stage.share_admin()
     stage.agent("confluent").produce(topic, texts("a", 10, partitions=2))

@@ -61,6 +61,7 @@ from runnel.model.errors import (
     RetriableError,
 )
 from runnel.model.ids import Epoch, PartitionKey
+from runnel.model.queue_config import config_of
 from runnel.model.seams import Clock, Rng
 from runnel.replica.partition import Partition
 
@@ -135,7 +136,14 @@ class Groups:
         return result
 
     async def consumer_heartbeat(self, request: ConsumerHeartbeat) -> ConsumerAlive:
-        result: ConsumerAlive = await self._ask(request.group_id, "consumer_heartbeat", request)
+        """Join, stay or leave; the group's own settings say how long a member may be silent."""
+        config = config_of(frozenset(self._image.group_settings(request.group_id).items()))
+        asked = msgspec.structs.replace(
+            request,
+            session_timeout_ms=config.consumer_session_timeout_ms,
+            heartbeat_interval_ms=config.consumer_heartbeat_interval_ms,
+        )
+        result: ConsumerAlive = await self._ask(request.group_id, "consumer_heartbeat", asked)
         return result
 
     async def commit_offsets(self, request: CommitOffsets) -> OffsetsCommitted:

@@ -64,10 +64,15 @@ class ShareGroups:
         return result
 
     async def note_topics(
-        self, group_id: str, *, added: tuple[TopicId, ...] = (), removed: tuple[TopicId, ...] = ()
+        self,
+        group_id: str,
+        *,
+        added: tuple[TopicId, ...] = (),
+        removed: tuple[TopicId, ...] = (),
+        creates: bool = False,
     ) -> None:
         """Remember in which topics a group without members has a place, and in which not any more."""
-        await self._groups.shards.ask(group_id, "note_topics", NoteTopics(group_id, added, removed))
+        await self._groups.shards.ask(group_id, "note_topics", NoteTopics(group_id, added, removed, creates))
 
     async def began(self, group_id: str, topic_id: TopicId) -> int:
         """With how many partitions a group came to a topic, as its coordinator knows it, wherever that is."""

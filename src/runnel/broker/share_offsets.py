@@ -2,7 +2,8 @@
 
 The coordinator knows in which topics a group has a place; where that is in a partition, its leader knows.
 
-Rule 1: a place is moved or deleted only while the group has no members: they would be told nothing of it.
+Rule 1: a place is moved or deleted only while the group has no members: they would be told nothing of it. A group that
+        is not there has none: it is made with the first place that it is given, as by Kafka.
 Rule 2: a topic is noted before the group gets a place in it, and forgotten after the place is gone. A failure in
         between leaves a topic noted in which there is nothing: that is harmless, and the request can be repeated.
 Rule 3: a group that is deleted loses its places before its name. With a queue, the group of its name goes unless
@@ -60,9 +61,9 @@ class ShareOffsets:
         return {key: found.get(key, NOWHERE) for key in keys}
 
     async def alter(self, group_id: str, offsets: Mapping[PartitionKey, int]) -> dict[PartitionKey, RunnelError | None]:
-        """Let a group without members go on from other offsets."""
-        await self._check_empty(group_id)
-        await self._share_groups.note_topics(group_id, added=tuple({key.topic_id for key in offsets}))
+        """Let a group without members go on from other offsets; one that is not there begins there."""
+        topics = tuple({key.topic_id for key in offsets})
+        await self._share_groups.note_topics(group_id, added=topics, creates=bool(topics))
 
         async def move(leader: BrokerId, some: list[PartitionKey]) -> Sequence[RunnelError | None]:
             request = Moves(group_id, list(some), [offsets[key] for key in some])

@@ -65,12 +65,11 @@ class ConsumerGroup(ClassicSeats):
         owned = None if request.owned is None else frozenset(request.owned)
         gained = self._advance(member, NOTHING if request.member_epoch == 0 else owned, turn)
         self._heard(member, turn)
-        turn.reply(ticket, self._alive(member, gained or is_full(request), turn))
+        turn.reply(ticket, self._alive(member, request, gained or is_full(request), turn))
 
-    def _alive(self, member: Consumer, with_assignment: bool, turn: Turn) -> ConsumerAlive:
+    def _alive(self, member: Consumer, request: ConsumerHeartbeat, with_assignment: bool, turn: Turn) -> ConsumerAlive:
         assigned = tuple(sorted(member.current.assigned)) if with_assignment else None
-        interval_ms = turn.config.consumer_heartbeat_interval_ms
-        return ConsumerAlive(member.member_id, member.current.epoch, interval_ms, assigned)
+        return ConsumerAlive(member.member_id, member.current.epoch, _interval_ms(request, turn), assigned)
 
     def _enrol(self, request: ConsumerHeartbeat, turn: Turn) -> Consumer:
         """The member that joins: new, back again, or the heir of a static one."""
@@ -117,7 +116,7 @@ class ConsumerGroup(ClassicSeats):
             turn.timers.cancel(self._timer(Alarm.REVOKE, member.member_id))
         else:
             self._dismiss(member, turn)
-        interval_ms = turn.config.consumer_heartbeat_interval_ms
+        interval_ms = _interval_ms(request, turn)
         turn.reply(ticket, ConsumerAlive(request.member_id, request.member_epoch, interval_ms, None))
 
     def expire(self, timer: Timer, turn: Turn) -> None:
@@ -289,4 +288,10 @@ def wishes_of(request: ConsumerHeartbeat, before: ConsumerMemberRecord | None) -
         before.topic_names if names is None else tuple(sorted(set(names))),
         before.topic_regex if request.topic_regex is None else request.topic_regex,
         before.assignor if request.assignor is None else request.assignor,
+        session_timeout_ms=request.session_timeout_ms,
     )  # fmt: skip
+
+
+def _interval_ms(request: ConsumerHeartbeat, turn: Turn) -> int:
+    """How often the members of the group that a request is for report."""
+    return request.heartbeat_interval_ms or turn.config.consumer_heartbeat_interval_ms

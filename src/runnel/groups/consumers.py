@@ -209,7 +209,8 @@ class Consumers(TopicsRead[Consumer]):
 
     def _heard(self, member: Consumer, turn: Turn) -> None:
         classic = member.record.classic
-        timeout_ms = classic.session_timeout_ms if classic else turn.config.consumer_session_timeout_ms
+        own_ms = classic.session_timeout_ms if classic else member.record.session_timeout_ms
+        timeout_ms = own_ms or turn.config.consumer_session_timeout_ms
         turn.timers.set(self._timer(Alarm.SESSION, member.member_id), turn.now_ms + timeout_ms)
 
     def _timer(self, alarm: Alarm, member_id: str = "") -> Timer:

@@ -110,6 +110,7 @@ class ConsumerMemberRecord(msgspec.Struct, frozen=True, array_like=True, tag=2):
     topic_regex: str
     assignor: str
     classic: ClassicTerms | None = None
+    session_timeout_ms: int = 0  # the group's own; 0: the broker's
 
 
 class ShareMemberRecord(msgspec.Struct, frozen=True, array_like=True, tag=3):

@@ -189,6 +189,9 @@ class GroupShard:
         return self._run(self._note_topics, request, ticket, self._turn(topics, now_ms, wall_ms))
 
     def _note_topics(self, request: NoteTopics, ticket: object, turn: Turn) -> None:
+        if request.creates and request.group_id not in self._groups:
+            check_name(request.group_id)
+            self._groups[request.group_id] = ShareGroup(request.group_id)
         self._share_group(request.group_id).note_topics(request, turn)
         turn.reply(ticket, Done())
 
@@ -361,7 +364,7 @@ class GroupShard:
         group = self._groups.get(group_id)
         if isinstance(group, ConsumerGroup) and group.only_classic and self._config.migration:
             self._groups[group_id] = downgraded(group, turn)
-        elif isinstance(group, ConsumerGroup | ShareGroup) and (group.members or group_id in self._store.groups):
+        elif isinstance(group, ConsumerGroup | ShareGroup) and (not group.idle or group_id in self._store.groups):
             group.keep(turn)
         elif group is not None and group.idle and group_id not in self._store.groups:
             del self._groups[group_id]

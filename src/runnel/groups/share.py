@@ -192,6 +192,7 @@ class ShareGroup(TopicsRead[Sharer], Foreign):
     def note_topics(self, request: NoteTopics, turn: Turn) -> None:
         if self.members:
             raise GroupNotEmpty(f"share group {self.group_id!r} has members: stop them before changing its offsets")
+        self.epoch = max(self.epoch, 1)  # it stays from now on, as if it had had a member
         for topic_id in request.added:
             self.topics.setdefault(topic_id, turn.topics.partition_count(topic_id))
         for topic_id in request.removed:
@@ -208,7 +209,7 @@ class ShareGroup(TopicsRead[Sharer], Foreign):
 
     @property
     def idle(self) -> bool:
-        """Whether nobody ever was a member."""
+        """Whether nobody ever was a member, nor gave it a place."""
         return not self.members and self.epoch == 0
 
     @property

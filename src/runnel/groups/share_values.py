@@ -49,8 +49,12 @@ class DescribedShareGroup(msgspec.Struct, frozen=True):
 
 
 class NoteTopics(msgspec.Struct, frozen=True):
-    """An administrator gives a group without members a place in these topics, or takes it away."""
+    """An administrator gives a group without members a place in these topics, or takes it away.
+
+    `creates`: a group that is not there is made by that.
+    """
 
     group_id: str
     added: tuple[TopicId, ...] = ()
     removed: tuple[TopicId, ...] = ()
+    creates: bool = False

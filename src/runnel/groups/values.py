@@ -176,7 +176,7 @@ class Done(msgspec.Struct, frozen=True):
 
 # --- KIP-848
 class ConsumerHeartbeat(msgspec.Struct, frozen=True):
-    """None means unchanged since the last heartbeat; a full one carries everything."""
+    """None means unchanged since the last heartbeat; a full one carries everything. Settings of the group come too."""
 
     group_id: str
     member_id: str
@@ -190,6 +190,8 @@ class ConsumerHeartbeat(msgspec.Struct, frozen=True):
     topic_regex: str | None = None  # "" takes the expression back
     assignor: str | None = None
     owned: tuple[PartitionKey, ...] | None = None
+    session_timeout_ms: int = 0  # of the group; 0: the broker's
+    heartbeat_interval_ms: int = 0
 
 
 class ConsumerAlive(msgspec.Struct, frozen=True):

@@ -178,6 +178,13 @@ class QueueConfig:
     share_heartbeat_interval_ms: int = _int(
         "share.heartbeat.interval.ms", 5_000, 100, INT_MAX, "how often members of the share group report"
     )
+    consumer_session_timeout_ms: int = _int(
+        "consumer.session.timeout.ms", 45_000, 1_000, INT_MAX,
+        "the same for members of a consumer group (KIP-848), which is none of a queue",
+    )  # fmt: skip
+    consumer_heartbeat_interval_ms: int = _int(
+        "consumer.heartbeat.interval.ms", 5_000, 100, INT_MAX, "how often members of such a group report"
+    )
 
     @property
     def keyed(self) -> bool:
@@ -219,7 +226,7 @@ SETTINGS: dict[str, Setting] = {f.metadata["setting"].name: f.metadata["setting"
 DEFAULTS = QueueConfig()
 DEFINED = "topic"  # what a queue has a setting of, in any case; without it there is but a share group of the name
 SHARE_DEFAULTS = replace(  # as in Kafka: members do not read a retry topic, and what is released is free at once
-    DEFAULTS, start=Start.LATEST, retry_backoff_ms=0, retry_topic=""
+    DEFAULTS, start=Start.LATEST, retry_backoff_ms=0, retry_topic="", isolation=Isolation.UNCOMMITTED
 )
 
 ALIASES: dict[str, str] = {  # Kafka's names for share groups

@@ -1,9 +1,14 @@
 """Settings of groups, as Kafka's admin clients set and read them."""
 
+import time
+from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from tests.client.talk import talk
+from tests.doors.kafka.test_share import LONG_MS, Topic
+from tests.doors.kafka.test_traps import Line, new_group
 
 from runnel.client.cluster import Cluster
 from runnel.testing.process import BrokerProcess
@@ -91,3 +96,68 @@ def test_groups_that_have_settings_are_listed(broker: BrokerProcess) -> None:
 def test_what_can_not_be_set_is_refused(broker: BrokerProcess, settings: dict[str, str | None], code: int) -> None:
     assert alter(broker, str(uuid4()), settings)[0] == code
     assert alter(broker, "", {"lanes": "2"})[0] == ErrorCode.INVALID_GROUP_ID
+
+
+def beat(line: Line, kind: str, group: str, member: str, epoch: int, topic: str = "") -> Any:
+    """A heartbeat of a member of a consumer group, or of a share group; it joins with epoch 0."""
+    names = [topic] if topic else None
+    if kind == "share":
+        request: Any = m.ShareGroupHeartbeatRequest(
+            group_id=group, member_id=member, member_epoch=epoch, subscribed_topic_names=names
+        )
+        return line.ask(Api.SHARE_GROUP_HEARTBEAT, 1, request)
+    request = m.ConsumerGroupHeartbeatRequest(
+        group_id=group, member_id=member, member_epoch=epoch, subscribed_topic_names=names,
+        rebalance_timeout_ms=LONG_MS if topic else -1, topic_partitions=[] if topic else None,
+    )  # fmt: skip
+    return line.ask(Api.CONSUMER_GROUP_HEARTBEAT, 1, request)
+
+
+@pytest.mark.parametrize("kind", ["consumer", "share"])
+def test_a_group_says_how_often_its_members_report_and_how_long_they_may_be_silent(
+    broker: BrokerProcess, kind: str
+) -> None:
+    with Line(broker.kafka) as line:
+        group, topic = new_group(line), Topic(line).name
+        settings = {f"{kind}.session.timeout.ms": "1000", f"{kind}.heartbeat.interval.ms": "300"}
+        assert alter(broker, group, dict(settings)) == (0, None)
+        assert {name: value for name, (value, _) in describe(broker, group, list(settings)).items()} == settings
+        joined = beat(line, kind, group, "m", 0, topic)
+        assert (joined.error_code, joined.heartbeat_interval_ms) == (0, 300)
+        end = time.monotonic() + LONG_MS / 1000  # the broker's own timeout is longer
+        while members(line, kind, group):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        assert beat(line, kind, group, "m", joined.member_epoch).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def members(line: Line, kind: str, group: str) -> list[str]:
+    if kind == "share":
+        asked: Any = m.ShareGroupDescribeRequest(group_ids=[group])
+        [found] = line.ask(Api.SHARE_GROUP_DESCRIBE, 1, asked).groups
+    else:
+        asked = m.ConsumerGroupDescribeRequest(group_ids=[group])
+        [found] = line.ask(Api.CONSUMER_GROUP_DESCRIBE, 1, asked).groups
+    return [member.member_id for member in found.members]
+
+
+def test_the_session_of_a_member_is_as_long_as_it_was_after_a_restart(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        with Line(broker.kafka) as line:
+            group, topic = new_group(line), Topic(line).name
+            short: dict[str, str | None] = {"consumer.session.timeout.ms": "1500"}
+            assert alter(broker, group, short) == (0, None)
+            assert beat(line, "consumer", group, "m", 0, topic).error_code == 0
+        broker.kill()
+        broker.start()
+        end = time.monotonic() + LONG_MS / 1000
+        with Line(broker.kafka) as line:
+            while not is_known_to_be_empty(line, group):
+                assert time.monotonic() < end
+                time.sleep(0.05)
+
+
+def is_known_to_be_empty(line: Line, group: str) -> bool:
+    asked = m.ConsumerGroupDescribeRequest(group_ids=[group])
+    [found] = line.ask(Api.CONSUMER_GROUP_DESCRIBE, 1, asked).groups
+    return found.error_code == 0 and not found.members

@@ -209,3 +209,26 @@ def test_a_cluster_is_drained_balanced_and_mended(
     eventually(lambda: counts(call, "leads") == [2, 2, 2])
     assert "led by its preferred replica" in call("cluster", "elect").err
     assert len(call("consume", "t", "-e", "-f", "%o\n").out.splitlines()) == 3072
+
+
+def test_who_is_gone_for_good_is_unregistered(
+    own: list[BrokerProcess], call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUNNEL_BROKER", ",".join(broker.kafka for broker in own))
+
+    def states() -> list[str]:
+        return [json.loads(line)["state"] for line in call("cluster", "brokers", "--json").out.splitlines()]
+
+    assert "broker 3 is alive" in call("cluster", "unregister", "3", "--yes", code=1).err
+    own[2].stop()
+    eventually(lambda: states() == ["serving", "serving", "gone"])
+    call("topic", "create", "t", "-p", "3", "-r", "3")
+    assert "3 under-replicated" in call("cluster", "status", "--check", code=1).out
+    assert "broker 3 holds replicas of 1 topics" in call("cluster", "unregister", "3", "--yes", code=1).err
+    call("topic", "delete", "t", "--yes")
+    eventually(lambda: "t" not in call("topic", "ls").out.split())
+    assert "not registered any more" in call("cluster", "unregister", "3", "--yes").out
+    assert states() == ["serving", "serving"]
+    assert "2 brokers serve" in call("topic", "create", "u", "-r", "3", code=1).err
+    own[2].start()
+    eventually(lambda: states() == ["serving"] * 3)

@@ -5,12 +5,14 @@ from uuid import UUID
 
 import pytest
 
+from runnel.broker.internal import internal_topic
 from runnel.cluster import controller
 from runnel.cluster.config_rules import BrokerResource, ConfigChange, ConfigOp, TopicResource
 from runnel.cluster.decision import Decision
-from runnel.cluster.image import Broker, Delta, Endpoint, Image, Topic
+from runnel.cluster.image import Admission, Broker, BrokerState, Delta, Endpoint, Image, Topic
 from runnel.cluster.topic_rules import Defaults, NewPartitions, NewTopic
 from runnel.model.errors import (
+    BrokerNotRegistered,
     InvalidConfig,
     InvalidPartitions,
     InvalidReplicaAssignment,
@@ -107,7 +109,7 @@ REFUSED: list[tuple[NewTopic, type[RunnelError], str]] = [
     (NewTopic("t", assignment={1: b(1)}), InvalidReplicaAssignment, "without a gap"),
     (NewTopic("t", assignment={0: b()}), InvalidReplicaAssignment, "each broker once"),
     (NewTopic("t", assignment={0: b(1, 1)}), InvalidReplicaAssignment, "each broker once"),
-    (NewTopic("t", assignment={0: b(9)}), InvalidReplicaAssignment, "broker 9 is not alive"),
+    (NewTopic("t", assignment={0: b(9)}), InvalidReplicaAssignment, "broker 9 is not registered"),
     (NewTopic("t", assignment={0: b(1, 2), 1: b(1)}), InvalidReplicaAssignment, "same number of replicas"),
 ]
 
@@ -142,6 +144,93 @@ def test_settings_of_the_cluster_do_not_make_a_topic_invalid() -> None:
     image = empty()
     image = image.apply(_alter(image, BrokerResource(None), ConfigChange("log.retention.ms", "77")))
     assert made(create(image, NewTopic("t"))).config == {}
+
+
+# --- while brokers are away
+
+
+def without(*gone: int, brokers: int = 3) -> Image:
+    """A cluster of which some brokers were admitted once, and are not alive now."""
+    image = empty(brokers)
+    admitted = {each: Admission(each, f"d{each}", f"r{each}") for each in image.brokers}
+    return image.apply(Delta(brokers=dict.fromkeys(b(*gone)), admitted=admitted))
+
+
+def test_a_replica_of_a_new_topic_may_be_away_and_is_out_of_sync_then() -> None:
+    image = without(2)
+    topic = made(create(image, NewTopic("t", 4, 3)))
+    for partition in topic.partitions:
+        assert set(partition.replicas) == {1, 2, 3}
+        assert partition.replicas[2] == 2  # the preferred leader is one who serves
+        assert (set(partition.isr), partition.elr) == ({1, 3}, ())
+        assert partition.leader == partition.replicas[0]
+    spared = made(create(image, NewTopic("t", 4, 2)))
+    assert {replica for partition in spared.partitions for replica in partition.replicas} == {1, 3}
+
+
+def test_who_is_away_counts_for_the_default_and_for_internal_topics() -> None:
+    usual = made(create(without(2, 3), NewTopic("t"), defaults=Defaults(replication_factor=0)))
+    assert [len(partition.replicas) for partition in usual.partitions] == [3]
+    assert internal_topic("__consumer_offsets", without(2, 3), 5).replication_factor == 3
+    assert internal_topic("__consumer_offsets", empty(1), 5).replication_factor == 1
+
+
+def test_a_broker_that_was_never_admitted_is_nobody_to_count_with() -> None:
+    image = empty(1).apply(Delta(brokers={BrokerId(2): Broker(BrokerId(2), {}, state=BrokerState.STARTING)}))
+    (refused,) = create(image, NewTopic("t", 1, 2)).results
+    assert isinstance(refused, InvalidReplicationFactor)
+
+
+def test_partitions_are_added_while_a_broker_is_away() -> None:
+    whole = without().apply(create(without(), NewTopic("t", 1, 3)).delta)
+    image = whole.apply(Delta(brokers={BrokerId(3): None}))
+    grown = made(controller.create_partitions(image, [NewPartitions("t", 3)], SeededRng(1)))
+    assert [set(each.isr) for each in grown.partitions[1:]] == [{1, 2}, {1, 2}]
+    assert [set(each.replicas) for each in grown.partitions[1:]] == [{1, 2, 3}, {1, 2, 3}]
+    by_hand = made(controller.create_partitions(image, [NewPartitions("t", 2, [b(3, 2, 1)])], SeededRng(1)))
+    added = by_hand.partitions[1]
+    assert (added.replicas, added.isr, added.leader) == ((3, 2, 1), (2, 1), 2)
+
+
+def test_by_hand_one_of_each_partition_has_to_serve() -> None:
+    image = without(2, 3)
+    topic = made(create(image, NewTopic("t", assignment={0: b(3, 1)})))
+    assert (topic.partitions[0].leader, topic.partitions[0].isr) == (1, (1,))
+    (refused,) = create(image, NewTopic("t", assignment={0: b(3, 1), 1: b(3, 2)})).results
+    assert isinstance(refused, InvalidReplicaAssignment)
+    assert "none of the brokers [3, 2] serves now" in str(refused)
+
+
+def test_settings_of_a_broker_that_is_away_can_be_changed() -> None:
+    image = without(2)
+    image = image.apply(_alter(image, BrokerResource(BrokerId(2)), ConfigChange("log.retention.ms", "77")))
+    assert image.configs["2"].values == {"log.retention.ms": "77"}
+
+
+# --- brokers that are gone for good
+
+
+def test_a_broker_that_is_gone_is_unregistered_and_counts_no_longer() -> None:
+    image = without(3)
+    image = image.apply(create(image, NewTopic("t", 1, 2), NewTopic("u", 1, 3)).delta)
+    image = image.apply(controller.delete_topics(image, ["u"]).delta)
+    image = image.apply(controller.unregister(image, BrokerId(3)))
+    assert image.registered == {1, 2}
+    assert [each.holders for each in image.deleted.values()] == [(1, 2)]  # nobody waits for it to remove anything
+    (refused,) = create(image, NewTopic("v", 1, 3)).results
+    assert isinstance(refused, InvalidReplicationFactor)
+
+
+def test_who_is_alive_or_holds_replicas_stays_registered() -> None:
+    """It would be trusted with them, were it to come back with an empty disk: its directory is forgotten."""
+    image = without(3)
+    image = image.apply(create(image, NewTopic("t", 1, 3)).delta)
+    with pytest.raises(InvalidRequest, match="broker 1 is alive"):
+        controller.unregister(image, BrokerId(1))
+    with pytest.raises(InvalidRequest, match="broker 3 holds replicas of 1 topics, 't' among them"):
+        controller.unregister(image, BrokerId(3))
+    with pytest.raises(BrokerNotRegistered, match="the brokers of this cluster are 1, 2, 3"):
+        controller.unregister(image, BrokerId(9))
 
 
 # --- more partitions
@@ -275,7 +364,7 @@ def test_a_change_to_what_is_already_so_writes_nothing() -> None:
 def test_settings_need_their_resource() -> None:
     with pytest.raises(UnknownTopic):
         _alter(empty(), TopicResource("t"), ConfigChange("retention.ms", "1"))
-    with pytest.raises(InvalidRequest, match="broker 9 is not alive: name one of 1, 2, 3"):
+    with pytest.raises(InvalidRequest, match="broker 9 is not registered: name one of 1, 2, 3"):
         _alter(empty(), BrokerResource(BrokerId(9)), ConfigChange("log.retention.ms", "1"))
 
 

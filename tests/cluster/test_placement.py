@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runnel.cluster.image import Broker
-from runnel.cluster.placement import Replicas, place
+from runnel.cluster.placement import Candidate, Replicas, place
 from runnel.model.errors import InvalidReplicationFactor
 from runnel.model.ids import BrokerId
 from runnel.testing.clock import SeededRng
@@ -15,11 +14,11 @@ from runnel.testing.clock import SeededRng
 SEEDS = st.integers(0, 2**32)
 
 
-def brokers_of(racks: list[str | None]) -> list[Broker]:
-    return [Broker(BrokerId(number * 7), {}, rack) for number, rack in enumerate(racks)]
+def brokers_of(racks: list[str | None]) -> list[Candidate]:
+    return [Candidate(BrokerId(number * 7), rack) for number, rack in enumerate(racks)]
 
 
-def spread(counts: Counter[BrokerId], brokers: list[Broker]) -> int:
+def spread(counts: Counter[BrokerId], brokers: list[Candidate]) -> int:
     """How many more the most loaded broker has than the least loaded."""
     numbers = [counts[broker.id] for broker in brokers]
     return max(numbers) - min(numbers)
@@ -84,3 +83,37 @@ def test_partners_vary_so_that_a_dead_broker_leaves_its_load_to_all() -> None:
 def test_a_factor_that_can_not_be_reached_is_refused(count: int, factor: int) -> None:
     with pytest.raises(InvalidReplicationFactor, match=f"{count} brokers serve"):
         place(brokers_of([None] * count), 1, factor, SeededRng())
+
+
+# --- brokers that are away
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(["a", "b", "c", None]), st.booleans()), min_size=1, max_size=9),
+    st.integers(1, 30),
+    st.integers(1, 9),
+    SEEDS,
+)
+def test_who_is_away_gets_a_replica_only_if_those_who_serve_are_too_few(
+    drawn: list[tuple[str | None, bool]], partitions: int, factor: int, seed: int
+) -> None:
+    brokers = [Candidate(BrokerId(number), rack, serving) for number, (rack, serving) in enumerate(drawn)]
+    serving = {broker.id for broker in brokers if broker.serving}
+    factor = min(factor, len(brokers))
+    if not serving:
+        with pytest.raises(InvalidReplicationFactor, match=f"0 brokers serve, and {len(brokers)} more are registered"):
+            place(brokers, partitions, factor, SeededRng(seed))
+        return
+    placed = place(brokers, partitions, factor, SeededRng(seed))
+    for replicas in placed:
+        assert len(set(replicas)) == factor
+        assert replicas[0] in serving
+        assert len(serving.intersection(replicas)) == min(factor, len(serving))
+    assert spread(leaders(placed), [broker for broker in brokers if broker.serving]) <= 1
+
+
+def test_a_factor_beyond_those_who_are_registered_is_refused() -> None:
+    brokers = [Candidate(BrokerId(1)), Candidate(BrokerId(2), serving=False)]
+    with pytest.raises(InvalidReplicationFactor, match="1 brokers serve, and 1 more are registered, but away"):
+        place(brokers, 1, 3, SeededRng())

@@ -33,7 +33,7 @@ def moved(image: Image, target: str | None, **how: bool) -> Partition:
     ("before", "replicas", "target", "expected", "now"),
     [
         ("1|123|", "123", "145", "1|123||45|23", "14523"),
-        ("1|123|", "123", "456", None, ""),  # 6 is not alive
+        ("1|123|", "123", "456", None, ""),  # 6 is not registered
         ("1|1|", "1", "12", "1|1||2|", "12"),
         ("1|123|", "123", "321", "1|123|", "321"),  # another preferred leader, nothing to move
         ("1|123|", "123", "123", "1|123|", "123"),
@@ -49,7 +49,7 @@ def moved(image: Image, target: str | None, **how: bool) -> Partition:
 def test_what_a_move_begins_with(before: str, replicas: str, target: str, expected: str | None, now: str) -> None:
     image = image_of(ALIVE, row(before, replicas))
     if expected is None:
-        with pytest.raises(InvalidReplicaAssignment, match=r"\[6\] are not alive"):
+        with pytest.raises(InvalidReplicaAssignment, match=r"\[6\] are not registered"):
             moved(image, target)
         return
     found = moved(image, target)
@@ -110,7 +110,7 @@ def test_targets_are_checked(target: str, problem: type[RunnelError] | None) -> 
 def test_a_replica_that_is_there_may_be_away() -> None:
     image = image_of("1 2 4", row("1|12|"))  # 3 is down
     assert shown(moved(image, "134")) == "1|12||4|2"
-    with pytest.raises(InvalidReplicaAssignment, match=r"brokers \[5\] are not alive: name some of 1, 2, 4"):
+    with pytest.raises(InvalidReplicaAssignment, match=r"brokers \[5\] are not registered: name some of 1, 2, 4"):
         moved(image, "135")
 
 

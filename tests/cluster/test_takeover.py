@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from msgspec.structs import replace
@@ -10,7 +10,7 @@ from tests.cluster.rows import ids, shown
 
 from runnel.cluster import duties, nodes
 from runnel.cluster.config_rules import ConfigChange, TopicResource
-from runnel.cluster.image import NO_LEADER, Broker, BrokerState, Change, Endpoint, Image, Partition
+from runnel.cluster.image import NO_LEADER, Broker, BrokerState, Change, Endpoint, Image, Partition, Topic
 from runnel.cluster.isr_changes import IsrChange
 from runnel.cluster.membership import Identity
 from runnel.cluster.metadata import Metadata
@@ -20,6 +20,7 @@ from runnel.model.errors import (
     BrokerIdInUse,
     FencedEpoch,
     IneligibleReplica,
+    InvalidRequest,
     NotController,
     StaleBrokerEpoch,
     StalePartitionEpoch,
@@ -444,5 +445,60 @@ def test_a_folder_is_noted_with_the_admission() -> None:
         node = await one.store.get(nodes.directory_path(ONE))
         assert node is not None
         assert node.value == b'{"directory":"d1"}'
+
+    play(scene)
+
+
+def test_a_topic_is_made_while_a_broker_is_away_and_is_whole_when_it_is_back() -> None:
+    async def scene(cluster: Cluster) -> None:
+        one, two, three = await cluster.join(1), await cluster.join(2), await cluster.join(3)
+        await cluster.stop(three)
+        await until(one, lambda image: THREE not in image.brokers)
+        (topic,) = await one.metadata.create_topics([NewTopic("t", 1, 3, config=TWO_NEEDED)])
+        assert isinstance(topic, Topic)
+        assert set(topic.partitions[0].replicas) == {1, 2, 3}
+        assert (set(topic.partitions[0].isr), topic.partitions[0].elr) == ({1, 2}, ())
+        back = await cluster.join(3)
+        at = await until(back, lambda image: "t" in image.names)
+        leader = {1: one, 2: two}[at.topic_named("t").partitions[0].leader]
+        assert THREE not in back.partition().isr  # it was away in good order: it has nothing of this topic all the same
+        members = tuple((each, leader.image.brokers[each].epoch) for each in ids("123"))
+        change = IsrChange(
+            PartitionKey(topic.id, 0), leader.partition().leader_epoch, leader.partition().epoch, members
+        )
+        await one.metadata.alter_partitions(leader.broker.id, leader.broker.epoch, [change])
+        assert set(one.partition().isr) == {1, 2, 3}
+
+    play(scene)
+
+
+def test_every_broker_and_the_next_controller_know_who_is_away_until_it_is_unregistered() -> None:
+    async def scene(cluster: Cluster) -> None:
+        one, two, three = await cluster.join(1), await cluster.join(2), await cluster.join(3)
+        await cluster.stop(three)
+        await cluster.crash(one)
+        await until(two, lambda image: image.controller.broker == TWO and THREE not in image.brokers)
+        assert two.image.registered == {1, 2, 3}
+        late = await cluster.join(4)  # it has read all anew
+        assert late.image.admitted == two.image.admitted
+        await two.metadata.unregister(THREE)
+        await until(late, lambda image: THREE not in image.registered)
+        assert two.image.registered == {1, 2, 4}
+        back = await cluster.join(3, directory="new")  # another machine takes the number
+        assert back.image.registered == {1, 2, 3, 4}
+        assert back.broker.epoch == three.broker.epoch + 1
+
+    play(scene)
+
+
+def test_an_empty_disk_is_not_trusted_for_having_been_unregistered() -> None:
+    async def scene(cluster: Cluster) -> None:
+        one, _, three = await with_topic(cluster, "3")
+        await cluster.stop(three)
+        await until(one, row_is("-|3|"))
+        with suppress(InvalidRequest):
+            await one.metadata.unregister(THREE)
+        await cluster.join(3, directory="new")
+        await until(one, row_is("-||"))
 
     play(scene)

@@ -26,7 +26,7 @@ from runnel.client.membership import GroupSettings
 from runnel.client.producer_settings import ProducerSettings
 from runnel.cluster import controller, elections, isr_changes, loading, membership
 from runnel.cluster.drafting import Draft, Rules
-from runnel.cluster.image import Image
+from runnel.cluster.image import Delta, Image
 from runnel.groups.classic import ClassicGroup
 from runnel.log import checkpoint, reader, recovery, rolling, scan, trimming, writer
 from runnel.log.keeper import Keeper
@@ -37,7 +37,7 @@ from runnel.log.reader import Reader
 from runnel.log.trimming import Trimmer
 from runnel.log.writer import Writer
 from runnel.model.errors import RunnelError, StaleBrokerEpoch
-from runnel.model.ids import TopicId
+from runnel.model.ids import BrokerId, TopicId
 from runnel.model.topic_config import FlushMode, TopicConfig
 from runnel.net import buffers
 from runnel.net.inbox import Inbox
@@ -57,6 +57,10 @@ SEEDS_MAX = 150
 
 def _nothing(*_: Any, **__: Any) -> None:
     return None
+
+
+def _unregister_anybody(image: Image, broker: BrokerId) -> Delta:
+    return Delta(admitted={broker: None})
 
 
 def _held_is_written(self: Writer) -> int:
@@ -567,6 +571,12 @@ MUTANTS = [
         "what nobody knows is left alone",
         ((Partitions, "_tidy_up", _remove_whatever_is_unknown),),
         alone="tests/broker/test_partitions.py::test_what_nobody_knows_is_left_alone",
+    ),
+    Mutant(
+        "unregistered-replica",
+        "a broker that holds replicas stays registered, and so does its disk",
+        ((controller, "unregister", _unregister_anybody),),
+        alone="tests/cluster/test_takeover.py::test_an_empty_disk_is_not_trusted_for_having_been_unregistered",
     ),
     Mutant(
         "unconfirmed",

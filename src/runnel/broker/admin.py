@@ -1,4 +1,4 @@
-"""Verbs of who runs the cluster: where replicas lie, and who leads. The controller alone does them."""
+"""Verbs of who runs the cluster: where replicas lie, who leads, who belongs to it. The controller alone does them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -7,6 +7,7 @@ from runnel.broker.broker import Broker
 from runnel.cluster.image import Image, Partition
 from runnel.cluster.reassignment import Move
 from runnel.model.errors import ElectionNotNeeded, RunnelError
+from runnel.model.ids import BrokerId
 
 
 class Place(NamedTuple):
@@ -21,6 +22,12 @@ async def reassign(broker: Broker, moves: Sequence[Move], *, factor_may_change: 
     results = await broker.metadata.reassign(moves, factor_may_change=factor_may_change)
     await broker.topics.caught_up()
     return [result if isinstance(result, RunnelError) else None for result in results]
+
+
+async def unregister(broker: Broker, gone: BrokerId) -> None:
+    """Forget a broker that is gone for good."""
+    await broker.metadata.unregister(gone)
+    await broker.topics.caught_up()
 
 
 async def elect_leaders(

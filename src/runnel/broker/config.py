@@ -142,7 +142,7 @@ class BrokerConfig:
     )
     default_replication: int = _int(
         "default-replication", 0, 0, 100,
-        "replicas of a topic that does not say; 0: three, or as many as there are brokers",
+        "replicas of a topic that does not say; 0: three, or as many as there are brokers, also those that are away",
         "default.replication.factor",
     )  # fmt: skip
     replica_lag_ms: int = _int(

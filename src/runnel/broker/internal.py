@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Final
 
 from runnel.cluster.image import Image
-from runnel.cluster.topic_rules import NewTopic
+from runnel.cluster.topic_rules import NewTopic, candidates
 from runnel.model.errors import ViewSourceGone
 from runnel.model.ids import TopicId
 from runnel.model.limits import MIB
@@ -40,8 +40,8 @@ REPLICAS_SAFE: Final = 3  # with so many, one may be missing and two still must 
 
 
 def internal_topic(name: str, image: Image, partitions: int) -> NewTopic:
-    """A topic for a coordinator's state, for a cluster with as many brokers as this one."""
-    replicas = min(REPLICAS_SAFE, max(1, sum(broker.serving for broker in image.brokers.values())))
+    """A topic for a coordinator's state, for a cluster with as many brokers as this one, also those that are away."""
+    replicas = min(REPLICAS_SAFE, max(1, len(candidates(image))))
     safety = {"min.insync.replicas": str(REPLICAS_SAFE - 1)} if replicas == REPLICAS_SAFE else {}
     return NewTopic(name, partitions, replicas, config={**CONFIG, **SPECIAL.get(name, {}), **safety})
 

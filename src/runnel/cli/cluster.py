@@ -8,6 +8,7 @@ TABLE = {
     "reassign": ("runnel.cli.cluster_reassign:reassign", "Move replicas to other brokers; watch or cancel that."),
     "balance": ("runnel.cli.cluster_reassign:balance", "Spread replicas and leaders over all brokers."),
     "drain": ("runnel.cli.cluster_reassign:drain", "Move everything away from a broker."),
+    "unregister": ("runnel.cli.cluster_unregister:unregister", "Forget a broker that is gone for good."),
     "elect": ("runnel.cli.cluster_elect:elect", "Let the preferred replicas lead."),
 }
 

@@ -10,6 +10,7 @@ from runnel.cli.options import broker_option, json_option
 
 if TYPE_CHECKING:
     from runnel.cli.cluster_survey import Survey
+    from runnel.client.cluster_admin import BrokerDescription
 
 TROUBLES_SHOWN = 20
 TROUBLES = {
@@ -154,15 +155,15 @@ def brokers(as_json: bool, broker: str) -> None:
 
 
 def _broker_rows(found: "Survey") -> Iterator[dict[str, Any]]:
-    """Also of brokers that are gone and still hold replicas."""
+    """Also of brokers that are gone, and were not unregistered or still hold replicas."""
     known = found.description.brokers
     for number in sorted({*known, *found.health.shares}):
         described, share, disk = known.get(number), found.health.shares.get(number), found.disks.get(number)
         yield {
             "broker": number,
-            "address": str(described.address) if described else None,
+            "address": str(described.address) if described and not described.away else None,
             "rack": described.address.rack if described else None,
-            "state": "gone" if described is None else "fenced" if described.fenced else "serving",
+            "state": _state(described),
             "controller": number == found.description.controller,
             "leads": share.leads if share else 0,
             "preferred": share.preferred if share else 0,
@@ -172,6 +173,12 @@ def _broker_rows(found: "Survey") -> Iterator[dict[str, Any]]:
             "free_bytes": disk.free_bytes if disk and disk.total_bytes >= 0 else None,
             "total_bytes": disk.total_bytes if disk and disk.total_bytes >= 0 else None,
         }
+
+
+def _state(described: "BrokerDescription | None") -> str:
+    if described is None or described.away:
+        return "gone"
+    return "fenced" if described.fenced else "serving"
 
 
 def _print_brokers(rows: list[dict[str, Any]]) -> None:

@@ -32,6 +32,11 @@ class BrokerDescription(NamedTuple):
     address: BrokerAddress
     fenced: bool  # registered, but it does not serve
 
+    @property
+    def away(self) -> bool:
+        """Whether it has no address now: it was admitted once, and is not alive."""
+        return self.address.port < 0
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
@@ -168,6 +173,19 @@ class ClusterAdmin:
             return {where: failures.get(where) for where in results}
 
         return await self.admin.on_controller(change)
+
+    # --- who belongs to the cluster
+    async def unregister(self, broker: int) -> None:
+        """Let a broker that is gone for good count no longer; refused while it is alive or holds replicas."""
+        request = m.UnregisterBrokerRequest(broker_id=broker)
+
+        async def change(node: Node) -> None:
+            answer = await node.ask(Api.UNREGISTER_BROKER, request, m.UnregisterBrokerResponse)
+            check(
+                answer.error_code, action=f"unregister broker {broker}", broker=str(node), message=answer.error_message
+            )
+
+        await self.admin.on_controller(change)
 
     # --- how fast replicas are copied
     async def copy_rates(self) -> dict[int, int]:

@@ -17,7 +17,14 @@ from runnel.cluster.group_rules import GroupResource
 from runnel.cluster.image import VIEW_OF, DeletedTopic, Delta, Image, Overrides, Topic, fold
 from runnel.cluster.nodes import topic_value
 from runnel.cluster.topic_rules import Defaults, NewPartitions, NewTopic
-from runnel.model.errors import InvalidRequest, InvalidTopicName, PolicyViolation, RunnelError, as_value
+from runnel.model.errors import (
+    BrokerNotRegistered,
+    InvalidRequest,
+    InvalidTopicName,
+    PolicyViolation,
+    RunnelError,
+    as_value,
+)
 from runnel.model.ids import BrokerId, TopicId
 from runnel.model.limits import CREATE_PARTITIONS_MAX
 from runnel.model.seams import Rng
@@ -76,7 +83,7 @@ def _new_topic(
         return Topic(new_id(), spec.name, (), topic_rules.view_config(image, spec))
     topic_rules.check_view_settings(spec.name, {}, spec.config)
     replicas = topic_rules.replicas_of(image, spec, defaults, rng)
-    partitions = tuple(topic_rules.new_partition(each, image.brokers) for each in replicas)
+    partitions = tuple(topic_rules.new_partition(image, each) for each in replicas)
     return Topic(new_id(), spec.name, partitions, dict(spec.config))
 
 
@@ -88,7 +95,7 @@ def create_partitions(image: Image, specs: Sequence[NewPartitions], rng: Rng) ->
     def grow(spec: NewPartitions) -> Topic:
         refuse_twice(spec.name)
         topic = image.topic_named(spec.name)
-        added = (topic_rules.new_partition(each, image.brokers) for each in topic_rules.more_replicas(image, spec, rng))
+        added = (topic_rules.new_partition(image, each) for each in topic_rules.more_replicas(image, spec, rng))
         grown = replace(topic, partitions=(*topic.partitions, *added), version=topic.version + 1)
         topic_value(grown)
         return grown
@@ -121,6 +128,25 @@ def data_removed(image: Image, broker: BrokerId, topic_ids: Iterable[TopicId]) -
     return Delta(deleted=deleted)
 
 
+def unregister(image: Image, broker: BrokerId) -> Delta:
+    """A broker that is gone for good counts no longer, and nobody waits for it to remove what was deleted.
+
+    Its epoch stays: should it come back, that is a later life, and has no place that it could be trusted in.
+    """
+    if broker not in image.admitted:
+        known = ", ".join(map(str, sorted(image.registered))) or "none"
+        raise BrokerNotRegistered(f"broker {broker} is not registered: the brokers of this cluster are {known}")
+    if broker in image.brokers:
+        raise InvalidRequest(f"broker {broker} is alive: stop it before it is unregistered")
+    held = [topic.name for topic in image.topics.values() if broker in topic.holders]
+    if held:
+        raise InvalidRequest(
+            f"broker {broker} holds replicas of {len(held)} topics, {held[0]!r} among them: "
+            "move them to other brokers first ('runnel cluster drain')"
+        )
+    return Delta(deleted=data_removed(image, broker, image.deleted).deleted, admitted={broker: None})
+
+
 def alter_config(
     image: Image, resource: Resource, changes: Sequence[ConfigChange], *, incremental: bool, base: TopicConfig
 ) -> Decision[Topic]:
@@ -132,9 +158,9 @@ def alter_config(
         return _alter_topic(image, resource, changes, incremental, base)
     if isinstance(resource, GroupResource):
         return group_rules.alter(image, resource, changes, incremental=incremental)
-    if resource.id is not None and resource.id not in image.brokers:
-        alive = ", ".join(map(str, sorted(image.brokers))) or "none"
-        raise InvalidRequest(f"broker {resource.id} is not alive: name one of {alive}, or none for all brokers")
+    if resource.id is not None and resource.id not in image.registered:
+        known = ", ".join(map(str, sorted(image.registered))) or "none"
+        raise InvalidRequest(f"broker {resource.id} is not registered: name one of {known}, or none for all brokers")
     present = image.configs.get(resource.key)
     was = present.values if present else {}
     values = config_rules.altered(

@@ -13,13 +13,13 @@ Rule 3: a broker that stops hands over in portions. Until its turn comes each pa
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from runnel.cluster.decision import Decision
 from runnel.cluster.drafting import Changes, Draft, Living, RuleBook, Rules
-from runnel.cluster.image import NO_LEADER, Broker, BrokerState, Delta, Image, Partition, Topic
+from runnel.cluster.image import NO_LEADER, Admission, Broker, BrokerState, Delta, Image, Partition, Topic
 from runnel.model.errors import (
     ElectionNotNeeded,
     EligibleLeadersNotAvailable,
@@ -99,8 +99,15 @@ def admit(image: Image, broker: BrokerId, base: TopicConfig) -> Decision[Partiti
                 _come_back(draft, broker, before, here.of(topic))
             draft.settle(after)
             changes.put(topic, number, draft)
-    delta = Delta(topics=changes.delta.topics, brokers={broker: serving})
+    delta = Delta(topics=changes.delta.topics, brokers={broker: serving}, admitted=_noted(registered))
     return Decision(delta, unclean=changes.unclean)
+
+
+def _noted(broker: Broker) -> Mapping[BrokerId, Admission]:
+    """What is kept of a broker that begins to serve: its directory is the broker's from then on."""
+    if broker.state is not BrokerState.READY:
+        return {}
+    return {broker.id: Admission(broker.id, broker.directory, broker.rack, broker.directory_version)}
 
 
 def _wants_in(broker: Broker) -> bool:

@@ -109,6 +109,15 @@ class Broker(msgspec.Struct, frozen=True):
         return self.state in (BrokerState.SERVING, BrokerState.STOPPING)
 
 
+class Admission(msgspec.Struct, frozen=True):
+    """What is kept of a broker from its first admission until it is unregistered, whether it lives or not."""
+
+    broker: BrokerId
+    directory: str  # the id of its data directory when it was last admitted
+    rack: str | None = None
+    version: int = 0
+
+
 class Overrides(msgspec.Struct, frozen=True):
     """Settings of one broker, of all of them, or of a group."""
 
@@ -140,6 +149,7 @@ class Delta:
     topics: Mapping[TopicId, Topic | None] = field(default_factory=_nothing)
     deleted: Mapping[TopicId, DeletedTopic | None] = field(default_factory=_nothing)
     brokers: Mapping[BrokerId, Broker | None] = field(default_factory=_nothing)
+    admitted: Mapping[BrokerId, Admission | None] = field(default_factory=_nothing)
     configs: Mapping[ConfigKey, Overrides | None] = field(default_factory=_nothing)
     controller: Controller | None = None
     features: Features | None = None
@@ -147,7 +157,7 @@ class Delta:
     @property
     def keys(self) -> set[object]:
         """What is written piece by piece, each under a key of its own."""
-        return {*self.topics, *self.deleted, *self.brokers, *self.configs}
+        return {*self.topics, *self.deleted, *self.brokers, *self.admitted, *self.configs}
 
     def __bool__(self) -> bool:
         return any(getattr(self, part.name) for part in fields(self))
@@ -160,13 +170,23 @@ class Image:
     cluster_id: str
     version: int = 0
     controller: Controller = Controller(NO_LEADER, Epoch(0))
-    brokers: Mapping[BrokerId, Broker] = field(default_factory=_nothing)
+    brokers: Mapping[BrokerId, Broker] = field(default_factory=_nothing)  # alive
+    admitted: Mapping[BrokerId, Admission] = field(default_factory=_nothing)  # alive or not
     topics: Mapping[TopicId, Topic] = field(default_factory=_nothing)
     deleted: Mapping[TopicId, DeletedTopic] = field(default_factory=_nothing)
     configs: Mapping[ConfigKey, Overrides] = field(default_factory=_nothing)
     features: Features = Features({})
     names: Mapping[str, TopicId] = field(default_factory=_nothing)
     folded: Mapping[str, str] = field(default_factory=_nothing)  # names with '.' or '_': folded form -> name
+
+    @property
+    def registered(self) -> frozenset[BrokerId]:
+        """The brokers of the cluster: those that are alive, and those that are away and have not been unregistered."""
+        return frozenset((*self.brokers, *self.admitted))
+
+    def serves(self, broker: BrokerId) -> bool:
+        registration = self.brokers.get(broker)
+        return registration is not None and registration.serving
 
     def topic(self, name: str) -> Topic | None:
         topic_id = self.names.get(name)
@@ -232,6 +252,7 @@ class Image:
             version=self.version + 1,
             controller=delta.controller or self.controller,
             brokers=_patched(self.brokers, delta.brokers),
+            admitted=_patched(self.admitted, delta.admitted),
             topics=_patched(self.topics, delta.topics),
             deleted=_patched(self.deleted, delta.deleted),
             configs=_patched(self.configs, delta.configs),
@@ -246,6 +267,7 @@ class Image:
             (self.topics, delta.topics),
             (self.deleted, delta.deleted),
             (self.brokers, delta.brokers),
+            (self.admitted, delta.admitted),
             (self.configs, delta.configs),
         )
         return all(_holds(now, change) for now, change in pairs)
@@ -305,6 +327,7 @@ def diff(old: Image, new: Image) -> Delta:
         topics=_difference(old.topics, new.topics),
         deleted=_difference(old.deleted, new.deleted),
         brokers=_difference(old.brokers, new.brokers),
+        admitted=_difference(old.admitted, new.admitted),
         configs=_difference(old.configs, new.configs),
         controller=new.controller if new.controller != old.controller else None,
         features=new.features if new.features != old.features else None,

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from uuid import UUID
 
 from runnel.cluster import nodes
-from runnel.cluster.image import NO_LEADER, Controller, Delta, Image
+from runnel.cluster.image import NO_LEADER, Admission, Controller, Delta, Image
 from runnel.cluster.nodes import ChangesNode, ClusterNode, ControllerNode, Recent
 from runnel.cluster.store import Node, Store, StoreDamaged
 from runnel.model.errors import RequestTimedOut
@@ -90,7 +90,8 @@ async def _read_some(store: Store, image: Image, touched: set[str]) -> tuple[Del
     names = await store.children(nodes.BROKERS_PATH)
     alive = {BrokerId(int(name)) for name in names}
     wanted = touched | {nodes.broker_path(broker) for broker in alive - image.brokers.keys()}
-    paths = sorted(path for path in wanted if path.startswith(FOLDERS))  # a set has another order in each process
+    # Sorted: a set has another order in each process.
+    paths = sorted(path for path in wanted if path.startswith(FOLDERS) or nodes.is_directory_path(path))
     found = dict(zip(paths, await _get_all(store, paths), strict=True))
 
     def below(folder: str, read: Callable[[str, Node], V]) -> dict[str, V | None]:
@@ -98,6 +99,7 @@ async def _read_some(store: Store, image: Image, touched: set[str]) -> tuple[Del
         return {path.rpartition("/")[2]: node and read(path, node) for path, node in here.items()}
 
     brokers = {BrokerId(int(name)): broker for name, broker in below(nodes.BROKERS_PATH, nodes.read_broker).items()}
+    directories = [(path, node) for path, node in found.items() if nodes.is_directory_path(path)]
     topics = below(nodes.TOPICS_PATH, nodes.read_topic)
     deleted = below(nodes.DELETED_PATH, nodes.read_deleted)
     controller = await _controller(store)
@@ -105,6 +107,9 @@ async def _read_some(store: Store, image: Image, touched: set[str]) -> tuple[Del
         topics={TopicId(UUID(name)): topic for name, topic in topics.items()},
         deleted={TopicId(UUID(name)): topic for name, topic in deleted.items()},
         brokers={**dict.fromkeys(image.brokers.keys() - alive), **brokers},
+        admitted={
+            nodes.broker_of_directory(path): node and nodes.read_admission(path, node) for path, node in directories
+        },
         configs=nodes.config_keys(below(nodes.CONFIGS_PATH, nodes.read_overrides)),
         controller=controller if controller != image.controller else None,
     )
@@ -128,11 +133,19 @@ async def _read(store: Store, version: int) -> Image:
         topics={topic.id: topic for topic in topics.values()},
         deleted={topic.id: topic for topic in deleted.values()},
         brokers={broker.id: broker for broker in brokers.values()},
+        admitted=await _admissions(store),
         configs=nodes.config_keys(configs),
         controller=await _controller(store),
         features=nodes.read_features(nodes.FEATURES_PATH, await must_get(store, nodes.FEATURES_PATH)),
     )
     return Image(await _cluster_id(store), version - 1).apply(everything)
+
+
+async def _admissions(store: Store) -> dict[BrokerId, Admission]:
+    paths = [nodes.directory_path(BrokerId(int(name))) for name in await store.children(nodes.BROKER_EPOCHS_PATH)]
+    found = zip(paths, await _get_all(store, paths), strict=True)
+    admissions = [nodes.read_admission(path, node) for path, node in found if node is not None]
+    return {admission.broker: admission for admission in admissions}
 
 
 async def _below(store: Store, folder: str, read: Callable[[str, Node], V]) -> dict[str, V]:

@@ -233,6 +233,14 @@ class Metadata:
     def _new_topic_id(self) -> TopicId:
         return TopicId(new_uuid(self._rng))
 
+    async def unregister(self, broker: BrokerId) -> None:
+        """Forget a broker that is gone for good; refused while it is alive or holds replicas."""
+
+        def decide(image: Image) -> Decision[Topic]:
+            return Decision(controller.unregister(image, broker))
+
+        await self._ledger.whole(self._ledger.change(decide))
+
     # --- replicas
 
     async def alter_partitions(

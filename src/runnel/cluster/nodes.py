@@ -15,6 +15,7 @@ import msgspec
 
 from runnel.cluster.image import (
     NOTE,
+    Admission,
     Broker,
     BrokerState,
     ConfigKey,
@@ -40,6 +41,7 @@ TOPICS_PATH: Final = "/topics"
 DELETED_PATH: Final = "/deleted"
 BROKERS_PATH: Final = "/brokers"
 BROKER_EPOCHS_PATH: Final = "/broker-epochs"
+DIRECTORY: Final = "directory"  # the name of a node below each broker's epoch
 CONFIGS_PATH: Final = "/configs"
 FEATURES_PATH: Final = "/features"
 PRODUCER_IDS_PATH: Final = "/producer-ids"
@@ -84,8 +86,9 @@ class BrokerNode(msgspec.Struct, frozen=True):
     damaged: tuple[tuple[TopicId, int], ...] = ()
 
 
-class DirectoryNode(msgspec.Struct, frozen=True):
+class DirectoryNode(msgspec.Struct, frozen=True, omit_defaults=True):
     directory: str
+    rack: str | None = None
 
 
 class ControllerNode(msgspec.Struct, frozen=True):
@@ -139,7 +142,15 @@ def broker_epoch_path(broker: BrokerId) -> str:
 
 def directory_path(broker: BrokerId) -> str:
     """Below the epoch, not in it: the version of that node must not move when a directory is noted."""
-    return f"{broker_epoch_path(broker)}/directory"
+    return f"{broker_epoch_path(broker)}/{DIRECTORY}"
+
+
+def is_directory_path(path: str) -> bool:
+    return path.startswith(f"{BROKER_EPOCHS_PATH}/") and path.endswith(f"/{DIRECTORY}")
+
+
+def broker_of_directory(path: str) -> BrokerId:
+    return BrokerId(int(path.split("/")[-2]))
 
 
 def config_path(key: ConfigKey) -> str:
@@ -172,6 +183,11 @@ def read_deleted(path: str, node: Node) -> DeletedTopic:
 def read_broker(path: str, node: Node) -> Broker:
     value = decode(path, node.value, BrokerNode)
     return Broker(BrokerId(int(path.rpartition("/")[2])), version=node.version, **msgspec.structs.asdict(value))
+
+
+def read_admission(path: str, node: Node) -> Admission:
+    value = decode(path, node.value, DirectoryNode)
+    return Admission(broker_of_directory(path), value.directory, value.rack, node.version)
 
 
 def broker_value(broker: Broker) -> bytes:
@@ -267,17 +283,16 @@ def pieces(image: Image, delta: Delta) -> Iterator[Piece]:
     if delta.configs:
         yield Piece(Delta(configs=delta.configs), [_config_op(image, key, now) for key, now in delta.configs.items()])
     registered = [broker for broker in delta.brokers.values() if broker is not None]
-    if registered:  # last: a broker may serve once all that it leads is its own
-        yield Piece(Delta(brokers=delta.brokers), [op for broker in registered for op in _broker_ops(image, broker)])
+    if registered or delta.admitted:  # last: a broker may serve once all that it leads is its own
+        ops = [Set(broker_path(each.id), broker_value(each), each.version - 1) for each in registered]
+        ops += [_admission_op(image, broker, now) for broker, now in delta.admitted.items()]
+        yield Piece(Delta(brokers=delta.brokers, admitted=delta.admitted), ops)
 
 
-def _broker_ops(image: Image, broker: Broker) -> list[Op]:
-    """A new state of a registration; with an admission, the directory is the broker's from then on."""
-    ops: list[Op] = [Set(broker_path(broker.id), broker_value(broker), broker.version - 1)]
-    if broker.serving and not image.brokers[broker.id].serving:
-        value = encode(DirectoryNode(broker.directory))
-        ops.append(_put(directory_path(broker.id), value, broker.directory_version))
-    return ops
+def _admission_op(image: Image, broker: BrokerId, admission: Admission | None) -> Op:
+    if admission is None:
+        return Delete(directory_path(broker), image.admitted[broker].version)
+    return _put(directory_path(broker), encode(DirectoryNode(admission.directory, admission.rack)), admission.version)
 
 
 def _topic_ops(image: Image, delta: Delta, topic_id: TopicId) -> list[Op]:

@@ -77,10 +77,10 @@ def _target(image: Image, present: Partition, move: Move, factor_may_change: boo
     target = move.target
     if not target or len(set(target)) != len(target):
         raise InvalidReplicaAssignment(f"{where}: replicas {list(target)} must name at least one broker, and each once")
-    unknown = sorted(set(target) - image.brokers.keys() - set(before))
+    unknown = sorted(set(target) - image.registered - set(before))
     if unknown:
-        alive = ", ".join(map(str, sorted(image.brokers)))
-        raise InvalidReplicaAssignment(f"{where}: brokers {unknown} are not alive: name some of {alive}")
+        known = ", ".join(map(str, sorted(image.registered)))
+        raise InvalidReplicaAssignment(f"{where}: brokers {unknown} are not registered: name some of {known}")
     if not factor_may_change and len(target) != len(before):
         raise InvalidReplicationFactor(f"{where} has {len(before)} replicas, {len(target)} were asked for")
     return target

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from runnel.cluster.image import NO_LEADER, VIEW_FILTER, VIEW_OF, VIEW_OF_ID, Broker, Image, Partition
-from runnel.cluster.placement import Replicas, place
+from runnel.cluster.image import VIEW_FILTER, VIEW_OF, VIEW_OF_ID, Image, Partition
+from runnel.cluster.placement import Candidate, Replicas, place
 from runnel.model.errors import (
     InvalidConfig,
     InvalidPartitions,
@@ -110,16 +110,21 @@ def replicas_of(image: Image, spec: NewTopic, defaults: Defaults, rng: Rng) -> l
         raise InvalidReplicationFactor(
             f"topic {spec.name!r} can't have replication factor {factor}: at least 1, or -1 for the default"
         )
-    return place(_serving(image), partitions, factor, rng)
+    return place(candidates(image), partitions, factor, rng)
 
 
-def _serving(image: Image) -> list[Broker]:
-    """Who can take new replicas: a broker that starts may never be ready, one that stops will be gone."""
-    return [broker for broker in image.brokers.values() if broker.serving]
+def candidates(image: Image) -> list[Candidate]:
+    """The brokers that can take new replicas: those that serve, and those that did and are away, or on their way.
+
+    A broker that starts for the first time may never be ready: it does not count before it is admitted.
+    """
+    serving = [Candidate(each.id, each.rack) for each in image.brokers.values() if each.serving]
+    away = [Candidate(each.broker, each.rack, serving=False) for each in image.admitted.values()]
+    return [*serving, *(each for each in away if not image.serves(each.id))]
 
 
 def _default_factor(image: Image, defaults: Defaults) -> int:
-    return defaults.replication_factor or max(1, min(REPLICAS_USUAL, len(_serving(image))))
+    return defaults.replication_factor or max(1, min(REPLICAS_USUAL, len(candidates(image))))
 
 
 def _by_hand(image: Image, spec: NewTopic, assignment: Mapping[int, Sequence[BrokerId]]) -> list[Replicas]:
@@ -135,7 +140,10 @@ def _by_hand(image: Image, spec: NewTopic, assignment: Mapping[int, Sequence[Bro
 
 
 def checked(image: Image, name: str, assignment: Iterable[Sequence[BrokerId]]) -> list[Replicas]:
-    """An assignment by hand, if each partition has the same number of replicas, each on a living broker of its own."""
+    """An assignment by hand, if each partition has the same number of replicas, each on a broker of its own.
+
+    A broker may be away, but one of each partition has to serve: it leads, and the others copy from it.
+    """
     placed = [tuple(replicas) for replicas in assignment]
     for replicas in placed:
         if not replicas or len(set(replicas)) != len(replicas):
@@ -143,8 +151,10 @@ def checked(image: Image, name: str, assignment: Iterable[Sequence[BrokerId]]) -
         if len(replicas) != len(placed[0]):
             raise InvalidReplicaAssignment(f"topic {name!r}: all partitions must have the same number of replicas")
         for broker in replicas:
-            if broker not in image.brokers:
-                raise InvalidReplicaAssignment(f"topic {name!r}: broker {broker} is not alive")
+            if broker not in image.registered:
+                raise InvalidReplicaAssignment(f"topic {name!r}: broker {broker} is not registered")
+        if not any(map(image.serves, replicas)):
+            raise InvalidReplicaAssignment(f"topic {name!r}: none of the brokers {list(replicas)} serves now: name one")
     return placed
 
 
@@ -161,7 +171,7 @@ def more_replicas(image: Image, spec: NewPartitions, rng: Rng) -> list[Replicas]
         )
     factor = len(present[0].replicas)
     if spec.assignment is None:
-        return place(_serving(image), added, factor, rng)
+        return place(candidates(image), added, factor, rng)
     if len(spec.assignment) != added:
         raise InvalidReplicaAssignment(
             f"topic {spec.name!r} gets {added} partitions, but {len(spec.assignment)} were assigned by hand"
@@ -172,9 +182,11 @@ def more_replicas(image: Image, spec: NewPartitions, rng: Rng) -> list[Replicas]
     return placed
 
 
-def new_partition(replicas: Replicas, brokers: Mapping[BrokerId, Broker]) -> Partition:
-    """A partition at its beginning: all replicas that serve are in sync, for there is nothing to copy."""
-    serving = tuple(broker for broker in replicas if broker in brokers and brokers[broker].serving)
-    if serving == replicas or not serving:
-        return Partition(serving[0] if serving else NO_LEADER, Epoch(0), Epoch(0), replicas, replicas)
-    return Partition(serving[0], Epoch(0), Epoch(0), replicas, serving)
+def new_partition(image: Image, replicas: Replicas) -> Partition:
+    """A partition at its beginning: the replicas that serve are in sync, for there is nothing to copy.
+
+    A replica that is away is not, nor is it eligible: by the time it is back, it may lack what was committed.
+    """
+    serving = tuple(broker for broker in replicas if image.serves(broker))
+    isr = replicas if serving == replicas else serving  # one tuple for both: there are many partitions
+    return Partition(serving[0], Epoch(0), Epoch(0), replicas, isr)

@@ -147,6 +147,10 @@ class BrokerIdInUse(RetriableError):
     """Another process is registered under this id; if it is dead, its session will end soon."""
 
 
+class BrokerNotRegistered(ClientError):
+    """No broker of this number belongs to the cluster."""
+
+
 class StaleBrokerEpoch(RetriableError):
     """What an earlier life of a broker says does not count any more."""
 

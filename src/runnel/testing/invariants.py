@@ -193,6 +193,8 @@ class Invariants:
             if truth is None:
                 self.truths[key] = Truth(key, f"{topic.name}-{number}", config, image)
                 self._lead(self.truths[key], image.leader, image.leader_epoch)
+                if image.isr != image.replicas:
+                    self._happened("made without all", self.truths[key])
             elif truth.image != image:
                 before, truth.image, truth.config = truth.image, image, config
                 self._partition(truth, before)

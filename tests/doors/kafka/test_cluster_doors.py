@@ -100,6 +100,20 @@ def test_any_broker_takes_them(trio: list[BrokerProcess]) -> None:
     on(trio[0], work)
 
 
+def test_who_is_alive_or_unknown_can_not_be_unregistered(trio: list[BrokerProcess]) -> None:
+    async def work(cluster: Cluster) -> None:
+        await Admin(cluster).view([])
+        for asked in (1, 2, 3):  # by the controller, and through others
+            for number, code in ((2, ErrorCode.INVALID_REQUEST), (9, ErrorCode.BROKER_ID_NOT_REGISTERED)):
+                request = m.UnregisterBrokerRequest(broker_id=number)
+                node = cluster.broker(asked)
+                answer = await node.ask(Api.UNREGISTER_BROKER, request, m.UnregisterBrokerResponse)
+                assert answer.error_code == code
+                assert f"broker {number}" in (answer.error_message or "")
+
+    on(trio[0], work)
+
+
 def test_a_foreign_client_elects(trio: list[BrokerProcess]) -> None:
     on(trio[0], lambda cluster: Admin(cluster).create_topics([NewTopic("foreign", partitions=1, replicas=3)]))
     admin = AdminClient({"bootstrap.servers": trio[1].kafka, "log_level": 0})
@@ -162,4 +176,4 @@ async def _is_offline(cluster: Cluster) -> bool:
         brokers = (await cluster.ask_any(Api.DESCRIBE_CLUSTER, asked, m.DescribeClusterResponse)).brokers
         alive.append({b.broker_id: b.is_fenced for b in brokers})
     in_sync = copied.offline == (3,) and set(copied.in_sync) == {1, 2}
-    return in_sync and seen == ([3], 0, []) and alive == [{1: False, 2: False}] * 2
+    return in_sync and seen == ([3], 0, []) and alive == [{1: False, 2: False}, {1: False, 2: False, 3: True}]

@@ -46,6 +46,7 @@ SERVED: dict[Api, tuple[int, int]] = {
     Api.ALTER_PARTITION: (3, 3),
     Api.DESCRIBE_CLUSTER: (0, 2),
     Api.DESCRIBE_PRODUCERS: (0, 0),
+    Api.UNREGISTER_BROKER: (0, 0),
     Api.DESCRIBE_TRANSACTIONS: (0, 0),
     Api.LIST_TRANSACTIONS: (0, 2),
     Api.CONSUMER_GROUP_HEARTBEAT: (0, 1),

@@ -59,6 +59,7 @@ from runnel.doors.kafka.share_group_heartbeat import share_group_heartbeat
 from runnel.doors.kafka.share_sessions import ShareSessions
 from runnel.doors.kafka.sync_group import sync_group
 from runnel.doors.kafka.txn_offset_commit import txn_offset_commit
+from runnel.doors.kafka.unregister_broker import unregister_broker
 from runnel.doors.kafka.write_txn_markers import write_txn_markers
 from runnel.model.errors import InvalidRequest
 from runnel.model.seams import Buffer, Rng
@@ -115,6 +116,7 @@ ANSWERS: dict[Api, Answer] = {
     Api.ALTER_PARTITION: alter_partition,
     Api.DESCRIBE_CLUSTER: describe_cluster,
     Api.DESCRIBE_PRODUCERS: describe_producers,
+    Api.UNREGISTER_BROKER: unregister_broker,
     Api.DESCRIBE_TRANSACTIONS: describe_transactions,
     Api.LIST_TRANSACTIONS: list_transactions,
     Api.CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat,

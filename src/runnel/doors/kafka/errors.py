@@ -108,6 +108,7 @@ CODES: dict[type[e.RunnelError], ErrorCode] = {
     e.ElectionNotNeeded: ErrorCode.ELECTION_NOT_NEEDED,
     e.PreferredLeaderNotAvailable: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
     e.EligibleLeadersNotAvailable: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+    e.BrokerNotRegistered: ErrorCode.BROKER_ID_NOT_REGISTERED,
     e.StaleBrokerEpoch: ErrorCode.STALE_BROKER_EPOCH,
     e.StalePartitionEpoch: ErrorCode.INVALID_UPDATE_VERSION,
     e.IneligibleReplica: ErrorCode.INELIGIBLE_REPLICA,

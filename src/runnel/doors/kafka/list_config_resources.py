@@ -30,7 +30,7 @@ def _names(kind: int, broker: Broker) -> list[str]:
     if kind == TOPIC:
         return sorted(broker.image.names)
     if kind == BROKER:
-        return [str(number) for number in sorted(broker.image.brokers)]
+        return [str(number) for number in sorted(broker.image.registered)]
     if kind == GROUP:
         groups = (each for each in broker.image.configs.items() if each[0].startswith(GROUP_KEY))
         return sorted(key.removeprefix(GROUP_KEY) for key, overrides in groups if overrides.values)

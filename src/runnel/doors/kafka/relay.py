@@ -24,6 +24,7 @@ CONTROLLERS: Final = frozenset(
         Api.INCREMENTAL_ALTER_CONFIGS,
         Api.ELECT_LEADERS,
         Api.ALTER_PARTITION_REASSIGNMENTS,
+        Api.UNREGISTER_BROKER,
         Api.LIST_PARTITION_REASSIGNMENTS,  # who began a move elsewhere must not be told that there is none
     }
 )

@@ -144,9 +144,9 @@ class ModelStore:
             return False
         if not self._is_read(delta):
             return False
-        for admitted in delta.brokers.values():
-            if admitted is not None and admitted.serving:
-                self._directories[admitted.id] = admitted.directory, admitted.directory_version
+        for admission in delta.admitted.values():
+            if admission is not None:
+                self._directories[admission.broker] = admission.directory, admission.version
         self._apply(delta)
         return True
 

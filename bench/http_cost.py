@@ -25,6 +25,7 @@ from bench.machine import cpu_of
 from runnel.doors.http.app import HttpApp
 from runnel.doors.http.call import Call
 from runnel.doors.http.operation import Struct, View, operation_of
+from runnel.net.bounds import Bounds
 from runnel.net.http import HttpLimits, HttpListener
 from runnel.net.traffic import Traffic
 
@@ -90,7 +91,8 @@ class _Door:
     """As much of a door as the application needs."""
 
     broker = None
-    body_bytes_max = bodies_bytes_max = 1 << 24
+    body_bytes_max = 1 << 24
+    bounds = Bounds()
     traffic = Traffic()
 
 

@@ -40,7 +40,7 @@ def kept(name: str, value: ast.expr) -> bool:
     return False
 
 
-def keeping(handler: ast.ExceptHandler) -> Iterator[ast.AST]:
+def keeping(handler: ast.ExceptHandler) -> Iterator[ast.stmt | ast.expr]:
     assert handler.name is not None
     for node in ast.walk(ast.Module(handler.body, [])):
         if isinstance(node, ast.Assign | ast.Return | ast.Expr) and node.value is not None:

@@ -98,7 +98,8 @@ class Server:
             disk=machine.disk, files_max=machine.files_max, clock=machine.clock, rng=machine.rng,
             on_fatal=self._on_fatal, open_due=machine.open_due, note_open=machine.note_open,
         )  # fmt: skip
-        self._listener = FramedListener(KafkaDoor(self.broker, machine.rng).open, _limits(config), self._on_fatal)
+        door = KafkaDoor(self.broker, machine.rng)
+        self._listener = FramedListener(door.open, _limits(config), self._on_fatal, self.broker.bounds)
         host, port = await self._bind()
         self.kafka = Address(config.advertise or _reachable(host), port)
         await self._bind_http()

@@ -7,7 +7,7 @@ afterwards. Both are generous: without the bound that it tries, each flood went 
 from functools import partial
 from typing import NamedTuple
 
-from tests.bounds import sends
+from tests.bounds import requests, sends
 from tests.bounds.rig import Flood
 
 
@@ -25,5 +25,21 @@ CASES: tuple[Case, ...] = (
         "refused bulk sends",
         partial(sends.refused_bulk_sends, rounds=2), partial(sends.refused_bulk_sends, rounds=20),
         grown_mb=900, kept_mb=150,
+    ),
+    Case(
+        "elements of a call",
+        partial(requests.calls_of_many_values, rounds=1), partial(requests.calls_of_many_values, rounds=20),
+        grown_mb=150, kept_mb=100,
+    ),
+    Case(
+        "lists of JSON",
+        partial(requests.lists_of_json, rounds=1, bytes_each=4_500_000),
+        partial(requests.lists_of_json, rounds=20, bytes_each=16_000_000),
+        grown_mb=200, kept_mb=100,
+    ),
+    Case(
+        "messages over WebSockets",
+        partial(requests.socket_messages, count=30), partial(requests.socket_messages, count=1_000),
+        grown_mb=450, kept_mb=450,
     ),
 )  # fmt: skip

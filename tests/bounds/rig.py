@@ -41,6 +41,7 @@ class Others:
     def __init__(self, address: str) -> None:
         self._address = address
         self._over = threading.Event()
+        self._was_served = threading.Event()
         self._thread = threading.Thread(target=self._use, daemon=True)
         self.served = 0
         self.failed = 0
@@ -54,6 +55,7 @@ class Others:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._was_served.wait(LIMIT_S)  # the flood may have been short
         self._over.set()
         self._thread.join(LIMIT_S)
 
@@ -63,6 +65,7 @@ class Others:
             try:
                 self._once()
                 self.served += 1
+                self._was_served.set()
             except (OSError, http.client.HTTPException, ValueError):
                 self.failed += 1
             self.slowest_s = max(self.slowest_s, time.monotonic() - began)

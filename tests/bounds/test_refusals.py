@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from tests.bounds import requests
 from tests.bounds.rig import ask, ask_at_once
 
 from runnel.model.limits import KIB
@@ -20,3 +21,18 @@ def test_a_list_for_which_there_is_no_room_is_refused_for_a_moment(tmp_path: Pat
         assert answer.status == 503
         assert json.loads(answer.content)["code"] == "too-busy"
         assert answer.headers["retry-after"] == "1"
+
+
+def test_what_would_become_too_large_is_refused_before_it_is_decoded_and_counted(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        assert "codes 4 x 42" in requests.calls_of_many_values(broker, 1)
+        assert "4 x 413" in requests.lists_of_json(broker, 1, 9_000_000)
+        told = ask(broker.http, "GET", "/metrics").content.decode()
+    assert 'runnel_bounds_met_total{bound="call-values-max"} 4.0' in told
+    assert 'runnel_bounds_met_total{bound="inflight-bytes-max"} 4.0' in told
+    assert 'runnel_budget_limit_bytes{budget="bodies"}' in told
+
+
+def test_websockets_do_not_agree_to_be_deflated(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        assert "0 of them deflated" in requests.socket_messages(broker, 2)

@@ -69,6 +69,7 @@ from runnel.model.ids import BrokerId, Offset, ProducerId
 from runnel.model.limits import MIB
 from runnel.model.schedule import OpenDueIndex
 from runnel.model.seams import Clock, Disk, Rng
+from runnel.net.bounds import Bounds
 from runnel.replica.partition import Partition
 from runnel.transactions.sink_values import SinkConfig
 from runnel.transactions.values import TransactionConfig
@@ -99,6 +100,10 @@ class Broker:
         self.metadata = metadata
         self.disk = disk
         self._on_fatal = on_fatal
+        self.bounds = Bounds(
+            requests=config.inflight_bytes_max, bodies=config.inflight_bytes_max,
+            answers=config.answers_bytes_max, unpacked=config.unpacked_bytes_max,
+        )  # fmt: skip
         self._changes: deque[Change] = deque()
         self._follower: asyncio.Task[None] | None = None
         self._producer_ids: deque[int] = deque()
@@ -127,7 +132,7 @@ class Broker:
     def _reach_others(self, config: BrokerConfig, rng: Rng) -> None:
         """Make the ways to other brokers, and what the controller alone does."""
         self._peers = Peers(self.id)
-        self.calls = Calls(self.id, self._peers)
+        self.calls = Calls(self.id, self._peers, self.bounds, config.call_values_max)
         self.forwarding = Forwarding(self.id, self._peers, self.metadata, rng)
         self.topics = Topics(self.metadata, self.forwarding, self._seen, auto_create=config.auto_create_topics)
         self.internal_topics = InternalTopics(config, self.metadata, self.forwarding, self.calls, self._seen)

@@ -9,6 +9,8 @@ Rule 4: no answer in time is RequestTimedOut or BrokerUnreachable: the call may 
         A call that finds no lane in time is TooBusy: it was not carried out.
 Rule 5: who waits for a caller that goes away is told so (`Waits`), across brokers too: the connection on which the call
         waits at another broker is closed then.
+Rule 6: the values of a call that came in as bytes are counted before it is decoded: too many are refused, many wait
+        until the budget of bodies has room for them.
 """
 
 import asyncio
@@ -25,7 +27,10 @@ from runnel.client.calls import question, result
 from runnel.model.calls import Failure, Verb
 from runnel.model.errors import InvalidRequest, RunnelError, TooBusy, UnsupportedVersion
 from runnel.model.ids import BrokerId
+from runnel.model.limits import MIB
 from runnel.model.unreadable import UNREADABLE
+from runnel.model.weight import VALUE_BYTES, marks, values
+from runnel.net.bounds import Bounds
 from runnel.wire.kafka import messages as m
 from runnel.wire.kafka.apis import Api
 
@@ -33,6 +38,8 @@ LANE: Final = "calls"  # beside what Kafka's own requests between brokers use
 LANES: Final = 8  # connections to each other broker for calls that don't wait
 LANES_MAX: Final = 64  # calls that wait at one other broker at once
 TIMEOUT_MS: Final = 15_000
+VALUES_MAX: Final = 100_000  # of one call: a list of 10,000 messages has some 40,000 that count
+LIGHT_BYTES: Final = MIB  # calls that take less are not charged: they are gone at once
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -53,8 +60,10 @@ class _Leaving:
 class Calls:
     """The calls that this broker serves, and the way to those of the others."""
 
-    def __init__(self, me: BrokerId, peers: Peers) -> None:
+    def __init__(self, me: BrokerId, peers: Peers, bounds: Bounds | None = None, values_max: int = VALUES_MAX) -> None:
         self.me = me
+        self._bounds = bounds or Bounds()
+        self._values_max = values_max
         self._peers = peers
         self._served: dict[str, _Served] = {}
         self._lanes: dict[BrokerId, _Lanes] = defaultdict(_Lanes)
@@ -87,11 +96,23 @@ class Calls:
     async def answer(self, name: str, body: Any, waits: Waits) -> bytes:
         """What a handler here says to a call that came in as bytes."""
         served = self._handler(name)
-        try:
-            request = msgspec.msgpack.decode(body, type=served.request)
-        except UNREADABLE as error:
-            raise InvalidRequest(f"the call {name!r} can't be read: {error}") from None
-        return msgspec.msgpack.encode(await served.handler(request, waits))
+        weight = self._weight(name, body)
+        if weight <= LIGHT_BYTES:
+            return await _answer(name, served, body, waits)
+        async with self._bounds.room(self._bounds.bodies, weight, "inflight-bytes-max"):
+            return await _answer(name, served, body, waits)
+
+    def _weight(self, name: str, body: Any) -> int:
+        """Bytes that a call takes once it is decoded, at most (rule 6)."""
+        count = marks(body)
+        if count > self._values_max:
+            count = values(body, self._values_max)
+            if count > self._values_max:
+                self._bounds.met["call-values-max"] += 1
+                raise InvalidRequest(
+                    f"the call {name!r} has more than {self._values_max} values (call-values-max): send less at once"
+                )
+        return VALUE_BYTES * count
 
     def _handler(self, name: str) -> _Served:
         served = self._served.get(name)
@@ -153,6 +174,14 @@ class _Lanes:
     def next(self) -> int:
         self._made += 1
         return self._made
+
+
+async def _answer(name: str, served: _Served, body: Any, waits: Waits) -> bytes:
+    try:
+        request = msgspec.msgpack.decode(body, type=served.request)
+    except UNREADABLE as error:
+        raise InvalidRequest(f"the call {name!r} can't be read: {error}") from None
+    return msgspec.msgpack.encode(await served.handler(request, waits))
 
 
 def failure_of(error: RunnelError | None) -> Failure | None:

@@ -211,6 +211,20 @@ class BrokerConfig:
         "inflight-bytes-max", 256 * MIB, MIB, 2**40, "bytes of requests under way, all connections together",
         "queued.max.request.bytes",
     )  # fmt: skip
+    call_values_max: int = _int(
+        "call-values-max", 100_000, 1_000, 100_000_000, "values in one call between brokers or of Runnel's own clients"
+    )
+    socket_message_bytes_max: int = _int(
+        "socket-message-bytes-max", MIB, 1024, FRAME_BYTES_MAX, "largest message that a client sends over a WebSocket"
+    )
+    answers_bytes_max: int = _int(
+        "answers-bytes-max", 256 * MIB, MIB, 2**40,
+        "bytes of answers that are being made or were not taken yet, all together: fetches get what is left of them",
+    )  # fmt: skip
+    unpacked_bytes_max: int = _int(
+        "unpacked-bytes-max", 256 * MIB, MIB, 2**40,
+        "bytes of batches that are decompressed at the same time, for readers of single messages",
+    )  # fmt: skip
     connections_max: int = _int("connections-max", 10_000, 1, 1_000_000, "open connections", "max.connections")
     idle_ms: int = _int(
         "idle-ms", 600_000, 1_000, 2**31 - 1, "a silent connection is closed after so long", "connections.max.idle.ms"

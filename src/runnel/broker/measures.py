@@ -42,11 +42,23 @@ async def measures(broker: Broker) -> list[Measure]:
     found = _cluster(broker)
     for part in (_partitions, _groups, _queues, _schedule):
         found += await part(broker)
+    found += _bounds(broker)
     found += [
         one("loop_lag_seconds", "gauge", "the longest that the loop was late in the last minute", broker.loop_lag_s),
         one("loop_stalls", "counter", "times that the loop was held for too long", broker.loop_stalls),
     ]
     return found
+
+
+def _bounds(broker: Broker) -> list[Measure]:
+    budgets, met = broker.bounds.budgets, broker.bounds.met
+    used: dict[tuple[str, ...], float] = {(name,): budget.used for name, budget in budgets.items()}
+    limits: dict[tuple[str, ...], float] = {(name,): budget.limit for name, budget in budgets.items()}
+    return [
+        Measure("budget_used_bytes", "gauge", "bytes that are charged to a budget", used, ("budget",)),
+        Measure("budget_limit_bytes", "gauge", "bytes that a budget has", limits, ("budget",)),
+        _by("bound", "bounds_met", "counter", "times that a client met a bound, by the bound's setting", met),
+    ]
 
 
 def _cluster(broker: Broker) -> list[Measure]:

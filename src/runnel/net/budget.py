@@ -50,6 +50,21 @@ class ByteBudget:
         self.used += size
         return True
 
+    def try_take(self, size: int) -> bool:
+        """Take bytes if they are there at once, and nobody waits for some."""
+        if self._small or not self._fits(size, self.limit):
+            return False
+        self.used += size
+        return True
+
+    def charge(self, size: int) -> None:
+        """Take bytes that are there already, whatever is left."""
+        self.used += size
+
+    @property
+    def left(self) -> int:
+        return max(0, self.limit - self.used)
+
     def arrived(self, granted: Granted) -> None:
         """This asker's request has arrived, or will not: the next may overdraw."""
         if self._overdrawing == granted:

@@ -23,8 +23,9 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
-from runnel.model.errors import Fatal
+from runnel.model.errors import Fatal, TooBusy
 from runnel.model.limits import KIB, MIB
+from runnel.net.bounds import Bounds
 from runnel.net.listener import start_listening
 from runnel.net.traffic import Traffic
 
@@ -57,7 +58,7 @@ class HttpLimits:
     idle_s: float = 600.0  # a connection without a request
     stalled_s: float = 30.0  # half a request, or an answer that is not taken
     unwanted_bytes_max: int = 128 * MIB  # of a body whose request was answered before it had come: read, and dropped
-    message_bytes_max: int = 16 * MIB  # of a WebSocket
+    message_bytes_max: int = MIB  # of a WebSocket
     sweep_s: float = 5.0  # how often stalled connections are looked for
 
 
@@ -319,14 +320,42 @@ class Http(HttpToolsProtocol):
 
 
 class _WebSocket(WebSocketsSansIOProtocol):
-    """One connection that has become a WebSocket's; its peer stays the same."""
+    """One connection that has become a WebSocket's; its peer stays the same.
+
+    What has come and was not taken by the application is charged to the budget of bodies. Nothing is decompressed:
+    a message of 1 MB could come in 1 KB.
+    """
 
     def __init__(self, config: Config, server_state: "_State", app_state: dict[str, Any]) -> None:
         super().__init__(config, server_state, app_state, asyncio.get_running_loop())
         self._closed = server_state.closed
+        self._bounds = server_state.bounds
+        self._held = 0
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._bounds.take_body(len(data))
+        except TooBusy:
+            self.transport.abort()
+            return
+        self._held += len(data)
+        super().data_received(data)
+        self._give_back()
+
+    async def receive(self) -> Any:
+        self._give_back()  # the message before is done with
+        return await super().receive()
+
+    def _give_back(self) -> None:
+        """Once nothing is left of what came: no message, and no part of one."""
+        if self._held and self.queue.empty() and not self.frames and not self.conn.reader.buffer:
+            self._bounds.bodies.release(self._held)
+            self._held = 0
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._bounds.bodies.release(self._held)
+        self._held = 0
         self.app_state["peer"].end()
         self._closed()
 
@@ -334,8 +363,9 @@ class _WebSocket(WebSocketsSansIOProtocol):
 class _State(ServerState):
     """What uvicorn's protocols share, and whether any is left."""
 
-    def __init__(self) -> None:
+    def __init__(self, bounds: Bounds) -> None:
         super().__init__()
+        self.bounds = bounds
         self.empty = asyncio.Event()
         self.stopped = False
 
@@ -349,16 +379,17 @@ class HttpListener:
 
     def __init__(
         self, app: App, limits: HttpLimits, on_fatal: Callable[[BaseException], None],
-        connection: "Callable[[HttpListener], Http] | None" = None,
+        connection: "Callable[[HttpListener], Http] | None" = None, bounds: Bounds | None = None,
     ) -> None:  # fmt: skip
         self.limits = limits
+        self.bounds = bounds or Bounds()
         self._connection = connection or Http
-        self.state = _State()
+        self.state = _State(self.bounds)
         self.traffic = Traffic()
         self.config = Config(
             cast(Any, _Answering(app, on_fatal)), http=Http, ws=_WebSocket, lifespan="off", interface="asgi3",
             log_config=None, log_level="warning", access_log=False, proxy_headers=False, server_header=False,
-            date_header=False, ws_max_size=limits.message_bytes_max,
+            date_header=False, ws_max_size=limits.message_bytes_max, ws_per_message_deflate=False,
         )  # fmt: skip
         self.config.load()
         self._server: asyncio.Server | None = None

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from runnel.model.limits import FRAME_BYTES_MAX, MIB
-from runnel.net.budget import ByteBudget
+from runnel.net.bounds import Bounds
 from runnel.net.buffers import BufferPool
 from runnel.net.connection import Connection, Handler
 from runnel.net.traffic import Traffic
@@ -38,13 +38,15 @@ class FramedListener:
     """Accepts connections on one address and gives each a handler of the door."""
 
     def __init__(
-        self, door: Callable[[Connection], Handler], limits: ListenerLimits, on_fatal: Callable[[BaseException], None]
-    ) -> None:
+        self, door: Callable[[Connection], Handler], limits: ListenerLimits, on_fatal: Callable[[BaseException], None],
+        bounds: Bounds | None = None,
+    ) -> None:  # fmt: skip
         self._door = door
         self._limits = limits
         self._on_fatal = on_fatal
         self.frame_bytes_max = limits.frame_bytes_max
-        self.budget = ByteBudget(limits.inflight_bytes_max)
+        self.bounds = bounds or Bounds(requests=limits.inflight_bytes_max)
+        self.budget = self.bounds.requests
         self.buffers = BufferPool()
         self.connections: dict[Connection, None] = {}  # in the order in which they came
         self.traffic = Traffic()

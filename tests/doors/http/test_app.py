@@ -17,6 +17,7 @@ from runnel.doors.http.hosts import Hosts
 from runnel.doors.http.operation import SOCKET, Operation, Stream, operation_of
 from runnel.doors.http.socket import Socket
 from runnel.model.errors import Fatal, PolicyViolation
+from runnel.net.bounds import Bounds
 from runnel.net.http import HttpLimits, HttpListener
 from runnel.net.traffic import Traffic
 
@@ -31,7 +32,7 @@ class Stage:
     def __init__(self) -> None:
         self.broker = None
         self.body_bytes_max = 1_000
-        self.bodies_bytes_max = 1_500
+        self.bounds = Bounds(bodies=1_500)
         self.traffic = Traffic()
         self.hosts = Hosts()
         self.go_on = asyncio.Event()

@@ -1,13 +1,14 @@
 """The application: addresses to operations, errors to problems.
 
 Rule 1: a body is counted while it arrives; what is above the limit is refused then, not when it is all there.
-Rule 2: the bodies of all requests under way are bounded together.
+Rule 2: the bodies of all requests under way are bounded together, with what they become when they are decoded: that
+        is told from their bytes, before it is done.
 Rule 3: a page of another site gets nothing done, though a browser would send its requests here: neither under the
         site's own name (Origin), nor under one that was made to point here (Host).
 """
 
-from collections.abc import Iterable
-from contextlib import aclosing
+from collections.abc import Iterable, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Any, Final
 
 import msgspec
@@ -27,7 +28,8 @@ from runnel.doors.http.problems import (
 )
 from runnel.doors.http.routes import Found, Routes
 from runnel.doors.http.socket import Socket
-from runnel.model.errors import Fatal, RunnelError, TooBusy, as_value
+from runnel.model.errors import Fatal, RunnelError, as_value
+from runnel.model.weight import json_weight
 from runnel.net.http import Receive, Scope, Send
 
 ENCODER: Final = msgspec.json.Encoder()
@@ -41,7 +43,7 @@ class HttpApp:
     def __init__(self, door: HttpDoor, operations: Iterable[Operation]) -> None:
         self._door = door
         self._routes = Routes(operations)
-        self._held = 0  # bytes of bodies under way
+        self._bodies = door.bounds.bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -89,9 +91,20 @@ class HttpApp:
             return await operation.bind(call, values, query, b"")
         body = await self._body(call, receive)
         try:
-            return await operation.bind(call, values, query, body)
+            with self._decoded(body):
+                return await operation.bind(call, values, query, body)
         finally:
-            self._held -= len(body)
+            self._bodies.release(len(body))
+
+    @contextmanager
+    def _decoded(self, body: bytes) -> Iterator[None]:
+        """Charge what a body becomes when it is decoded (rule 2)."""
+        weight = json_weight(body)
+        if weight > self._bodies.limit:
+            self._door.bounds.met["inflight-bytes-max"] += 1
+            raise BodyTooLarge(f"the body has too many elements: {len(body)} bytes of lists, objects and commas")
+        with self._door.bounds.body(weight):
+            yield
 
     async def _body(self, call: Call, receive: Receive) -> bytes:
         """The whole body; its bytes are counted as held until the caller gives them back."""
@@ -107,21 +120,16 @@ class HttpApp:
                 if message["type"] != "http.request":
                     raise PeerGone("the client went away while it sent its request")
                 part = message["body"]
+                self._door.bounds.take_body(len(part))
                 size += len(part)
-                self._hold(len(part))
                 if size > limit:
                     raise _too_large(limit)
                 if not message["more_body"]:
                     return b"".join((*parts, part)) if parts else part
                 parts.append(part)
         except BaseException:
-            self._held -= size
+            self._bodies.release(size)
             raise
-
-    def _hold(self, size: int) -> None:
-        self._held += size
-        if self._held > self._door.bodies_bytes_max and self._held > size:
-            raise TooBusy("the requests under way hold as many bytes as they may: try again in a moment")
 
     async def _send(self, send: Send, status: int, headers: list[tuple[bytes, bytes]], content: bytes) -> None:
         if status != NO_CONTENT:

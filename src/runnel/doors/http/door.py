@@ -26,7 +26,7 @@ class HttpDoor:
         self.clock = clock
         self.rng = rng
         self.body_bytes_max = broker.config.http_body_bytes_max
-        self.bodies_bytes_max = broker.config.inflight_bytes_max
+        self.bounds = broker.bounds
         self.hosts = Hosts(broker.config.http_hosts.split(","), broker.config.advertise)
         self.stopping = False
         self.traffic = Traffic()  # of this door

@@ -21,11 +21,16 @@ class HttpDoorway:
     ) -> None:  # fmt: skip
         self.door = HttpDoor(broker, clock, rng)
         config = broker.config
-        limits = HttpLimits(connections_max=config.connections_max, idle_s=config.idle_ms / 1000)
+        limits = HttpLimits(
+            connections_max=config.connections_max, idle_s=config.idle_ms / 1000,
+            message_bytes_max=config.socket_message_bytes_max,
+        )  # fmt: skip
         app = HttpApp(self.door, operations())
         hot = Routes({b"/send": hot_send(broker, clock), b"/receive": hot_receive(broker.inbox)})
         hosts = self.door.hosts.allows
-        self._listener = HttpListener(app, limits, on_fatal, lambda listener: HotHttp(listener, hot, hosts))
+        self._listener = HttpListener(
+            app, limits, on_fatal, lambda listener: HotHttp(listener, hot, hosts), broker.bounds
+        )
         self.door.traffic = self._listener.traffic
         self.door.doors = {**doors, "http": self._listener}
 

@@ -7,7 +7,7 @@ afterwards. Both are generous: without the bound that it tries, each flood went 
 from functools import partial
 from typing import NamedTuple
 
-from tests.bounds import requests, sends
+from tests.bounds import answers, requests, sends
 from tests.bounds.rig import Flood
 
 
@@ -41,5 +41,10 @@ CASES: tuple[Case, ...] = (
         "messages over WebSockets",
         partial(requests.socket_messages, count=30), partial(requests.socket_messages, count=1_000),
         grown_mb=450, kept_mb=450,
+    ),
+    Case(
+        "answers that are not taken",
+        partial(answers.fetches_not_taken, clients=12), partial(answers.fetches_not_taken, clients=100),
+        grown_mb=550, kept_mb=500,
     ),
 )  # fmt: skip

@@ -10,6 +10,7 @@ from runnel.broker.fetch import Fetching, Read, ReadResult, Waits, read_committe
 from runnel.cluster.image import Partition as PartitionImage
 from runnel.model import errors as e
 from runnel.model.ids import BrokerId, Epoch, Offset
+from runnel.net.bounds import ANSWER_BYTES_MIN, Bounds
 from runnel.record import control, records
 from runnel.record.batch import check_produced, headers, patch
 from runnel.replica.ending import Ending
@@ -152,6 +153,31 @@ def test_the_brokers_own_bound_holds_whatever_is_asked(run: Run) -> None:
             [Read(partition, Offset(0), 1 << 30)], Waits(), bytes_min=1, bytes_max=1 << 30, wait_ms=0
         )
         assert len(result.records) == 3 * size
+
+    run(scenario)
+
+
+def test_a_reader_gets_what_is_left_of_the_answers_and_a_little_at_least(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        size = 0
+        for _ in range(10):
+            size = await append(partition, b"x" * 500_000)
+        bounds = Bounds(answers=5 * size)
+        fetching = Fetching(1 << 30, bounds=bounds)
+
+        async def fetched() -> int:
+            [result] = await fetching.fetch(
+                [Read(partition, Offset(0), 1 << 30)], Waits(), bytes_min=1, bytes_max=1 << 30, wait_ms=0
+            )
+            return len(result.records) // size
+
+        assert await fetched() == 5
+        assert (bounds.answers.used, bounds.met["answers-bytes-max"]) == (0, 1)
+        bounds.answers.charge(2 * size)  # others do not take theirs
+        assert await fetched() == 3
+        bounds.answers.charge(9 * size)
+        assert await fetched() == ANSWER_BYTES_MIN // size == 2
 
     run(scenario)
 

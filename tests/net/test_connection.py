@@ -9,6 +9,7 @@ import pytest
 import uvloop
 
 from runnel.model.errors import Fatal, InvalidRequest
+from runnel.model.limits import MIB
 from runnel.model.seams import Buffer
 from runnel.net.connection import PIPELINE_MAX, WRITE_BUFFER_BYTES, Connection
 from runnel.net.listener import FramedListener, ListenerLimits
@@ -465,3 +466,43 @@ def test_a_silent_connection_is_closed_after_its_time(monkeypatch: pytest.Monkey
         assert await client.ended()
 
     run(scenario, echo, idle_s=0.1)
+
+
+def test_answers_that_are_not_taken_are_charged_until_they_are_or_their_client_goes() -> None:
+    size = 32 * MIB  # more than sockets hold
+
+    async def large(body: bytes, connection: Connection) -> Sequence[Buffer] | None:
+        return [framed(bytes(size))]
+
+    async def scenario(rig: Rig) -> None:
+        answers = rig.listener.bounds.answers
+        taking, leaving = await rig.connect(), await rig.connect()
+        for client in (taking, leaving):
+            client.send(b"?")
+        while answers.used < size:  # the kernel has the rest of both
+            await asyncio.sleep(0.001)
+        await taking.receive()
+        while answers.used > size:
+            await asyncio.sleep(0.001)
+        await leaving.close()
+        while answers.used:
+            await asyncio.sleep(0.001)
+
+    run(scenario, large)
+
+
+def test_where_answers_have_no_room_left_who_takes_none_is_closed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runnel.net.listener.SWEEP_S", 0.05)
+
+    async def large(body: bytes, connection: Connection) -> Sequence[Buffer] | None:
+        return [framed(bytes(32 * MIB))]
+
+    async def scenario(rig: Rig) -> None:
+        rig.listener.bounds.answers.limit = MIB
+        client = await rig.connect()
+        client.send(b"?")
+        while rig.door.closed_count == 0:
+            await asyncio.sleep(0.01)
+        assert rig.listener.bounds.answers.used == 0
+
+    run(scenario, large, stalled_s=LIMIT_S * 10)

@@ -152,7 +152,7 @@ class Broker:
 
     def _append_and_read(self, config: BrokerConfig, clock: Clock, rng: Rng) -> None:
         """Make the verbs of messages."""
-        self._fetching = Fetching(config.fetch_bytes_max, self._near)
+        self._fetching = Fetching(config.fetch_bytes_max, self._near, self.bounds)
         self.views = Views(self.partitions, self.disk)
         producing = Producing(clock, self.gate, Sifting(self.once, self.schedule, clock, rng))
         self.produce = producing.produce

@@ -12,6 +12,8 @@ Rule 5: who asks for committed messages alone reads below the last stable offset
         what it gets were aborted: their records are there, and are for the reader to leave out.
 Rule 6: who reads through a lens (a view) may be shown nothing of much: it is answered when it can go on, and when it
         is known that there is nothing more.
+Rule 7: what all readers are given together is bounded: a reader gets what is left of the budget of answers, 1 MiB at
+        least.
 """
 
 import asyncio
@@ -29,6 +31,7 @@ from runnel.model.errors import (
     as_value,
 )
 from runnel.model.ids import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, Offset
+from runnel.net.bounds import Bounds
 from runnel.record.batch import next_offset
 from runnel.replica.partition import Partition
 
@@ -172,9 +175,11 @@ class Fetching:
     """The verb. `near` names the replica that a reader in a rack is better served by."""
 
     def __init__(
-        self, bytes_max: int, near: Callable[[Partition, str, Offset], BrokerId | None] = lambda *_: None
-    ) -> None:
+        self, bytes_max: int, near: Callable[[Partition, str, Offset], BrokerId | None] = lambda *_: None,
+        bounds: Bounds | None = None,
+    ) -> None:  # fmt: skip
         self._bytes_max = bytes_max
+        self._bounds = bounds or Bounds()
         self._near = near
         self._all = Waits()
 
@@ -203,14 +208,24 @@ class Fetching:
         self._all.end()
 
     async def _read_all(self, reads: Sequence[Read], bytes_max: int) -> list[ReadResult]:
-        results = []
-        left = bytes_max
-        until_s = asyncio.get_running_loop().time() + LOOK_S
-        for read in reads:
-            result = await self._read_one(read, left, until_s, first=left == bytes_max)
-            left -= len(result.records)
-            results.append(result)
-        return results
+        """Charged to the budget of answers meanwhile (rule 7); the connection charges what is not sent at once."""
+        answers = self._bounds.answers
+        wanted = min(bytes_max, sum([read.bytes_max for read in reads]))
+        share = self._bounds.share_of_answers(wanted)
+        if share < wanted:
+            bytes_max = share
+        answers.charge(share)
+        try:
+            results = []
+            left = bytes_max
+            until_s = asyncio.get_running_loop().time() + LOOK_S
+            for read in reads:
+                result = await self._read_one(read, left, until_s, first=left == bytes_max)
+                left -= len(result.records)
+                results.append(result)
+            return results
+        finally:
+            answers.release(share)
 
     async def _wait_for_growth(
         self, reads: Sequence[Read], results: Sequence[ReadResult], waits: Waits, missing: int, left_s: float

@@ -14,6 +14,7 @@ from runnel.model.errors import TooBusy
 from runnel.model.limits import MIB
 from runnel.net.budget import ByteBudget
 
+ANSWER_BYTES_MIN: Final = MIB  # a reader gets on, however little others have left
 BYTES_MAX: Final = 256 * MIB  # of each budget, unless a setting says otherwise
 
 
@@ -35,6 +36,14 @@ class Bounds:
         return {
             "requests": self.requests, "bodies": self.bodies, "answers": self.answers, "unpacked": self.unpacked
         }  # fmt: skip
+
+    def share_of_answers(self, wanted: int) -> int:
+        """How large an answer may be that is begun now: as large as is wanted and left, 1 MiB at least."""
+        left = self.answers.limit - self.answers.used
+        if wanted <= left:
+            return wanted
+        self.met["answers-bytes-max"] += 1
+        return min(wanted, max(left, ANSWER_BYTES_MIN))
 
     def take_body(self, size: int) -> None:
         """Charge a request to the budget of bodies; TooBusy if that has no room now."""
@@ -61,6 +70,23 @@ class Bounds:
             yield
         finally:
             budget.release(size)
+
+
+class Unsent:
+    """What one client has not taken of its answers, charged to the budget of answers."""
+
+    __slots__ = ("_answers", "size")
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._answers = bounds.answers
+        self.size = 0
+
+    def is_now(self, size: int) -> None:
+        if size < self.size:
+            self._answers.release(self.size - size)
+        else:
+            self._answers.charge(size - self.size)
+        self.size = size
 
 
 async def _reserved(budget: ByteBudget, size: int) -> None:

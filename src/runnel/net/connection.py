@@ -13,13 +13,15 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol, cast
 
 from runnel.model.errors import Fatal, InvalidRequest
+from runnel.model.limits import KIB
 from runnel.model.seams import Buffer
 from runnel.net import eager
+from runnel.net.bounds import Bounds, Unsent
 from runnel.net.inbox import Frame, Inbox, Supplies
 from runnel.net.traffic import Traffic
 
 PIPELINE_MAX = 64  # requests of one connection that may be under way; clients send 5 or so
-WRITE_BUFFER_BYTES = 1024 * 1024  # answers not taken by the client before its next request has to wait
+WRITE_BUFFER_BYTES = 64 * KIB  # answers not taken by the client before its next request has to wait; not charged
 
 logger = logging.getLogger("runnel.net")
 
@@ -38,6 +40,7 @@ class Listener(Supplies, Protocol):
     """What a connection needs of the listener that accepted it."""
 
     traffic: Traffic
+    bounds: Bounds
 
     def opened(self, connection: "Connection") -> Handler | None: ...
 
@@ -72,6 +75,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reading = True
         self._writable = True
         self._closing = False
+        self._unsent = Unsent(listener.bounds)
         self.peer = ""
         self.active_at = 0.0
 
@@ -98,15 +102,18 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._writable = False
+        self._look_at_unsent()
 
     def resume_writing(self) -> None:
         self._writable = True
+        self._unsent.is_now(0)
         self._touch()
         self._start_requests()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._inbox.close()
+        self._unsent.is_now(0)
         if self._handler is not None:
             self._handler.closed()
         self._listener.closed(self)
@@ -139,8 +146,18 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def stuck(self) -> bool:
-        """The client does not take its answers."""
-        return not self._writable
+        """The client does not take its answers. One that took some of them since the last look is merely slow."""
+        if self._writable:
+            return False
+        before = self._unsent.size
+        self._look_at_unsent()
+        if self._unsent.size < before:
+            self._touch()
+        return True
+
+    def _look_at_unsent(self) -> None:
+        if self._transport is not None:
+            self._unsent.is_now(self._transport.get_write_buffer_size())
 
     # --- frames in
 
@@ -224,6 +241,8 @@ class Connection(asyncio.BufferedProtocol):
         if request.parts and self._transport is not None:
             self._traffic.bytes_out += sum(map(len, request.parts))
             self._transport.writelines(request.parts)
+            if not self._writable:
+                self._look_at_unsent()
         self._inbox.answered(request.frame)
 
     def _failed(self, request: _Request, error: BaseException) -> None:

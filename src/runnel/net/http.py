@@ -25,7 +25,7 @@ from uvicorn.server import ServerState
 
 from runnel.model.errors import Fatal, TooBusy
 from runnel.model.limits import KIB, MIB
-from runnel.net.bounds import Bounds
+from runnel.net.bounds import Bounds, Unsent
 from runnel.net.listener import start_listening
 from runnel.net.traffic import Traffic
 
@@ -139,7 +139,7 @@ class Http(HttpToolsProtocol):
         self._head_bytes = 0  # of a head that did not come at once
         self._fed = 0
         self._unwanted = 0
-        self._write_left = 0  # what the client had not taken at the last look
+        self._unsent = Unsent(listener.bounds)
         self.active_at = 0.0
 
     # --- what the event loop calls
@@ -160,8 +160,17 @@ class Http(HttpToolsProtocol):
             self.refuse(503, "too-many-connections", "as many connections are open as there may be")
         return None
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unsent.is_now(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._unsent.is_now(0)
+
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._unsent.is_now(0)
         for cycle, _ in self.pipeline:
             cycle.disconnected = True
         self._peer.end()
@@ -298,10 +307,10 @@ class Http(HttpToolsProtocol):
 
     def stalled(self, now: float) -> bool:
         """Whether it keeps half a request, or an answer, for longer than is good."""
-        left = self.transport.get_write_buffer_size()
-        if left and left < self._write_left:
+        before, left = self._unsent.size, self.transport.get_write_buffer_size()
+        if left and left < before:
             self.active_at = now  # it takes its answer, if slowly
-        self._write_left = left
+        self._unsent.is_now(left)
         if now - self.active_at <= self._limits.stalled_s:
             return False
         if left:
@@ -331,6 +340,15 @@ class _WebSocket(WebSocketsSansIOProtocol):
         self._closed = server_state.closed
         self._bounds = server_state.bounds
         self._held = 0
+        self._unsent = Unsent(server_state.bounds)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unsent.is_now(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._unsent.is_now(0)
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -356,6 +374,7 @@ class _WebSocket(WebSocketsSansIOProtocol):
         super().connection_lost(exc)
         self._bounds.bodies.release(self._held)
         self._held = 0
+        self._unsent.is_now(0)
         self.app_state["peer"].end()
         self._closed()
 

@@ -120,9 +120,12 @@ class FramedListener:
         """Close who sent half a frame and stopped, who does not take answers, and who has been silent for long."""
         loop = asyncio.get_running_loop()
         now = loop.time()
+        # Where answers have no room left, clients that take nothing have to make some.
+        crowded_s = self._limits.stalled_s if self.bounds.answers.left else SWEEP_S
         for connection in list(self.connections):
+            stuck = connection.stuck
             quiet_s = now - connection.active_at
-            if quiet_s > self._limits.stalled_s and (connection.receiving or connection.stuck):
+            if quiet_s > (crowded_s if stuck else self._limits.stalled_s) and (connection.receiving or stuck):
                 logger.warning("closed the connection of %s: it stalled for %.0f s", connection.peer, quiet_s)
                 connection.abort()
             elif quiet_s > self._limits.idle_s and not connection.busy:

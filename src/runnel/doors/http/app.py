@@ -28,7 +28,7 @@ from runnel.doors.http.problems import (
 )
 from runnel.doors.http.routes import Found, Routes
 from runnel.doors.http.socket import Socket
-from runnel.model.errors import Fatal, RunnelError, as_value
+from runnel.model.errors import Fatal, RunnelError, TooBusy, as_value
 from runnel.model.weight import json_weight
 from runnel.net.http import Receive, Scope, Send
 
@@ -61,6 +61,11 @@ class HttpApp:
             call = Call(self._door, scope)
             self._check_caller(call)
             result = await self._run(operation, call, found.values if found else [], receive)
+            if isinstance(result, Stream | Reply) or result is None:
+                content = b""
+            else:
+                content = ENCODER.encode(result)
+                self._check_room(method, content)
         except PeerGone:
             return
         except Fatal:
@@ -76,7 +81,7 @@ class HttpApp:
         elif result is None:
             await self._send(send, NO_CONTENT, [], b"")
         else:
-            await self._send(send, operation.status, [JSON_TYPE], ENCODER.encode(result))
+            await self._send(send, operation.status, [JSON_TYPE], content)
 
     def _check_caller(self, call: Call) -> None:
         for name, value in call.scope["headers"]:
@@ -105,6 +110,11 @@ class HttpApp:
             raise BodyTooLarge(f"the body has too many elements: {len(body)} bytes of lists, objects and commas")
         with self._door.bounds.body(weight):
             yield
+
+    def _check_room(self, method: str, content: bytes) -> None:
+        """Refuse a large answer while clients do not take theirs. What was done is told all the same."""
+        if method == "GET" and self._door.bounds.share_of_answers(len(content)) < len(content):
+            raise TooBusy("clients have as many bytes of answers to take as they may: try again, or ask for less")
 
     async def _body(self, call: Call, receive: Receive) -> bytes:
         """The whole body; its bytes are counted as held until the caller gives them back."""

@@ -24,7 +24,9 @@ from msgspec import Meta
 from bench.machine import cpu_of
 from runnel.doors.http.app import HttpApp
 from runnel.doors.http.call import Call
+from runnel.doors.http.hosts import Hosts
 from runnel.doors.http.operation import Struct, View, operation_of
+from runnel.doors.http.pages import Pages
 from runnel.net.bounds import Bounds
 from runnel.net.http import HttpLimits, HttpListener
 from runnel.net.traffic import Traffic
@@ -94,6 +96,8 @@ class _Door:
     body_bytes_max = 1 << 24
     bounds = Bounds()
     traffic = Traffic()
+    hosts = Hosts()
+    pages = Pages()
 
 
 OPERATIONS = [operation_of("POST", "/send", send, 200), operation_of("GET", "/receive", receive, 200)]

@@ -116,6 +116,9 @@ def test_a_usual_request_is_answered_hot() -> None:
     [
         post(b"a", b"leave-it: 1\r\n"),
         post(b"a", b"origin: http://x\r\n"),
+        post(b"a", b"sec-fetch-site: same-origin\r\n"),
+        post(b"a", b"host: x\r\n"),
+        post(b"a").replace(b"host: x\r\n", b""),
         post(b"a", b"expect: 100-continue\r\n"),
         post(b"a", b"connection: close\r\n"),
         post(b"a").replace(b"HTTP/1.1", b"HTTP/1.0"),

@@ -160,8 +160,12 @@ def test_public_addresses_are_public(address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["0.0.0.0", "192.168.0.1", "224.0.0.1", "fe80::1%eth0", "fc00::1", "::", "100.64.0.1"]
-)
+    "address",
+    ["0.0.0.0", "192.168.0.1", "224.0.0.1", "255.255.255.255", "100.64.0.1", "198.18.0.1", "fe80::1%eth0", "fc00::1",
+     "::", "::1", "ff02::1", "fec0::1", "::ffff:127.0.0.1", "::ffff:8.8.8.8", "::127.0.0.1", "64:ff9b::7f00:1",
+     "64:ff9b::808:808", "64:ff9b:1::7f00:1", "2002:7f00:1::1", "2002:808:808::1",
+     "2001:0:4136:e378:8000:63bf:3fff:fdd2", "2001:db8::1", "3fff::1", "100::1", "4000::1"],
+)  # fmt: skip
 def test_all_others_are_not(address: str) -> None:
     assert not is_public(address)
 

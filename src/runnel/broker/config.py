@@ -20,6 +20,7 @@ EMBEDDED = "embedded"
 OFF = "off"
 ZOOKEEPER = "zookeeper://"
 HOST_NAME = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
+ORIGIN = re.compile(rf"https?://({HOST_NAME.pattern}|\[[0-9a-f:.]+\])(:[0-9]{{1,5}})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,14 @@ def parse_names(text: str) -> str:
     if any(name != "*" and not HOST_NAME.fullmatch(name) for name in names):
         raise ValueError(text)
     return ",".join(names)
+
+
+def parse_origins(text: str) -> str:
+    """Origins as browsers send them: in small letters, without the port that the scheme implies."""
+    origins = [origin.strip().lower() for origin in text.split(",") if origin.strip()]
+    if not all(ORIGIN.fullmatch(origin) for origin in origins):
+        raise ValueError(text)
+    return ",".join(origin.removesuffix(":443" if origin.startswith("https:") else ":80") for origin in origins)
 
 
 def parse_http(text: str) -> Address | None:
@@ -201,8 +210,11 @@ class BrokerConfig:
     )
     http_hosts: str = _setting(
         "http-hosts", "", parse_names, "host names with commas between them, or *",
-        "names by which the HTTP door may be called, beside localhost, addresses and that of advertise; default: on"
-        " loopback none, elsewhere any",
+        "names by which the HTTP door may be called, beside localhost, addresses and that of advertise; *: any",
+    )  # fmt: skip
+    http_origins: str = _setting(
+        "http-origins", "", parse_origins, "origins as http://HOST:PORT with commas between them",
+        "origins whose web pages may call the HTTP door, beside the door's own",
     )  # fmt: skip
     http_body_bytes_max: int = _int(
         "http-body-bytes-max", 16 * MIB, 1024, FRAME_BYTES_MAX, "largest body of an HTTP request"

@@ -6,6 +6,7 @@ Rule 2: the log is the truth. The index of keys says where to look; where it is 
 Rule 3: any broker is asked; it asks the leader. Waiting costs the leader one call for each broker and partition,
         however many users wait there.
 Rule 4: a message is told of when it is committed, in both senses: its sender hears its id, its receiver gets it.
+Rule 5: sending makes the topic; receiving changes nothing.
 """
 
 import asyncio
@@ -17,7 +18,20 @@ from runnel.broker.fetch import Waits
 from runnel.broker.inbox_news import NEWS_MS, PAUSE_S, RemoteNews
 from runnel.broker.key_index import KeyIndex, hash_of
 from runnel.broker.key_indexes import KeyIndexes
-from runnel.broker.mail import FROM, INBOX, Mails, MessageId, Sending, address_of, after, letter_of, mails_of, tag_of
+from runnel.broker.mail import (
+    FROM,
+    INBOX,
+    Mails,
+    MessageId,
+    Sending,
+    address_of,
+    after,
+    letter_of,
+    mails_of,
+    parse_id,
+    tag_of,
+    user_of,
+)
 from runnel.broker.mailing import Append, Mailing, NewProducer
 from runnel.broker.messages import Messages
 from runnel.broker.partitions import Partitions
@@ -28,6 +42,7 @@ from runnel.cluster.topic_rules import NewTopic
 from runnel.model.calls import Header, Outgoing
 from runnel.model.errors import (
     InvalidPartitions,
+    InvalidRequest,
     NotLeader,
     OffsetOutOfRange,
     RequestTimedOut,
@@ -78,6 +93,7 @@ class Inbox:
         self._mailed: TopicId | None = None  # the topic that they are of
         self._news: dict[PartitionKey, RemoteNews] = {}
         self._all = Waits()
+        self._exists = asyncio.Event()  # the topic does, or nobody waits for it any more
         calls.serve(INBOX_LOOK, self._look)
         calls.serve(INBOX_NEWS, self._tell_news)
 
@@ -93,6 +109,7 @@ class Inbox:
     def close(self) -> None:
         """Answer at once who waits."""
         self._all.end()
+        self._exists.set()
         self._polls.close()
         self._indexes.wake_all()
         for news in self._news.values():
@@ -110,6 +127,10 @@ class Inbox:
             for mailing in self._mailings.values():
                 mailing.close(NotLeader("the topic 'inbox' was deleted: the message is gone with it, or was not kept"))
             self._mailings, self._mailed = {}, topic_id
+        if topic_id is not None:
+            self._exists.set()
+        elif not self._all.over:
+            self._exists.clear()
 
     # --- sending
 
@@ -166,12 +187,14 @@ class Inbox:
         waits: Waits,
     ) -> Mails:  # fmt: skip
         """The next messages of a user, in order; if there is none, waits for one, but not longer than `waits`."""
-        topic = await self._made()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + min(max(wait_ms, 0), WAIT_MS_MAX) / 1000
+        topic = self._indexes.topic or await self._wait_for_topic(user_id, last_message_id, end - loop.time(), waits)
+        if topic is None:
+            return Mails("", user_id, [])
         asked = asked_of(topic, user_id, messages_max, bytes_max)
         key = PartitionKey(topic.id, asked.number)
         position = 0 if last_message_id is None else after(last_message_id, topic, asked.number)
-        loop = asyncio.get_running_loop()
-        end = loop.time() + min(max(wait_ms, 0), WAIT_MS_MAX) / 1000
         patience = max(end, loop.time() + LOOK_MS / 1000)
         while True:
             self._at_once.check_same(topic)
@@ -188,6 +211,17 @@ class Inbox:
                 return mails_of(found.letters, topic, asked.number, user_id)
             position = max(position, found.upto)
             await self._wait(key, asked.key_hash, position, left_s, waits)
+
+    async def _wait_for_topic(
+        self, user_id: str, last_message_id: str | None, timeout_s: float, waits: Waits
+    ) -> Topic | None:
+        """The topic, once it is there; None if it is not in time."""
+        user_of(user_id)
+        if last_message_id is not None:
+            parse_id(last_message_id)
+            raise InvalidRequest(f"there is no message {last_message_id!r}, nor any other: begin at the first")
+        await waits.within(timeout_s, self._exists.wait())
+        return self._indexes.topic
 
     def poll(
         self, user_id: str, last_message_id: str | None, *, wait_ms: int, messages_max: int, bytes_max: int = MIB,

@@ -2,8 +2,8 @@
 
 Rule 1: a hot handler and the application behind it say the same. Whatever is unusual about a request goes to the
         application: another method, a query that the handler does not understand, a large or chunked body, HTTP/1.0, an
-        upgrade, a header that the handler leaves to it, a host by another name, a connection that is behind with taking
-        its answers.
+        upgrade, a header that the handler leaves to it or that a web page's browser sends, no host or one by another
+        name, a connection that is behind with taking its answers.
 Rule 2: requests of a connection are answered in order. While a hot answer is due, the next request waits in line as
         behind any other, and is the application's then.
 Rule 3: an answer is one write.
@@ -34,7 +34,7 @@ _VERSION: Final = b" HTTP/1.1"
 _JSON: Final = STATUS_LINE[200] + b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
 _CLOSE: Final = b"connection: close\r\n"
 _PROBLEM: Final = (b"content-type", b"application/problem+json")
-_UNUSUAL: Final = frozenset((b"transfer-encoding", b"expect", b"upgrade", b"origin"))
+_UNUSUAL: Final = frozenset((b"transfer-encoding", b"expect", b"upgrade", b"origin", b"sec-fetch-site"))
 
 logger = logging.getLogger("runnel.net")
 
@@ -252,15 +252,17 @@ class HotHttp(Http):
             return False
         if self.parser.get_method() != hot.method or self.parser.get_http_version() != "1.1":
             return False
-        size = b"" if hot.method == b"POST" else b"0"
+        size, hosts = b"" if hot.method == b"POST" else b"0", 0
         for name, value in self.headers:
             if name in _UNUSUAL or name in hot.leaves or (name == b"host" and not self._is_own_host(value)):
                 return False
-            if name == b"content-length":
+            if name == b"host":
+                hosts += 1
+            elif name == b"content-length":
                 size = value
             elif name == b"connection" and value.lower() != b"keep-alive":
                 return False
-        return size.isdigit() and int(size) <= BODY_BYTES_MAX
+        return hosts == 1 and size.isdigit() and int(size) <= BODY_BYTES_MAX
 
     def on_body(self, body: bytes) -> None:
         if self._hot is None:

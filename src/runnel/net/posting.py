@@ -25,6 +25,15 @@ ANSWER_BYTES_MAX: Final = 64 * KIB  # of a body that is read to use its connecti
 IDLE_MAX: Final = 16  # connections to one server that are kept
 IDLE_S: Final = 30.0
 PORTS: Final = {"http": 80, "https": 443}
+# All that is public in IPv6 lies in one network. So an address that stands for one of IPv4 (mapped, compatible, NAT64)
+# or for a place of this network (link-local, site-local, unique local) is not public by where it lies.
+GLOBAL_UNICAST: Final = ipaddress.IPv6Network("2000::/3")
+NOT_PUBLIC: Final = (
+    ipaddress.IPv6Network("2001::/23"),  # protocols of the IETF: Teredo, ORCHID, benchmarks
+    ipaddress.IPv6Network("2001:db8::/32"),  # documentation
+    ipaddress.IPv6Network("2002::/16"),  # 6to4: stands for an address of IPv4
+    ipaddress.IPv6Network("3fff::/20"),  # documentation
+)
 
 
 class BadAddress(ClientError):
@@ -172,10 +181,11 @@ class Poster:
 
 
 def is_public(address: str) -> bool:
-    """Whether an address is somebody's in the open network."""
+    """Whether an address is somebody's in the open network, and stands for no other address."""
     ip = ipaddress.ip_address(address.partition("%")[0])
-    mapped = getattr(ip, "ipv4_mapped", None)
-    return is_public(str(mapped)) if mapped is not None else ip.is_global and not ip.is_multicast
+    if isinstance(ip, ipaddress.IPv4Address):
+        return ip.is_global and not ip.is_multicast
+    return ip in GLOBAL_UNICAST and not any(ip in network for network in NOT_PUBLIC)
 
 
 def _is_address(host: str) -> bool:

@@ -15,6 +15,7 @@ from runnel.doors.http.app import HttpApp
 from runnel.doors.http.call import Call
 from runnel.doors.http.hosts import Hosts
 from runnel.doors.http.operation import SOCKET, Operation, Stream, operation_of
+from runnel.doors.http.pages import Pages
 from runnel.doors.http.socket import Socket
 from runnel.model.errors import Fatal, PolicyViolation
 from runnel.net.bounds import Bounds
@@ -35,6 +36,7 @@ class Stage:
         self.bounds = Bounds(bodies=1_500)
         self.traffic = Traffic()
         self.hosts = Hosts()
+        self.pages = Pages()
         self.go_on = asyncio.Event()
         self.under_way = 0
         self.ended: list[str] = []
@@ -150,7 +152,7 @@ def test_the_bodies_of_all_requests_are_bounded_together() -> None:
 def test_a_stream_comes_as_it_goes_and_ends_with_its_client() -> None:
     async def play(stage: Stage) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", stage.port)
-        writer.write(b"GET /tick HTTP/1.1\r\nHost: x\r\n\r\n")
+        writer.write(b"GET /tick HTTP/1.1\r\nHost: localhost\r\n\r\n")
         head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), LIMIT_S)
         assert b"transfer-encoding: chunked" in head
         for _ in range(3):

@@ -120,7 +120,8 @@ def test_a_line_for_curl_can_be_typed() -> None:
     lines = {operation.name: curl(operation, "h:1") for operation in ALL}
     assert lines["list_topics"] == "curl -s 'http://h:1/v1/topics?limit=100'"
     assert lines["delete_topic"] == "curl -s -X DELETE http://h:1/v1/topics/orders"
-    assert lines["topic_events"].startswith("curl -s -N ")
+    assert lines["topic_events"].startswith("curl -s -N 'http")
+    assert lines["queue_events"].startswith("curl -s -N -H 'Runnel-Client: curl' 'http")
     assert lines["add_partitions"] == """curl -s http://h:1/v1/topics/orders/partitions -d '{"count":6}'"""
 
 

@@ -24,7 +24,8 @@ class Events:
 
     def __init__(self, broker: BrokerProcess, path: str, last_id: str = "") -> None:
         self._connection = HTTPConnection(broker.http, timeout=LIMIT_S)
-        self._connection.request("GET", path, headers={"Last-Event-ID": last_id} if last_id else {})
+        headers = {"Runnel-Client": "test", **({"Last-Event-ID": last_id} if last_id else {})}
+        self._connection.request("GET", path, headers=headers)
         self._answer = self._connection.getresponse()
         assert self._answer.status == 200, self._answer.read()
         assert self._answer.headers["content-type"] == "text/event-stream"
@@ -362,7 +363,8 @@ def test_what_can_not_be_had_is_refused_at_the_handshake(broker: BrokerProcess, 
         with pytest.raises(InvalidStatus) as refused, connect(f"ws://{broker.http}{path}"):
             pass
         assert refused.value.response.status_code == 404
-    assert user.ask("GET", group.format("events"))[1]["code"] == "unknown-topic"
+    refusal = user.ask("GET", group.format("events"), headers={"Runnel-Client": "test"})[1]
+    assert refusal["code"] == "unknown-topic"
 
 
 def test_nonsense_ends_a_socket_with_a_reason(broker: BrokerProcess, user: User) -> None:

@@ -4,7 +4,7 @@ Rule 1: a body is counted while it arrives; what is above the limit is refused t
 Rule 2: the bodies of all requests under way are bounded together, with what they become when they are decoded: that
         is told from their bytes, before it is done.
 Rule 3: a page of another site gets nothing done, though a browser would send its requests here: neither under the
-        site's own name (Origin), nor under one that was made to point here (Host).
+        site's own name (`pages.py`), nor under one that was made to point here (`hosts.py`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,10 +16,10 @@ import msgspec
 from runnel.doors.http.call import Call
 from runnel.doors.http.door import HttpDoor
 from runnel.doors.http.operation import SOCKET, Operation, Reply, Stream
+from runnel.doors.http.pages import Page, page_of
 from runnel.doors.http.problems import (
     PROBLEM_JSON,
     BodyTooLarge,
-    CrossOrigin,
     MethodNotAllowed,
     NoSuchPath,
     PeerGone,
@@ -52,43 +52,48 @@ class HttpApp:
             await self._converse(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        method = scope["method"]
+        call = Call(self._door, scope)
+        page = page_of(call.headers)
+        headers = self._door.pages.answer_headers(page)
         try:
-            found = self._routes.find(scope["raw_path"])
-            operation = found.methods.get(method) if found is not None else None
-            if found is None or operation is None:
-                operation = _other(method, found, scope["path"])
-            call = Call(self._door, scope)
-            self._check_caller(call)
-            result = await self._run(operation, call, found.values if found else [], receive)
+            status, result = await self._serve(call, page, receive)
             if isinstance(result, Stream | Reply) or result is None:
                 content = b""
             else:
                 content = ENCODER.encode(result)
-                self._check_room(method, content)
+                self._check_room(scope["method"], content)
         except PeerGone:
             return
         except Fatal:
             raise  # the listener ends the broker
         except RunnelError as error:
-            await self._send_problem(send, as_value(error))
+            await self._send_problem(send, as_value(error), headers)
             return
         if isinstance(result, Stream):
-            await self._send_stream(send, call, result)
+            await self._send_stream(send, call, result, headers)
         elif isinstance(result, Reply):
             kind = (b"content-type", result.content_type.encode())
-            await self._send(send, result.status, [kind, *result.headers], result.content)
+            await self._send(send, result.status, [kind, *result.headers, *headers], result.content)
         elif result is None:
-            await self._send(send, NO_CONTENT, [], b"")
+            await self._send(send, NO_CONTENT, headers, b"")
         else:
-            await self._send(send, operation.status, [JSON_TYPE], content)
+            await self._send(send, status, [JSON_TYPE, *headers], content)
 
-    def _check_caller(self, call: Call) -> None:
-        for name, value in call.scope["headers"]:
-            if name == b"host":
-                self._door.hosts.check(value)
-            elif name == b"origin":
-                _check_origin(call)
+    async def _serve(self, call: Call, page: Page, receive: Receive) -> tuple[int, Any]:
+        """The usual status of what was asked for, and the result."""
+        scope, pages = call.scope, self._door.pages
+        self._check_caller(call, page)
+        found, method = self._routes.find(scope["raw_path"]), scope["method"]
+        if method == "OPTIONS" and found is not None and pages.lists(page):
+            return NO_CONTENT, Reply(b"", status=NO_CONTENT, headers=pages.preflight_headers(_methods(found)))
+        operation = _operation(method, found, scope["path"])
+        if operation.changing_get:
+            pages.check_change(page)
+        return operation.status, await self._run(operation, call, found.values if found else [], receive)
+
+    def _check_caller(self, call: Call, page: Page) -> None:
+        self._door.hosts.check([value for name, value in call.scope["headers"] if name == b"host"])
+        self._door.pages.check(page)
 
     async def _run(self, operation: Operation, call: Call, values: list[str], receive: Receive) -> Any:
         query = call.scope["query_string"]
@@ -148,14 +153,14 @@ class HttpApp:
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": content})
 
-    async def _send_problem(self, send: Send, error: RunnelError) -> None:
+    async def _send_problem(self, send: Send, error: RunnelError, more: list[tuple[bytes, bytes]]) -> None:
         problem = problem_of(error)
-        headers = [(b"content-type", PROBLEM_JSON), *headers_of(error, problem.status)]
+        headers = [(b"content-type", PROBLEM_JSON), *headers_of(error, problem.status), *more]
         await self._send(send, problem.status, headers, ENCODER.encode(problem))
 
-    async def _send_stream(self, send: Send, call: Call, stream: Stream) -> None:
+    async def _send_stream(self, send: Send, call: Call, stream: Stream, more: list[tuple[bytes, bytes]]) -> None:
         kind = (b"content-type", stream.content_type.encode())
-        await send({"type": "http.response.start", "status": 200, "headers": [kind, *stream.headers]})
+        await send({"type": "http.response.start", "status": 200, "headers": [kind, *stream.headers, *more]})
         async with aclosing(stream.chunks) as chunks:
             if call.scope["method"] != "HEAD":
                 await send({"type": "http.response.body", "body": b"", "more_body": True})  # the head goes at once
@@ -174,7 +179,7 @@ class HttpApp:
             if found is None or operation is None:
                 raise NoSuchPath(f"there is no WebSocket at {scope['path']}: see /docs")
             call = Call(self._door, scope)
-            self._check_caller(call)
+            self._check_caller(call, page_of(call.headers))
             await operation.bind(call, found.values, scope["query_string"], b"", socket=socket)
         except PeerGone:
             return
@@ -184,20 +189,19 @@ class HttpApp:
             await socket.close()
 
 
-def _other(method: str, found: Found | None, path: str) -> Operation:
-    """What serves a method that has no operation of its own; raises if nothing does."""
-    if found is None or not (methods := [name for name in found.methods if name != SOCKET]):
+def _operation(method: str, found: Found | None, path: str) -> Operation:
+    """What serves a method at an address; raises if nothing does."""
+    if found is None or not (allowed := _methods(found)):
         raise NoSuchPath(f"there is nothing at {path}: see /docs for what there is")
-    if method == "HEAD" and "GET" in found.methods:
-        return found.methods["GET"]
-    allowed = [*methods, *(["HEAD"] if "GET" in methods else [])]
-    raise MethodNotAllowed(f"{path} does not take {method}, but {', '.join(allowed)}", allowed=allowed)
+    operation = found.methods.get("GET" if method == "HEAD" else method)
+    if operation is None or method not in allowed:
+        raise MethodNotAllowed(f"{path} does not take {method}, but {', '.join(allowed)}", allowed=allowed)
+    return operation
 
 
-def _check_origin(call: Call) -> None:
-    origin, host = call.header("origin"), call.header("host")
-    if origin is not None and origin.partition("://")[2] != host:
-        raise CrossOrigin(f"a page of {origin} may not call {host}")
+def _methods(found: Found) -> list[str]:
+    methods = [name for name in found.methods if name != SOCKET]
+    return [*methods, "HEAD"] if "GET" in methods else methods
 
 
 def _too_large(limit: int) -> BodyTooLarge:

@@ -10,6 +10,7 @@ import msgspec
 
 from runnel.doors.http.openapi import content_type, document
 from runnel.doors.http.operation import EVENTS, SOCKET, Operation
+from runnel.doors.http.pages import CLIENT
 from runnel.doors.http.problems import TABLE, code_of
 
 STYLE: Final = """
@@ -102,6 +103,8 @@ def curl(operation: Operation, host: str) -> str:
         parts.append("-N")  # or curl keeps them until it has a buffer full
     if operation.method not in ("GET", "POST") or (operation.method == "POST" and example.body is None):
         parts += ["-X", operation.method]
+    if operation.changing_get:
+        parts += ["-H", f"'{CLIENT}: curl'"]
     parts.append(shlex.quote(f"http://{host}{example.target}"))
     if example.body is not None:
         parts += ["-d", shlex.quote(msgspec.json.encode(example.body).decode())]

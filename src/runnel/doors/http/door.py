@@ -5,6 +5,7 @@ from typing import Protocol
 from runnel.broker.broker import Broker
 from runnel.client.cluster import Cluster
 from runnel.doors.http.hosts import Hosts
+from runnel.doors.http.pages import Pages
 from runnel.model.seams import Clock, Rng
 from runnel.net.traffic import Traffic
 
@@ -28,6 +29,7 @@ class HttpDoor:
         self.body_bytes_max = broker.config.http_body_bytes_max
         self.bounds = broker.bounds
         self.hosts = Hosts(broker.config.http_hosts.split(","), broker.config.advertise)
+        self.pages = Pages(broker.config.http_origins.split(","))
         self.stopping = False
         self.traffic = Traffic()  # of this door
         self.doors: dict[str, Listener] = {}  # all of this broker, by name

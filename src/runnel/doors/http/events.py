@@ -100,7 +100,7 @@ async def user_events(
     return stream(call, waits, UserFeed(call.broker, user, last_event_id or last_message_id, waits))
 
 
-@operation("GET /v1/groups/{group}/events")
+@operation("GET /v1/groups/{group}/events", changing_get=True)
 async def group_events(
     call: Call,
     group: str,
@@ -110,7 +110,8 @@ async def group_events(
     """Consume as a member of a group, as Server-Sent Events.
 
     The first event names the member, which lives as long as the stream: commit what is done with
-    POST /v1/groups/{group}/members/{member}/commit.
+    POST /v1/groups/{group}/members/{member}/commit. Clients other than web pages send the header `Runnel-Client`, with
+    anything in it.
 
         GET /v1/groups/billing/events?topic=orders
     """
@@ -118,7 +119,7 @@ async def group_events(
     return stream(call, waits, GroupFeed(call.broker, group, topic, value, waits))
 
 
-@operation("GET /v1/queues/{queue}/events")
+@operation("GET /v1/queues/{queue}/events", changing_get=True)
 async def queue_events(
     call: Call, queue: str, credit: Credit = 10, filter: Filter = "", value: Value = "auto"
 ) -> Events:
@@ -126,7 +127,8 @@ async def queue_events(
 
     No more than `credit` messages are out at a time. Settle each with its receipt (POST .../ack, nack, reject), over
     any connection: that makes room for the next. Leases are extended as long as the stream lives; what is not settled
-    when it ends is delivered again at once.
+    when it ends is delivered again at once. Clients other than web pages send the header `Runnel-Client`, with anything
+    in it.
 
         GET /v1/queues/emails/events?credit=5
     """

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
+from runnel.broker.internal import GROUPS
 from runnel.client.group_admin import GroupAdmin, Lag, Member, SeekStep
 from runnel.client.metadata import TopicPartition
 from runnel.client.positions import END, START, From, Position
@@ -13,6 +14,7 @@ from runnel.doors.http.messages import Limit, Value, WaitMs
 from runnel.doors.http.operation import Struct, View, operation
 from runnel.doors.http.payload import Instant, MessageView, Partition, Whole, body_of, time_ms
 from runnel.doors.http.problems import InvalidInput
+from runnel.model.errors import GroupNotFound
 from runnel.model.members import CloseMember, CommitMember, OpenMember, PollMember
 
 
@@ -75,6 +77,8 @@ async def describe_group(call: Call, group: str) -> GroupDetails:
 
     GET /v1/groups/billing
     """
+    if GROUPS not in call.broker.image.names:  # asking for a coordinator would make it
+        raise GroupNotFound(f"group {group!r} does not exist")
     admin = GroupAdmin(call.door.cluster())
     found = await admin.describe(group)
     lags = await admin.lags(found)

@@ -1,40 +1,34 @@
-"""By which names this door may be called.
+"""The names by which this door may be called: its defence against DNS rebinding.
 
-A page whose own name is made to point here (DNS rebinding) is, to its browser, of the same site as this door: it may
-ask everything and read all answers. What gives it away is the name in the header `Host`.
+A page whose own name was made to point here is, to its browser, of the same site as this door: it may ask everything
+and read all answers. The header `Host` gives the page away: it carries the page's name.
 
-Rule 1: an address and localhost are never refused: nobody can make these point elsewhere. Nor is what has no Host: that
-        is no browser.
-Rule 2: a door on loopback, which those who sit at this machine alone can reach, has no other names than the one that is
-        advertised and those of `http-hosts`.
-Rule 3: a door that others can reach has any name, unless `http-hosts` lists them. With `*` every door has.
+Rule 1: addresses and localhost are names of every door: nobody can make these point elsewhere.
+Rule 2: any other name is a name of this door only if it is advertised or listed in `http-hosts`, wherever the door
+        listens; with `*` every name is.
+Rule 3: a request has exactly one Host, and it is HOST or HOST:PORT (RFC 9112, section 3.2), whatever its version.
 """
 
+import re
 from collections.abc import Collection
 from ipaddress import ip_address
 from typing import Final
 
-from runnel.doors.http.problems import WrongHost
+from runnel.doors.http.problems import MalformedHost, WrongHost
 
 ANY: Final = "*"
 LOCAL: Final = "localhost"
 KNOWN_MAX: Final = 1_000  # spellings that are remembered: clients have few
+_HOST: Final = re.compile(rb"(?:\[(?P<bracketed>[0-9A-Fa-f:.]+)\]|(?P<name>[^\[\]:/?#@,\s]+))(?::[0-9]{1,5})?")
 
 
 class Hosts:
     """The names of one door."""
 
     def __init__(self, listed: Collection[str] = (), advertised: str = "") -> None:
-        listed = {name for name in listed if name}
-        self._names = {LOCAL, advertised.lower(), *listed}
+        self._names = {LOCAL, advertised.lower(), *listed} - {""}
         self._is_open = ANY in listed
-        self._checks = bool(listed) and not self._is_open
         self._known: dict[bytes, bool] = {}
-
-    def bound(self, address: str) -> None:
-        """The door listens there."""
-        self._checks = self._checks or (not self._is_open and ip_address(address).is_loopback)
-        self._known.clear()
 
     def allows(self, host: bytes) -> bool:
         """Whether the value of a header Host is a name of this door."""
@@ -42,23 +36,37 @@ class Hosts:
         if allowed is None:
             if len(self._known) >= KNOWN_MAX:
                 self._known.clear()
-            allowed = self._known[host] = not self._checks or self._is_own(name_of(host))
+            allowed = self._known[host] = self._is_own(host)
         return allowed
 
-    def check(self, host: bytes) -> None:
-        if not self.allows(host):
-            raise WrongHost(f"this door is not known as {name_of(host)!r}: a page may have led a browser here")
+    def check(self, hosts: Collection[bytes]) -> None:
+        """Raise unless the headers Host of a request are one name of this door."""
+        if len(hosts) != 1:
+            raise MalformedHost(f"the request has {len(hosts)} headers Host, not one")
+        [host] = hosts
+        if self.allows(host):
+            return
+        name = name_of(host)
+        if name is None:
+            raise MalformedHost(f"Host: {host[:100].decode('latin-1')!r} is not HOST or HOST:PORT")
+        raise WrongHost(f"{name[:100]!r} is not a name of this door: http-hosts does not list it")
 
-    def _is_own(self, name: str) -> bool:
-        return name in self._names or name.endswith(f".{LOCAL}") or _is_address(name)
+    def _is_own(self, host: bytes) -> bool:
+        name = name_of(host)
+        if name is None:
+            return False
+        return self._is_open or name in self._names or name.endswith(f".{LOCAL}") or _is_address(name)
 
 
-def name_of(host: bytes) -> str:
-    """Without its port."""
-    text = host.decode("latin-1").lower()
-    if text.startswith("["):
-        return text[1:].partition("]")[0]
-    return text.partition(":")[0].rstrip(".")
+def name_of(host: bytes) -> str | None:
+    """The name or address in a header Host, without its port; None if the header is malformed."""
+    match = _HOST.fullmatch(host)
+    if match is None:
+        return None
+    if (bracketed := match["bracketed"]) is not None:
+        address = bracketed.decode()
+        return address if ":" in address and _is_address(address) else None
+    return match["name"].decode("latin-1").lower().removesuffix(".") or None
 
 
 def _is_address(name: str) -> bool:

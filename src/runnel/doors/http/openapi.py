@@ -9,6 +9,7 @@ import msgspec
 
 from runnel import __version__
 from runnel.doors.http.operation import JSON, SOCKET, Example, Operation, Parameter, Reply, Stream
+from runnel.doors.http.pages import CLIENT
 from runnel.doors.http.problems import Problem
 
 REF: Final = "#/components/schemas/{name}"
@@ -17,6 +18,11 @@ DESCRIPTION: Final = (
     "Everything that Runnel does, over HTTP. Any broker of a cluster takes any call. Errors are problems (RFC 9457)"
     " with a code, a sentence and what to do next."
 )
+
+CLIENT_HEADER: Final = {
+    "name": CLIENT, "in": "header", "required": False, "schema": {"type": "string"}, "example": "curl",
+    "description": "anything; needed unless a web page of this door asks, as others could not send it",
+}  # fmt: skip
 
 
 def document(operations: Sequence[Operation]) -> dict[str, Any]:
@@ -68,9 +74,12 @@ def _described(operation: Operation, schemas: dict[int, Any]) -> dict[str, Any]:
     }
     if operation.description:
         described["description"] = operation.description
-    if operation.parameters:
-        values = _examples(operation.example, operation)
-        described["parameters"] = [_parameter(each, schemas, values) for each in operation.parameters]
+    values = _examples(operation.example, operation)
+    parameters = [_parameter(each, schemas, values) for each in operation.parameters]
+    if operation.changing_get:
+        parameters.append(CLIENT_HEADER)
+    if parameters:
+        described["parameters"] = parameters
     if operation.body is not None:
         described["requestBody"] = _body(operation, schemas)
     return described

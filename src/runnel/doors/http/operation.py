@@ -1,7 +1,8 @@
 """Operations: typed async functions, and all that follows from their types and docstrings.
 
 Rule 1: an operation is an async function with a docstring; its address and its status are all that is said besides,
-        and whether it may be done in part, which is answered with 207 and the same shape.
+        whether it may be done in part, which is answered with 207 and the same shape, and of a GET whether it changes
+        something, which few may (see `pages.py`).
         Validation, the OpenAPI document, the page of docs and its examples come from the function itself.
 Rule 2: its first parameter is the `Call`. One that its path names comes from the path, one named `body` is the body,
         one marked with `Header` comes from a header, every other one from the query. What has a default is optional.
@@ -117,6 +118,7 @@ class Operation:
     result: Any
     tag: str
     partly: bool = False  # some of what is asked for may be done, and the rest not
+    changing_get: bool = False
     segments: tuple[str, ...] = field(init=False)
     decode: Callable[[bytes], Any] | None = field(init=False)
     _inputs: Any = field(init=False)
@@ -227,12 +229,12 @@ def _plain(error: msgspec.ValidationError) -> str:
 OPERATIONS: list[Operation] = []  # in the order of their definition, which is that of the docs
 
 
-def operation(address: str, *, status: int = 200, partly: bool = False) -> Callable[[F], F]:
+def operation(address: str, *, status: int = 200, partly: bool = False, changing_get: bool = False) -> Callable[[F], F]:
     """Serve a function at `METHOD /path/{parameter}`."""
     method, _, path = address.partition(" ")
 
     def made(function: F) -> F:
-        OPERATIONS.append(operation_of(method, path, function, status, partly=partly))
+        OPERATIONS.append(operation_of(method, path, function, status, partly=partly, changing_get=changing_get))
         return function
 
     return made
@@ -249,8 +251,9 @@ def socket(path: str) -> Callable[[F], F]:
 
 
 def operation_of(
-    method: str, path: str, function: Callable[..., Awaitable[Any]], status: int, *, partly: bool = False
-) -> Operation:
+    method: str, path: str, function: Callable[..., Awaitable[Any]], status: int, *,
+    partly: bool = False, changing_get: bool = False,
+) -> Operation:  # fmt: skip
     hints = get_type_hints(function, include_extras=True)
     documented, example = _documented(function)
     summary, _, description = documented.partition("\n")
@@ -261,7 +264,7 @@ def operation_of(
             parameters.append(_parameter(name, hints[name], default, path))
     return Operation(
         method, path, function, status, summary.strip(), description.strip(), example, tuple(parameters),
-        hints.get("body"), hints.get("return"), function.__module__.rpartition(".")[2], partly,
+        hints.get("body"), hints.get("return"), function.__module__.rpartition(".")[2], partly, changing_get,
     )  # fmt: skip
 
 

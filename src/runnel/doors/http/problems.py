@@ -49,6 +49,14 @@ class CrossOrigin(e.ClientError):
     """A page of another site asks, in the name of somebody who merely looks at it."""
 
 
+class ClientHeaderRequired(e.ClientError):
+    """A GET that changes something does not show that no page of another site sent it."""
+
+
+class MalformedHost(e.ClientError):
+    """The request has no header Host, several, or one that names no host."""
+
+
 class WrongHost(e.ClientError):
     """The door is called by a name that is not its own, as by a page whose name was made to point here."""
 
@@ -88,7 +96,9 @@ TABLE: dict[type[e.RunnelError], Row] = {
     MalformedBody: Row(S.BAD_REQUEST, "send JSON in UTF-8"),
     InvalidInput: Row(S.UNPROCESSABLE_ENTITY, "see /docs for what is expected"),
     BodyTooLarge: Row(S.REQUEST_ENTITY_TOO_LARGE, "send less at once"),
-    CrossOrigin: Row(S.FORBIDDEN, "call from a page of this address, or from no page"),
+    CrossOrigin: Row(S.FORBIDDEN, "call from a page of this address, or add the origin to http-origins"),
+    ClientHeaderRequired: Row(S.FORBIDDEN, "add the header Runnel-Client: curl -H 'Runnel-Client: curl' ..."),
+    MalformedHost: Row(S.BAD_REQUEST, "send one header Host, as HOST or HOST:PORT"),
     WrongHost: Row(S.MISDIRECTED_REQUEST, "call it by localhost or an address, or add the name to http-hosts"),
     e.TooBusy: Row(S.SERVICE_UNAVAILABLE, _AGAIN),
     Stopping: Row(S.SERVICE_UNAVAILABLE, "ask another broker, or this one again soon"),

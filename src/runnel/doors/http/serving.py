@@ -35,9 +35,7 @@ class HttpDoorway:
         self.door.doors = {**doors, "http": self._listener}
 
     async def bind(self, host: str, port: int) -> tuple[str, int]:
-        bound = await self._listener.bind(host, port)
-        self.door.hosts.bound(bound[0])
-        return bound
+        return await self._listener.bind(host, port)
 
     async def accept(self) -> None:
         await self._listener.accept()

@@ -34,7 +34,7 @@ from runnel.net.traffic import Traffic
 CONNECTIONS = 32
 REQUESTS = 6_000
 ROUNDS = 11
-ANSWER = {"status": "sent", "message_id": "0123456789012345678901234567"}
+ANSWER = {"status": "success", "message_id": "0123456789012345678901234567"}
 BODY = json.dumps({"from_user": "alice", "to_user": "bob", "message": "x" * 970}).encode()
 HEAD = b"Host: localhost\r\nAccept: */*\r\nContent-Type: application/json\r\n"
 REQUESTED = {

@@ -23,6 +23,7 @@ from runnel.testing.process import BrokerProcess
 from runnel.testing.zookeeper import ZooKeeper
 
 LIMIT_S = 60.0
+MIB = 1 << 20
 
 
 class User:
@@ -40,7 +41,7 @@ class User:
 
     def send(self, to: str, message: str, sender: str = "alice") -> str:
         status, answer = self.ask("POST", "/send", {"from_user": sender, "to_user": to, "message": message})
-        assert (status, answer["status"]) == (200, "sent"), answer
+        assert (status, answer["status"]) == (200, "success"), answer
         return str(answer["message_id"])
 
     def receive(self, user: str, after: str | None = None, **more: Any) -> list[dict[str, str]]:
@@ -123,7 +124,7 @@ def later(user: User, to: str, body: dict[str, Any], **headers: str) -> str:
     """Send a message for later; the id under which it waits."""
     message = {"from_user": "alice", "to_user": to, "message": "x"} | body
     status, told = user.ask("POST", "/send", message, headers)
-    assert (status, told["status"], [*told]) == (200, "scheduled", ["status", "scheduled_id"])
+    assert (status, told["status"], [*told]) == (200, "success", ["status", "scheduled_id"])
     return str(told["scheduled_id"])
 
 
@@ -386,3 +387,75 @@ def test_nothing_is_missed_or_seen_twice_when_a_leader_is_killed(zookeeper: ZooK
             judge(senders.acked[one], answers[0])
             assert answers[0] == answers[1] == answers[2]
             judge(senders.acked[one], followers[one].stop())
+
+
+# --- the two calls as they are asked for by clients of all kinds
+
+
+@pytest.mark.parametrize("headers", [{}, {"Connection": "keep-alive, x"}, {"Idempotency-Key": "success"}])
+def test_the_status_of_a_message_that_is_kept_is_success(someone: User, headers: dict[str, str]) -> None:
+    status, answer = someone.ask("POST", "/send", {"from_user": "a", "to_user": "ok", "message": "x"}, headers)
+    assert (status, answer["status"], [*answer]) == (200, "success", ["status", "message_id"])
+
+
+def test_receive_takes_its_parameters_from_the_query_or_from_a_body(someone: User) -> None:
+    ids = [someone.send("body-bob", f"m{n}") for n in range(3)]
+
+    def got(path: str, body: Any = None) -> list[str]:
+        status, answer = someone.ask("GET", path, body)
+        assert status == 200, answer
+        return texts(answer["messages"])
+
+    for _ in range(2):  # also when the same headers have come before
+        assert got("/receive?user_id=body-bob") == ["m0", "m1", "m2"]
+        assert got("/receive", {"user_id": "body-bob"}) == ["m0", "m1", "m2"]
+        assert got("/receive", {"user_id": "body-bob", "last_message_id": ids[0]}) == ["m1", "m2"]
+        assert got("/receive?user_id=body-bob", {"last_message_id": ids[1]}) == ["m2"]
+        assert got(f"/receive?user_id=body-bob&last_message_id={ids[1]}", {"limit": 1}) == ["m2"]
+        assert got("/receive?limit=1", {"user_id": "body-bob", "last_message_id": None}) == ["m0"]
+        assert got("/receive?user_id=body-bob", {}) == ["m0", "m1", "m2"]
+
+
+def test_an_empty_last_message_id_is_none(someone: User) -> None:
+    someone.send("empty-bob", "m0")
+    for path, body in (
+        ("/receive?user_id=empty-bob&last_message_id=", None), ("/receive?last_message_id=&user_id=empty-bob", None),
+        ("/receive", {"user_id": "empty-bob", "last_message_id": ""}),
+    ):  # fmt: skip
+        status, answer = someone.ask("GET", path, body)
+        assert (status, texts(answer["messages"])) == (200, ["m0"])
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "reason"),
+    [
+        ("/receive", None, "user_id is missing"),
+        ("/receive", {}, "user_id is missing"),
+        ("/receive?user_id=a", {"user_id": "a"}, "user_id is in the query and in the body"),
+        ("/receive?user_id=a&limit=1", {"limit": 2}, "limit is in the query and in the body"),
+        ("/receive?user_id=a", {"last_mesage_id": "x"}, "unknown field `last_mesage_id`"),
+        ("/receive?user_id=a", ["a"], "body"),
+        ("/receive?user_id=a", {"limit": 0}, "limit"),
+    ],
+)
+def test_a_body_of_receive_is_understood_or_refused(someone: User, path: str, body: Any, reason: str) -> None:
+    status, answer = someone.ask("GET", path, body)
+    assert (status, answer["code"]) == (422, "invalid-input")
+    assert reason in answer["detail"]
+
+
+@pytest.mark.parametrize(
+    "message", ["x" * MIB, '"' * MIB, "\x01" * MIB, "ü" * (MIB // 2), "\U0001f600" * (MIB // 4)],
+    ids=["plain", "quotes", "controls", "two bytes", "four bytes"],
+)  # fmt: skip
+@pytest.mark.parametrize("more", ["at once", "once", "later"])
+def test_a_message_of_a_mebibyte_passes(someone: User, message: str, more: str) -> None:
+    """Also as JSON of ASCII alone, where each character may take six."""
+    name = f"large-{more}-{hash(message)}"
+    body = {"from_user": "a" * 1024, "to_user": name, "message": message}
+    headers = {"Idempotency-Key": name} if more == "once" else {}
+    if more == "later":
+        body["delay_ms"] = 1  # type: ignore[assignment]
+    status, answer = someone.ask("POST", "/send", body, headers)
+    assert status == 200, answer
+    assert texts(someone.receive(name, wait_ms=60_000)) == [message]

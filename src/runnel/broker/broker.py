@@ -21,7 +21,7 @@ from runnel.broker.forwarding import GROUP, TRANSACTION, Forwarding
 from runnel.broker.gate import Gate
 from runnel.broker.groups import Groups
 from runnel.broker.housekeeping import Housekeeping, LeaderBalance
-from runnel.broker.inbox import PARTITIONS, PARTITIONS_ALONE, Inbox
+from runnel.broker.inbox import PARTITIONS, PARTITIONS_ALONE, Inbox, inbox_topic
 from runnel.broker.internal import GROUPS, QUEUES, REQUESTS, SCHEDULE, SINKS, TRANSACTIONS
 from runnel.broker.internal_topics import InternalTopics
 from runnel.broker.isr import InSync
@@ -61,6 +61,7 @@ from runnel.broker.transactions import Transactions
 from runnel.broker.views import Views
 from runnel.broker.watchdog import Watchdog
 from runnel.broker.webhooks import Webhooks
+from runnel.cluster.config_rules import topic_defaults
 from runnel.cluster.image import Broker as BrokerImage
 from runnel.cluster.image import Change, Image
 from runnel.cluster.metadata import Metadata
@@ -175,7 +176,10 @@ class Broker:
         self.inbox = Inbox(
             self.partitions, self.calls, self._newest,
             append=self.forward_produce, new_producer=self.new_producer_id, make_topic=self.topics.create_missing,
-            disk=self.disk, clock=clock, partitions_made=PARTITIONS if config.store.hosts else PARTITIONS_ALONE,
+            new_topic=lambda: inbox_topic(
+                PARTITIONS if config.store.hosts else PARTITIONS_ALONE, topic_defaults(self.image, None, config.topic)
+            ),
+            disk=self.disk, clock=clock,
         )  # fmt: skip
         self.requests = Requests(
             self.partitions, self.calls, self.once, self._newest,

@@ -52,15 +52,23 @@ from runnel.model.errors import (
 )
 from runnel.model.ids import BrokerId, PartitionKey, TopicId
 from runnel.model.inbox import INBOX_LOOK, INBOX_NEWS, Arrived, Found, Letter, Look, News
-from runnel.model.limits import MIB
+from runnel.model.limits import FRAME_BYTES_MAX, KIB, MIB
 from runnel.model.seams import Clock, Disk
+from runnel.model.topic_config import TopicConfig
 from runnel.replica.partition import Partition
 
 PARTITIONS: Final = 4  # of the topic, unless somebody has made it already: so many brokers can share the work
 PARTITIONS_ALONE: Final = 1  # of a broker that stays alone: one batch for all that comes at a time, and one sync
+MESSAGE_BYTES_MAX: Final = MIB + 16 * KIB  # of a batch with one message of 1 MiB, its names and what frames it
 KEPT_BYTES_MAX: Final = 16 * MIB  # messages that were decoded, for those who come next
 LOOK_MS: Final = 30_000  # a new leader may have to read a long log first
 WAIT_MS_MAX: Final = 300_000
+
+
+def inbox_topic(partitions: int, defaults: TopicConfig) -> NewTopic:
+    """The topic as it is made here. Kafka's own bound would refuse a message of 1 MiB, for what is around it."""
+    fits = defaults.max_message_bytes >= MESSAGE_BYTES_MAX
+    return NewTopic(INBOX, partitions, config={} if fits else {"max.message.bytes": str(MESSAGE_BYTES_MAX)})
 
 
 def growth_refused(topic: str) -> InvalidPartitions | None:
@@ -76,9 +84,9 @@ class Inbox:
     def __init__(
         self, partitions: Partitions, calls: Calls, image: Callable[[], Image], *,
         append: Append, new_producer: NewProducer, make_topic: Callable[[Sequence[NewTopic]], Awaitable[object]],
-        disk: Disk, clock: Clock, partitions_made: int = PARTITIONS,
+        new_topic: Callable[[], NewTopic], disk: Disk, clock: Clock,
     ) -> None:  # fmt: skip
-        self._partitions_made = partitions_made
+        self._new_topic = new_topic
         self._calls = calls
         self._image = image
         self._append = append
@@ -169,13 +177,15 @@ class Inbox:
 
     def _mailing(self, topic: Topic, number: int) -> Mailing:
         key, encoded = PartitionKey(topic.id, number), self._messages.encoded
-        mailing = self._mailings[number] = Mailing(key, self._append, self._new_producer, encoded=encoded)
+        mailing = self._mailings[number] = Mailing(
+            key, self._append, self._new_producer, FRAME_BYTES_MAX, encoded=encoded
+        )
         return mailing
 
     async def _made(self) -> Topic:
         """The topic, made if it is not there."""
         if self._indexes.topic is None:
-            await self._make_topic([NewTopic(INBOX, self._partitions_made)])
+            await self._make_topic([self._new_topic()])
         if self._indexes.topic is None:
             raise RequestTimedOut("the topic 'inbox' is being made: try again")
         return self._indexes.topic

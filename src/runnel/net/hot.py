@@ -1,9 +1,9 @@
 """Requests that come by the ten thousand a second: answered without task or application, mostly without a parser.
 
 Rule 1: a hot handler and the application behind it say the same. Whatever is unusual about a request goes to the
-        application: another method, a query that the handler does not understand, a large or chunked body, HTTP/1.0, an
-        upgrade, a header that the handler leaves to it or that a web page's browser sends, no host or one by another
-        name, a connection that is behind with taking its answers.
+        application: another method, a query that the handler does not understand, a large or chunked body, any body of
+        a GET, HTTP/1.0, an upgrade, a header that the handler leaves to it or that the browser of a web page sends, no
+        host or one by another name, a connection that is behind with taking its answers.
 Rule 2: requests of a connection are answered in order. While a hot answer is due, the next request waits in line as
         behind any other, and is the application's then.
 Rule 3: an answer is one write.
@@ -262,7 +262,7 @@ class HotHttp(Http):
                 size = value
             elif name == b"connection" and value.lower() != b"keep-alive":
                 return False
-        return hosts == 1 and size.isdigit() and int(size) <= BODY_BYTES_MAX
+        return hosts == 1 and size.isdigit() and int(size) <= (BODY_BYTES_MAX if hot.method == b"POST" else 0)
 
     def on_body(self, body: bytes) -> None:
         if self._hot is None:

@@ -62,6 +62,30 @@ def test_paths_and_methods_that_are_not_there(api: Api) -> None:
     assert (head.status, head.content) == (200, b"")
 
 
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/topics"), ("HEAD", "/v1/topics"), ("GET", "/v1/users/bob/events"), ("GET", "/health"),
+        ("DELETE", "/v1/topics/body-less"), ("POST", "/v1/queues/body-less/receive"),
+        ("POST", "/v1/queues/body-less/purge"),
+    ],
+)  # fmt: skip
+def test_a_body_where_none_is_taken_is_refused_and_nothing_is_done(api: Api, method: str, path: str) -> None:
+    if api.get("/v1/queues/body-less").status == 404:
+        api.ok("POST", "/v1/queues", {"name": "body-less"})
+    for _ in range(2):
+        refused = api.ask(method, path, {"limit": 10})
+        assert refused.status == 422
+        assert method == "HEAD" or refused.code == "unexpected-body"
+    host, _, port = api.address.partition(":")
+    with socket.create_connection((host, int(port)), timeout=LIMIT_S) as connection:
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        connection.sendall(head.encode() + b"2\r\n{}\r\n0\r\n\r\n")
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 422 ")
+    assert api.get("/v1/topics/body-less").status == 200
+    assert api.ask("POST", "/v1/queues/body-less/receive", b"").status == 200, "an empty one says nothing"
+
+
 def test_a_page_of_another_site_gets_nothing_done(api: Api) -> None:
     for origin in ("http://evil.example", "null"):
         assert api.post("/v1/topics", {"name": "evil"}, Origin=origin).code == "cross-origin"

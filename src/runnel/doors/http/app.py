@@ -23,6 +23,7 @@ from runnel.doors.http.problems import (
     MethodNotAllowed,
     NoSuchPath,
     PeerGone,
+    UnexpectedBody,
     headers_of,
     problem_of,
 )
@@ -97,7 +98,8 @@ class HttpApp:
 
     async def _run(self, operation: Operation, call: Call, values: list[str], receive: Receive) -> Any:
         query = call.scope["query_string"]
-        if not operation.wants_body:
+        if not operation.takes_body:
+            await self._must_have_no_body(operation, call, receive)
             return await operation.bind(call, values, query, b"")
         body = await self._body(call, receive)
         try:
@@ -120,6 +122,16 @@ class HttpApp:
         """Refuse a large answer while clients do not take theirs. What was done is told all the same."""
         if method == "GET" and self._door.bounds.share_of_answers(len(content)) < len(content):
             raise TooBusy("clients have as many bytes of answers to take as they may: try again, or ask for less")
+
+    async def _must_have_no_body(self, operation: Operation, call: Call, receive: Receive) -> None:
+        """What a body says must not be passed over in silence: it may have been meant."""
+        headers = call.headers
+        size = int(headers.get(b"content-length", b"0"))
+        if b"transfer-encoding" in headers:
+            size = len(await self._body(call, receive))
+            self._bodies.release(size)
+        if size:
+            raise UnexpectedBody(f"{operation.method} {operation.path} takes no body, and {size} bytes came")
 
     async def _body(self, call: Call, receive: Receive) -> bytes:
         """The whole body; its bytes are counted as held until the caller gives them back."""

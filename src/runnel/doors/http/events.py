@@ -97,7 +97,7 @@ async def user_events(
         GET /v1/users/bob/events
     """
     waits = call.waits()
-    return stream(call, waits, UserFeed(call.broker, user, last_event_id or last_message_id, waits))
+    return stream(call, waits, UserFeed(call.broker, user, last_event_id or last_message_id or None, waits))
 
 
 @operation("GET /v1/groups/{group}/events", changing_get=True)

@@ -16,16 +16,15 @@ from runnel.doors.http.call import Call, PeerWaits
 from runnel.doors.http.idempotency import IdempotencyKey, send_once
 from runnel.doors.http.operation import Struct, View, decoded, operation
 from runnel.doors.http.payload import Instant, Whole, due_ms
-from runnel.doors.http.problems import PROBLEM_JSON, headers_of, problem_of
+from runnel.doors.http.problems import PROBLEM_JSON, InvalidInput, headers_of, problem_of
 from runnel.model.calls import Outgoing
 from runnel.model.errors import RunnelError
 from runnel.model.seams import Clock
 from runnel.net.hot import Exchange, Failed, Hot, answer_later
 
 MESSAGES_MAX: Final = 1_000
-SENT: Final = "sent"
-SCHEDULED: Final = "scheduled"
-_CONTENT: Final = b'{"status":"sent","message_id":"%08x%04x%016x"}'  # of a message's place
+SUCCESS: Final = "success"
+_CONTENT: Final = b'{"status":"success","message_id":"%08x%04x%016x"}'  # of a message's place
 IDEMPOTENCY_KEY: Final = b"idempotency-key"
 LIMIT: Final = 100
 LAST_MS: Final = 253_402_300_799_999  # the end of the year 9999
@@ -85,7 +84,7 @@ async def send(call: Call, body: Message, idempotency_key: IdempotencyKey = None
 
     It is answered once the message is kept durably. Messages to one user are received in the order in which they were
     kept. One with `delay_ms` or `deliver_at` is kept in the inbox when it is due: then it gets its place and its id.
-    Until it is, it waits under the `scheduled_id` of the answer, whose status is `scheduled`; see /v1/schedule.
+    Until it is, it waits under the `scheduled_id` that the answer has instead of a `message_id`; see /v1/schedule.
 
         POST /send {"from_user": "alice", "to_user": "bob", "message": "hello"}
     """
@@ -94,36 +93,65 @@ async def send(call: Call, body: Message, idempotency_key: IdempotencyKey = None
         message = await _addressed(inbox, body, due)
         [placed] = await send_once(call, idempotency_key, body, INBOX, [message])
         if due is not None:
-            return Scheduled(status=SCHEDULED, scheduled_id=placed.scheduled_id)
+            return Scheduled(status=SUCCESS, scheduled_id=placed.scheduled_id)
         place = inbox.id_of(placed.partition, placed.offset)
     elif due is not None:
         return await _send_later(call.broker, body, due)
     else:
         place = await inbox.send(body.from_user, body.to_user, body.message)
-    return Sent(status=SENT, message_id=str(place))
+    return Sent(status=SUCCESS, message_id=str(place))
+
+
+Wait = Annotated[int, Meta(ge=0, le=WAIT_MS_MAX)]
+Count = Annotated[int, Meta(ge=1, le=MESSAGES_MAX)]
+
+
+class Asking(Struct):
+    """The parameters, for clients that send JSON with every request."""
+
+    user_id: User | None = None
+    last_message_id: str | None = None
+    wait_ms: Wait | None = None
+    limit: Count | None = None
 
 
 @operation("GET /receive")
 async def receive(
     call: Call,
-    user_id: User,
+    user_id: Annotated[User | None, Meta(description="whose messages; needed, here or in the body")] = None,
     last_message_id: str | None = None,
-    wait_ms: Annotated[int, Meta(ge=0, le=WAIT_MS_MAX)] = 0,
-    limit: Annotated[int, Meta(ge=1, le=MESSAGES_MAX)] = LIMIT,
+    wait_ms: Annotated[Wait | None, Meta(description="0, if it is left out")] = None,
+    limit: Annotated[Count | None, Meta(description=f"{LIMIT}, if it is left out")] = None,
+    body: Asking | None = None,
 ) -> Messages:
     """Receive the messages to a user, in order.
 
-    Without `last_message_id` from the first that is kept on, else what follows the message of that id: whoever asks
-    with the last id it got misses none and sees none twice, whatever became of the broker meanwhile. Nothing is taken
-    out: asking again gives the same again. If there is none, the answer waits for one up to `wait_ms`.
+    Without `last_message_id`, or with an empty one, from the first that is kept on, else what follows the message of
+    that id: whoever asks with the last id it got misses none and sees none twice, whatever became of the broker
+    meanwhile. Nothing is taken out: asking again gives the same again. If there is none, the answer waits for one up to
+    `wait_ms`. Each parameter comes from the query or from a body of JSON, not from both.
 
         GET /receive?user_id=bob&wait_ms=1000
     """
+    asked = Asking(user_id=user_id, last_message_id=last_message_id, wait_ms=wait_ms, limit=limit)
+    if body is not None:
+        asked = _joined(asked, body)
+    if asked.user_id is None:
+        raise InvalidInput("user_id is missing: name it in the query or in the body")
     with call.waits() as waits:
         found = await call.broker.inbox.receive(
-            user_id, last_message_id, wait_ms=wait_ms, messages_max=limit, waits=waits
-        )
+            asked.user_id, asked.last_message_id or None, wait_ms=asked.wait_ms or 0,
+            messages_max=asked.limit or LIMIT, waits=waits,
+        )  # fmt: skip
     return Messages(messages=received(found))
+
+
+def _joined(query: Asking, body: Asking) -> Asking:
+    told = {name: value for name, value in structs.asdict(body).items() if value is not None}
+    for name in told:
+        if getattr(query, name) is not None:
+            raise InvalidInput(f"{name} is in the query and in the body: name it once")
+    return structs.replace(query, **told)
 
 
 async def _addressed(inbox: Inbox, body: Message, due: int | None) -> Outgoing:
@@ -135,7 +163,7 @@ async def _send_later(broker: Broker, body: Message, due: int) -> Scheduled:
     [placed] = await broker.sending.send(INBOX, [await _addressed(broker.inbox, body, due)])
     if isinstance(placed, RunnelError):
         raise placed
-    return Scheduled(status=SCHEDULED, scheduled_id=placed.scheduled_id)
+    return Scheduled(status=SUCCESS, scheduled_id=placed.scheduled_id)
 
 
 # --- the same without task and application: see net/hot.py

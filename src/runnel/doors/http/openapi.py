@@ -115,12 +115,13 @@ def _problem(schemas: dict[int, Any]) -> dict[str, Any]:
 
 
 def _body(operation: Operation, schemas: dict[int, Any]) -> dict[str, Any]:
+    required = not operation.body_is_optional
     if operation.body is bytes:
-        return {"required": True, "content": {"application/octet-stream": {"schema": {}}}}
+        return {"required": required, "content": {"application/octet-stream": {"schema": {}}}}
     content: dict[str, Any] = {"schema": schemas[id(operation.body)]}
     if operation.example.body is not None:
         content["example"] = operation.example.body
-    return {"required": True, "content": {JSON: content}}
+    return {"required": required, "content": {JSON: content}}
 
 
 def _examples(example: Example, operation: Operation) -> dict[str, str]:

@@ -6,7 +6,8 @@ Rule 1: an operation is an async function with a docstring; its address and its 
         Validation, the OpenAPI document, the page of docs and its examples come from the function itself.
 Rule 2: its first parameter is the `Call`. One that its path names comes from the path, one named `body` is the body,
         one marked with `Header` comes from a header, every other one from the query. What has a default is optional.
-Rule 3: what nobody knows is refused: a query parameter with a typing error must not be taken for none.
+Rule 3: what nobody knows is refused: a query parameter with a typing error must not be taken for none, nor must a body
+        where none is taken.
 Rule 4: the docstring ends with an example, indented: `METHOD /path?query {"a": "body"}`.
 
     @operation("POST /v1/topics", status=201)
@@ -119,6 +120,7 @@ class Operation:
     tag: str
     partly: bool = False  # some of what is asked for may be done, and the rest not
     changing_get: bool = False
+    body_is_optional: bool = False  # it is None then
     segments: tuple[str, ...] = field(init=False)
     decode: Callable[[bytes], Any] | None = field(init=False)
     _inputs: Any = field(init=False)
@@ -144,7 +146,7 @@ class Operation:
         return getattr(self.function, "__name__", "operation")
 
     @property
-    def wants_body(self) -> bool:
+    def takes_body(self) -> bool:
         return self.body is not None
 
     def bind(self, call: Call, values: list[str], query: bytes, body: bytes, **more: Any) -> Awaitable[Any]:
@@ -185,6 +187,8 @@ class Operation:
         return texts
 
     def _body(self, body: bytes) -> Any:
+        if self.body_is_optional and not body:
+            return None
         return body if self.decode is None else decoded(self.decode, body)
 
 
@@ -258,13 +262,15 @@ def operation_of(
     documented, example = _documented(function)
     summary, _, description = documented.partition("\n")
     parameters = []
-    for name, parameter in list(inspect.signature(function).parameters.items())[1:]:
+    signature = inspect.signature(function).parameters
+    for name, parameter in list(signature.items())[1:]:
         if name not in ("body", "socket"):
             default = msgspec.NODEFAULT if parameter.default is inspect.Parameter.empty else parameter.default
             parameters.append(_parameter(name, hints[name], default, path))
     return Operation(
         method, path, function, status, summary.strip(), description.strip(), example, tuple(parameters),
         hints.get("body"), hints.get("return"), function.__module__.rpartition(".")[2], partly, changing_get,
+        "body" in signature and signature["body"].default is None,
     )  # fmt: skip
 
 

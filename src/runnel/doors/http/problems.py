@@ -42,6 +42,10 @@ class InvalidInput(e.ClientError):
     """A parameter or a field of the body is missing, unknown, or of another kind than it has to be."""
 
 
+class UnexpectedBody(e.ClientError):
+    """The request has a body where none is taken."""
+
+
 class BodyTooLarge(e.ClientError): ...
 
 
@@ -95,6 +99,7 @@ TABLE: dict[type[e.RunnelError], Row] = {
     MethodNotAllowed: Row(S.METHOD_NOT_ALLOWED, "use a method that the header Allow names"),
     MalformedBody: Row(S.BAD_REQUEST, "send JSON in UTF-8"),
     InvalidInput: Row(S.UNPROCESSABLE_ENTITY, "see /docs for what is expected"),
+    UnexpectedBody: Row(S.UNPROCESSABLE_ENTITY, "send it without a body; see /docs for its parameters"),
     BodyTooLarge: Row(S.REQUEST_ENTITY_TOO_LARGE, "send less at once"),
     CrossOrigin: Row(S.FORBIDDEN, "call from a page of this address, or add the origin to http-origins"),
     ClientHeaderRequired: Row(S.FORBIDDEN, "add the header Runnel-Client: curl -H 'Runnel-Client: curl' ..."),

@@ -30,7 +30,7 @@ from runnel.model.calls import (
 )
 from runnel.model.errors import InvalidRequest, LeaseLost, PolicyViolation, RetriableError
 from runnel.shell.clock import SystemClock
-from runnel.testing.clock import SeededRng
+from runnel.shell.rng import SystemRng
 from runnel.testing.process import BrokerProcess
 from runnel.testing.zookeeper import ZooKeeper
 
@@ -73,7 +73,7 @@ async def settled(work: Callable[[], Awaitable[None]]) -> None:
 def talk_to_all(brokers: list[BrokerProcess], work: Callable[[Cluster], Awaitable[None]]) -> None:
     async def conversation() -> None:
         addresses = [broker.kafka for broker in brokers]
-        async with Cluster(addresses, clock=SystemClock(), rng=SeededRng(1)) as cluster:
+        async with Cluster(addresses, clock=SystemClock(), rng=SystemRng()) as cluster:
             await work(cluster)
 
     asyncio.run(conversation())
@@ -571,7 +571,7 @@ def test_leases_of_a_connection_end_with_the_broker_that_it_was_at(three: list[B
         [state] = (await queue.describe()).partitions
         other = next(number for number in (1, 2, 3) if number != state.leader)
 
-        async with Cluster([three[other - 1].kafka], clock=SystemClock(), rng=SeededRng(2)) as elsewhere:
+        async with Cluster([three[other - 1].kafka], clock=SystemClock(), rng=SystemRng()) as elsewhere:
             assert len(await Queue(elsewhere, "q").receive(wait=LONG_S, lease=0)) == 1
             three[other - 1].kill()
         assert values(await receive(queue)) == [(b"a", 2)]

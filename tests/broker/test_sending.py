@@ -42,11 +42,8 @@ class Cluster:
         self.sending = Sending(
             lambda: self.image, lambda name: name.startswith("__"),
             append=self.append, new_producer=self.new_producer, make_topics=self.make,
-            once=cast(Any, self), schedule=cast(Any, self), calls=cast(Any, self), clock=SystemClock(), rng=SystemRng(),
+            once=cast(Any, self), schedule=cast(Any, self), clock=SystemClock(), rng=SystemRng(),
         )  # fmt: skip
-
-    def serve(self, *served: object) -> None:
-        """Nobody else asks."""
 
     async def append(self, key: PartitionKey, batch: memoryview, acks: int, timeout_ms: int) -> Produced:
         if key.number in self.broken:
@@ -140,6 +137,21 @@ def test_names_and_times_have_ways_of_their_own() -> None:
         assert (both.offset, both.scheduled_id) == (-1, "b")
         assert cluster.parked == [(0, [later.scheduled_id, "b"])]
         assert cluster.named == [(0, ["a", "a"])]
+
+    run(scenario)
+
+
+def test_a_name_has_one_partition_as_a_key_has() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        for _ in range(20):
+            for name in ("a", "b", "c", "d"):
+                await cluster.sending.send("t", [Outgoing(b"x", message_id=name)])
+                await cluster.sending.send("t", [Outgoing(b"x", message_id=name, deliver_at_ms=5)])
+        partitions = {(partition, name) for partition, names in cluster.named + cluster.parked for name in names}
+        assert len(partitions) == 4
+        assert len({partition for partition, _ in partitions}) > 1
+        keyed = await cluster.sending.send("t", [Outgoing(b"x", b"k", message_id="a")])
+        assert places(keyed)[0][0] == partition_of_key(b"k", PARTITIONS)
 
     run(scenario)
 

@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar
 
 from runnel.client.cluster import Cluster, ClusterSettings
 from runnel.shell.clock import SystemClock
-from runnel.testing.clock import SeededRng
+from runnel.shell.rng import SystemRng
 
 T = TypeVar("T")
 
@@ -19,7 +19,7 @@ def talk(address: str, work: Callable[[Cluster], Awaitable[T]], settings: Cluste
     """Do the work on a cluster, on an event loop of its own."""
 
     async def conversation() -> T:
-        async with Cluster([address], clock=SystemClock(), rng=SeededRng(1), settings=settings) as cluster:
+        async with Cluster([address], clock=SystemClock(), rng=SystemRng(), settings=settings) as cluster:
             return await work(cluster)
 
     return asyncio.run(conversation())

@@ -161,9 +161,14 @@ class Broker:
         self.fetch = self._fetching.fetch
         self.sending = Sending(
             self._newest, self.topics.is_internal, append=self.forward_produce, new_producer=self.new_producer_id,
-            make_topics=self.topics.create_asked_for, once=self.once, schedule=self.schedule, calls=self.calls,
-            clock=clock, rng=rng,
+            make_topics=self.topics.create_asked_for, once=self.once, schedule=self.schedule, clock=clock, rng=rng,
         )  # fmt: skip
+        self.requests = Requests(
+            self.partitions, self.calls, self.once, self._newest,
+            append=self.forward_produce, new_producer=self.new_producer_id,
+            make_topic=lambda: self.internal_topics.make(REQUESTS), disk=self.disk, clock=clock,
+        )  # fmt: skip
+        self.sending_once = SendingOnce(self.requests, self.once, self.schedule, self.sending, self.calls, clock)
         self.read = PartitionReading(
             self.partitions, self.calls, self._newest, self.fetch, Messages(READERS_BYTES_MAX), rng
         ).read
@@ -181,12 +186,6 @@ class Broker:
             ),
             disk=self.disk, clock=clock,
         )  # fmt: skip
-        self.requests = Requests(
-            self.partitions, self.calls, self.once, self._newest,
-            append=self.forward_produce, new_producer=self.new_producer_id,
-            make_topic=lambda: self.internal_topics.make(REQUESTS), disk=self.disk, clock=clock,
-        )  # fmt: skip
-        self.sending_once = SendingOnce(self.requests, self.once, self.schedule, self.sending.topic_of, clock)
         self._webhooks = Webhooks(self.id, self.calls, clock, allow_private=config.webhook_private)
 
     def _keep_house(self, config: BrokerConfig, clock: Clock) -> None:
@@ -236,8 +235,8 @@ class Broker:
         )  # fmt: skip
         self._queueing = Queueing(
             Surroundings(
-                self.partitions, self.calls, self.keepers, self.once, self.schedule, self.sending, self._newest,
-                lambda: Life(self.id, self.metadata.epoch), self.internal_topics.make_for_queues,
+                self.partitions, self.calls, self.keepers, self.once, self.schedule, self.sending, self.sending_once,
+                self._newest, lambda: Life(self.id, self.metadata.epoch), self.internal_topics.make_for_queues,
                 lambda group_id, topic_id: self.share_groups.began(group_id, topic_id), clock, rng,
             )
         )  # fmt: skip

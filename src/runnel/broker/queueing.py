@@ -19,6 +19,7 @@ from runnel.broker.redrive import Redrives
 from runnel.broker.resuming import Resuming
 from runnel.broker.schedule import Schedule
 from runnel.broker.sending import Sending
+from runnel.broker.sending_once import SendingOnce
 from runnel.broker.sources import Sources
 from runnel.cluster.image import Change, Image
 from runnel.cluster.topic_rules import NewTopic
@@ -38,6 +39,7 @@ class Surroundings:
     once: Once
     schedule: Schedule
     sending: Sending
+    sending_once: SendingOnce
     image: Callable[[], Image]  # the newest
     life: Callable[[], Life]
     make_topics: Callable[[Sequence[NewTopic]], Awaitable[None]]
@@ -58,8 +60,9 @@ class Queueing:
         exits = Exits(messages, once, self._park, Targets(once, image, around.make_topics), clock, rng)
         self.deliveries = Deliveries(partitions, keepers, messages, exits, clock, rng, self.sources, around.share_began)
         self.queues = Queues(
-            calls.me, self.deliveries, self.sources, around.sending, calls, messages, image, around.life, rng
-        )
+            calls.me, self.deliveries, self.sources, around.sending, around.sending_once, calls, messages, image,
+            around.life, rng,
+        )  # fmt: skip
         drives = DriveParts(keepers, messages, once, image, clock, rng)
         self.redrives = Redrives(partitions, self.sources, calls, drives)
         self.graves = Graves(partitions, calls, image)

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from runnel.broker.calls import Calls, failure_of
+from runnel.broker.calls import Calls
 from runnel.broker.deliveries import Deliveries
 from runnel.broker.fetch import Waits
 from runnel.broker.messages import Messages
@@ -17,6 +17,7 @@ from runnel.broker.overseeing import Overseeing
 from runnel.broker.owners import Life, Owners
 from runnel.broker.receiving import Receiving
 from runnel.broker.sending import Sending
+from runnel.broker.sending_once import SendingOnce, all_kept, digest_of, each_told
 from runnel.broker.settling import Settling
 from runnel.broker.shifting import Shifting
 from runnel.broker.sources import Sources
@@ -49,11 +50,12 @@ class Queues:
     """What doors call. The verbs of definitions are elsewhere (`queue_definitions`)."""
 
     def __init__(
-        self, me: BrokerId, deliveries: Deliveries, sources: Sources, sending: Sending, calls: Calls,
-        messages: Messages, image: Callable[[], Image], life: Callable[[], Life], rng: Rng,
+        self, me: BrokerId, deliveries: Deliveries, sources: Sources, sending: Sending, sending_once: SendingOnce,
+        calls: Calls, messages: Messages, image: Callable[[], Image], life: Callable[[], Life], rng: Rng,
     ) -> None:  # fmt: skip
         self._sources = sources
         self._sending = sending
+        self._sending_once = sending_once
         self._me = me
         self._rng = rng
         settling = Settling(me, deliveries, sources, calls, image, rng)
@@ -111,6 +113,9 @@ class Queues:
 
     async def send(self, request: Send) -> Sent:
         """Send messages to a queue's topic; of a queue with lanes, to the lane of their priority."""
+        if request.request:
+            topic, addressed = self.addressed(request.queue, request.messages)
+            return all_kept(await self._sending_once.send(request.request, digest_of(request), topic, addressed))
         queue = self._sources.queue(request.queue)
         lanes = queue.config.lanes
         refused = [_refusal(message, lanes) for message in request.messages]
@@ -123,7 +128,7 @@ class Queues:
         if allowed:
             results = await self._sending.send(queue.config.topic_of(queue.name), allowed)
         left = iter(results)
-        return _sent([next(left) if error is None else error for error in refused])
+        return each_told([next(left) if error is None else error for error in refused])
 
 
 def _refusal(message: Outgoing, lanes: int) -> RunnelError | None:
@@ -136,9 +141,3 @@ def _refusal(message: Outgoing, lanes: int) -> RunnelError | None:
 
 def _in_lane(message: Outgoing, config: QueueConfig) -> Outgoing:
     return message if config.lanes == 1 else replace(message, partition=message.priority or 0)
-
-
-def _sent(results: Sequence[Placed | RunnelError]) -> Sent:
-    placed = [None if isinstance(result, RunnelError) else result for result in results]
-    failures = [failure_of(result) if isinstance(result, RunnelError) else None for result in results]
-    return Sent(placed, failures)

@@ -1,7 +1,8 @@
 """Sending messages to topics from any broker, one or many, for doors whose clients know neither leaders nor batches.
 
-Rule 1: a message with a key goes where every Kafka client sends that key; those without one that are sent together stay
-        together, in a partition chosen by lot.
+Rule 1: a message with a key goes where every Kafka client sends that key; one without a key goes where its name says,
+        so that a second one of that name meets the first. Those with neither that are sent together stay together, in a
+        partition chosen by lot.
 Rule 2: acks=all: sent in the batches of an idempotent producer, together with what others send there (`mailing`): so
         what happens on the way never doubles a message. A weaker acks is a request of its own to the leader.
 Rule 3: a message that has a name is appended once (`once`), one that has a time is parked (`schedule`).
@@ -12,15 +13,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
-from runnel.broker.calls import Calls, failure_of
+from crc32c import crc32c
+
 from runnel.broker.mailing import BATCH_BYTES, ONES_FAULT, Append, Mailing, NewProducer
 from runnel.broker.once import Once
 from runnel.broker.produce import ACKS_ALL
 from runnel.broker.schedule import Schedule
 from runnel.client.partitioner import partition_of_key
 from runnel.cluster.image import VIEW_OF, Image, Topic
-from runnel.model.calls import MESSAGE_SEND, Outgoing, Placed, SendTo
-from runnel.model.calls import Sent as SentAll
+from runnel.model.calls import Outgoing, Placed
 from runnel.model.errors import (
     InvalidAcks,
     InvalidPartitions,
@@ -52,7 +53,7 @@ class Sending:
     def __init__(
         self, image: Callable[[], Image], is_internal: Callable[[str], bool], *,
         append: Append, new_producer: NewProducer, make_topics: Callable[[Sequence[str]], Awaitable[None]],
-        once: Once, schedule: Schedule, calls: Calls, clock: Clock, rng: Rng,
+        once: Once, schedule: Schedule, clock: Clock, rng: Rng,
     ) -> None:  # fmt: skip
         self._image = image
         self._is_internal = is_internal
@@ -64,7 +65,6 @@ class Sending:
         self._clock = clock
         self._rng = rng
         self._mailings: dict[PartitionKey, Mailing] = {}
-        calls.serve(MESSAGE_SEND, self._serve)
 
     def close(self) -> None:
         for mailing in self._mailings.values():
@@ -115,11 +115,6 @@ class Sending:
         if message.message_id is not None:
             return self._name
         return None if acks == ACKS_ALL else self._produce
-
-    async def _serve(self, asked: SendTo) -> SentAll:
-        results = await self.send(asked.topic, asked.messages, acks=asked.acks, timeout_ms=asked.timeout_ms)
-        failures = [failure_of(each if isinstance(each, RunnelError) else None) for each in results]
-        return SentAll([None if isinstance(each, RunnelError) else each for each in results], failures)
 
     async def topic_of(self, name: str) -> Topic:
         """The topic to send to, made if it may be; raises why nothing can be sent there."""
@@ -197,6 +192,12 @@ class Sending:
 
 
 def _partition_of(topic: Topic, message: Outgoing, lot: int) -> int:
+    name = message.message_id
+    return place_of(topic, message, lot if name is None else crc32c(name.encode()) % len(topic.partitions))
+
+
+def place_of(topic: Topic, message: Outgoing, lot: int) -> int:
+    """The partition that a message is for, or that its key says, or else the one that is given."""
     count = len(topic.partitions)
     if message.partition is not None:
         if not 0 <= message.partition < count:

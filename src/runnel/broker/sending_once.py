@@ -1,24 +1,27 @@
-"""Sending messages under an idempotency key: however often the request comes, each message is kept once.
+"""Sending messages by requests that may come again: each message of a request that has an idempotency key is kept once.
 
 Rule 1: where each message goes follows from the request and its key alone: who comes second goes to the same places.
 Rule 2: messages get names of the key's; one that has a name of its own keeps it, and counts by it too.
 Rule 3: the request is done when all its messages are kept. If one can't be, that is told, and the same request may be
         sent again: it goes on where it stopped.
+Rule 4: a call has a key of its own in the same way as a request over HTTP; without one it is sent as it comes.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+import hashlib
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 from crc32c import crc32c
 
+from runnel.broker.calls import Calls, failure_of
 from runnel.broker.once import Once
 from runnel.broker.requests import Requests
 from runnel.broker.schedule import Schedule
-from runnel.client.partitioner import partition_of_key
+from runnel.broker.sending import Sending, place_of
 from runnel.cluster.image import Topic
-from runnel.model.calls import Outgoing, Placed
-from runnel.model.errors import InvalidPartitions
+from runnel.model.calls import MESSAGE_SEND, Outgoing, Placed, SendTo, Sent
+from runnel.model.errors import RunnelError
 from runnel.model.ids import PartitionKey
 from runnel.model.once import OnceMessage
 from runnel.model.schedule import Parked
@@ -40,21 +43,27 @@ class SendingOnce:
     """The verb."""
 
     def __init__(
-        self, requests: Requests, once: Once, schedule: Schedule, topic_of: Callable[[str], Awaitable[Topic]],
-        clock: Clock,
-    ) -> None:  # fmt: skip
+        self, requests: Requests, once: Once, schedule: Schedule, sending: Sending, calls: Calls, clock: Clock
+    ) -> None:
         self._requests = requests
         self._once = once
         self._schedule = schedule
-        self._topic_of = topic_of
+        self._sending = sending
         self._clock = clock
+        calls.serve(MESSAGE_SEND, self._serve)
+
+    async def _serve(self, asked: SendTo) -> Sent:
+        if asked.request:
+            return all_kept(await self.send(asked.request, digest_of(asked), asked.topic, asked.messages))
+        sending = self._sending
+        return each_told(await sending.send(asked.topic, asked.messages, acks=asked.acks, timeout_ms=asked.timeout_ms))
 
     async def send(self, key: str, digest: bytes, topic: str, messages: Sequence[Outgoing]) -> list[Placed]:
         """Where each message lies, once all are kept; the same for every request of this key. Raises why not."""
-        found = await self._topic_of(topic)
+        found = await self._sending.topic_of(topic)
         parts: dict[PartitionKey, list[_Named]] = {}
         for number, message in enumerate(messages):
-            place = PartitionKey(found.id, _partition_of(found, message, key))
+            place = PartitionKey(found.id, place_of(found, message, crc32c(key.encode()) % len(found.partitions)))
             parts.setdefault(place, []).append(_Named(message.message_id or f"{key}/{number}", message, number))
 
         async def act(floors: dict[PartitionKey, int]) -> bytes:
@@ -76,7 +85,10 @@ class SendingOnce:
         if now:
             kept = await self._once.append(topic.id, place.number, [self._named(one, floor) for one in now])
             for one, lies in zip(now, kept, strict=True):
-                placed[one.number] = Placed(topic.name, place.number, lies.offset, lies.timestamp_ms)
+                duplicate = lies.duplicate and one.message.message_id is not None
+                placed[one.number] = Placed(
+                    topic.name, place.number, lies.offset, lies.timestamp_ms, duplicate=duplicate
+                )
         return placed
 
     def _named(self, one: _Named, floor: int) -> OnceMessage:
@@ -94,10 +106,16 @@ def _parked(one: _Named, floor: int) -> Parked:
     return Parked(one.name, message.deliver_at_ms, message.key, message.value, list(message.headers), floor)
 
 
-def _partition_of(topic: Topic, message: Outgoing, key: str) -> int:
-    count = len(topic.partitions)
-    if message.partition is not None:
-        if not 0 <= message.partition < count:
-            raise InvalidPartitions(f"topic {topic.name!r} has partitions 0 to {count - 1}, not {message.partition}")
-        return message.partition
-    return crc32c(key.encode()) % count if message.key is None else partition_of_key(message.key, count)
+def digest_of(call: object) -> bytes:
+    """What tells one call from another that has the same key."""
+    return hashlib.sha256(_encode(call)).digest()
+
+
+def all_kept(placed: Sequence[Placed]) -> Sent:
+    return Sent(list(placed), [None] * len(placed))
+
+
+def each_told(results: Sequence[Placed | RunnelError]) -> Sent:
+    """For each message where it is, or why it is nowhere."""
+    placed = [None if isinstance(result, RunnelError) else result for result in results]
+    return Sent(placed, [failure_of(result) if isinstance(result, RunnelError) else None for result in results])

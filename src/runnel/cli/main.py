@@ -133,7 +133,7 @@ def _fail(error: Exception) -> NoReturn:
     """Say what went wrong; a broker that can't be reached is most often one that was not started."""
     from runnel.cli.output import note
 
-    note(f"runnel: {error}")
+    note("\n".join([f"runnel: {error}", *getattr(error, "__notes__", ())]))
     if type(error).__name__ == "BrokerUnreachable":
         click.echo("Start one with 'runnel serve', or name another with -b HOST:PORT or RUNNEL_BROKER.", err=True)
     sys.exit(FAILED)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from runnel.client.cluster import Cluster
     from runnel.client.producer import Delivery, Producer
+    from runnel.model.calls import Outgoing as Message
+    from runnel.model.calls import Sent
 
 WINDOW = 10_000  # deliveries of which the report is still to be printed
 TOLD_PAUSES_MS = (5, 10, 20, 50, 100, 200, 500, 1_000, 2_000)
@@ -153,7 +155,7 @@ def produce(
         batch_bytes=batch_bytes,
         compression=Compression[compress.upper()],
     )
-    count = run(broker, lambda cluster: _produce(cluster, topic, shape, settings, files, messages, verbose))
+    count = run(broker, lambda cluster: produce_all(cluster, topic, shape, settings, files, messages, verbose))
     if not quiet and not verbose:
         note_sent(count, topic, None)
 
@@ -172,13 +174,11 @@ def _produce_later(
     """Park the messages with the schedule until they are due."""
     from runnel.cli.queue_send import note_sent, send_all
     from runnel.cli.session import run
-    from runnel.client.calls import call
-    from runnel.model.calls import MESSAGE_SEND, SendTo, Sent
-    from runnel.model.calls import Outgoing as Message
+    from runnel.client.sending import send_to_topic
 
     async def work(cluster: "Cluster") -> int:
-        async def put(some: "Sequence[Message]") -> Sent:
-            return await call(cluster, MESSAGE_SEND, SendTo(topic, list(some)))
+        async def put(some: "Sequence[Message]") -> "Sent":
+            return await send_to_topic(cluster, topic, some)
 
         return await send_all(files, messages, shape, {"deliver_at_ms": due_ms}, put, verbose)
 
@@ -208,7 +208,7 @@ def delimiter_of(text: str) -> bytes:
     return unescape(text)
 
 
-async def _produce(
+async def produce_all(
     cluster: "Cluster",
     topic: str,
     shape: Shape,
@@ -217,6 +217,7 @@ async def _produce(
     messages: tuple[str, ...],
     verbose: bool,
 ) -> int:
+    """Send what was given, or what stdin and files hold, by a producer; returns how many messages it were."""
     from runnel.cli.source import JSON_BYTES_MAX, LINE_BYTES_MAX, given, lines
     from runnel.client.producer import Producer
     from runnel.model.errors import RunnelError

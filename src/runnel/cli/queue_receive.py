@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from runnel.model.calls import Delivered, Receive
 
 WAIT_MS = 10_000  # of one call; it is asked again
+SPARE_MS = 10_000  # for the answer itself
 MESSAGES_MAX = 100
 LANE = "receive"  # a connection of its own: what waits there holds up nothing else
 
@@ -122,7 +123,7 @@ async def _receive(cluster: "Cluster", wanted: Wanted, write: "Callable[[Any], b
     left, heard = wanted.count_max, loop.time()
     while left is None or left > 0:
         silent_ms = int((loop.time() - heard) * 1000)
-        messages = await _lease(cluster, _question(wanted, left, silent_ms))
+        messages = await _lease(cluster, wanted, _question(wanted, left, silent_ms))
         sys.stdout.buffer.write(b"".join([write(message) for message in messages]))
         sys.stdout.buffer.flush()
         await _settle(cluster, wanted, messages)
@@ -133,12 +134,14 @@ async def _receive(cluster: "Cluster", wanted: Wanted, write: "Callable[[Any], b
             return
 
 
-async def _lease(cluster: "Cluster", asked: "Receive") -> "list[Delivered]":
-    """What can be leased; asked again while brokers fail over. What was leased for nobody then comes again later."""
-    from runnel.client.calls import call
+async def _lease(cluster: "Cluster", wanted: Wanted, asked: "Receive") -> "list[Delivered]":
+    """What can be leased; asked again while brokers are away, without end where nobody said when to stop."""
+    from runnel.client.calls import attempt
     from runnel.model.calls import QUEUE_RECEIVE
 
-    return (await cluster.persist(lambda: call(cluster, QUEUE_RECEIVE, asked, lane=LANE))).messages
+    again = cluster.outlast if wanted.wait_ms is None else cluster.persist
+    found = await again(lambda: attempt(cluster, QUEUE_RECEIVE, asked, timeout_ms=asked.wait_ms + SPARE_MS, lane=LANE))
+    return found.messages
 
 
 def _question(wanted: Wanted, left: int | None, silent_ms: int) -> "Receive":

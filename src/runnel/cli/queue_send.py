@@ -65,9 +65,8 @@ def send(
     """
     from runnel.cli.produce import Shape, delimiter_of, unescape
     from runnel.cli.session import run
-    from runnel.client.calls import call
+    from runnel.client.sending import send_to_queue
     from runnel.model import headers as names
-    from runnel.model.calls import QUEUE_SEND, Send
 
     if message_id is not None and len(messages) != 1:
         raise click.UsageError("--id names one message: give it with one -m")
@@ -81,14 +80,31 @@ def send(
     extra = {"priority": priority, "deliver_at_ms": due_ms, "message_id": message_id}
 
     async def work(cluster: "Cluster") -> int:
+        if due_ms is None and message_id is None:
+            return await _produce(cluster, name, shape, priority, files, messages, verbose)
+
         async def put(some: "Sequence[Outgoing]") -> "Sent":
-            return await call(cluster, QUEUE_SEND, Send(name, list(some)))
+            return await send_to_queue(cluster, name, some)
 
         return await send_all(files, messages, shape, extra, put, verbose)
 
     count = run(broker, work)
     if not quiet and not verbose:
         note_sent(count, name, due_ms)
+
+
+async def _produce(
+    cluster: "Cluster", queue: str, shape: "Shape", priority: int | None, files: tuple[str, ...],
+    messages: tuple[str, ...], verbose: bool,
+) -> int:  # fmt: skip
+    """Send what goes into the queue at once as any producer does."""
+    from runnel.cli.produce import produce_all
+    from runnel.client.producer import ProducerSettings
+    from runnel.client.sending import target_of
+
+    target = await target_of(cluster, queue)
+    shape = shape._replace(partition=target.partition(priority))
+    return await produce_all(cluster, target.topic, shape, ProducerSettings(), files, messages, verbose)
 
 
 def note_sent(count: int, name: str, due_ms: int | None) -> None:
@@ -120,14 +136,20 @@ async def send_all(
     put: "Callable[[Sequence[Outgoing]], Awaitable[Sent]]",
     verbose: bool,
 ) -> int:
-    """Send what was given, or what stdin and files hold, in calls of some size; returns how many it were."""
+    """Send named or timed messages in calls of some size, what was given or what stdin and files hold; returns how many
+    it were."""
     from runnel.cli.source import JSON_BYTES_MAX, LINE_BYTES_MAX, given, lines
+    from runnel.model.errors import RunnelError
 
     bytes_max = JSON_BYTES_MAX if shape.as_json else LINE_BYTES_MAX
     source = given(messages) if messages else lines(files, shape.delimiter, bytes_max=bytes_max)
     count = 0
     async for some in _batches(source, shape, extra):
-        sent = await put(some)
+        try:
+            sent = await put(some)
+        except RunnelError as error:
+            error.add_note(f"{count} messages before were kept" if count else "it is not known that any was kept")
+            raise
         _check(sent, count)
         count += len(some)
         for placed in sent.placed if verbose else ():

@@ -13,7 +13,7 @@ from runnel.cli.ending import Terminated
 from runnel.cli.outages import Outages
 from runnel.client.admin import Admin
 from runnel.client.calls import call
-from runnel.client.cluster import Cluster, ClusterSettings, parse_address
+from runnel.client.cluster import Cluster, ClusterSettings, parse_address, split_addresses
 from runnel.client.group_admin import GroupAdmin
 from runnel.client.transactions_admin import TransactionsAdmin
 from runnel.model.calls import QUEUE_LIST, ListQueues
@@ -69,7 +69,7 @@ def run(broker: str, work: Callable[[Cluster], Awaitable[T]], *, timeout_ms: int
 
 
 def _addresses(broker: str) -> list[str]:
-    addresses = [part for part in broker.split(",") if part.strip()] or [broker]
+    addresses = split_addresses(broker) or [broker]
     try:
         for text in addresses:
             parse_address(text)

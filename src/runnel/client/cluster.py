@@ -4,6 +4,10 @@ Rule 1: a request goes to the broker that leads or coordinates; who that is, is 
 Rule 2: a pause between two attempts grows, has an upper bound, and ends with the caller's deadline.
 Rule 3: requests that may wait long on the broker (fetch, join) have a connection (a lane) of their own, because a
         broker answers each connection in order.
+Rule 4: what any broker can do is asked of the broker that failed longest ago. So a client learns all brokers before it
+        asks anything, and learns them anew when one of them is lost.
+Rule 5: a client that has never reached a broker fails at once: its addresses are wrong, or nothing runs there. After
+        that, an outage costs time only.
 """
 
 import asyncio
@@ -16,10 +20,15 @@ from runnel.client.connection import Connection, connect
 from runnel.client.errors import BrokerUnreachable, Closed, Remedy, TopicMissing, check, error_of, remedy_of
 from runnel.client.metadata import BrokerAddress, ClusterView, Partition, Topic, TopicPartition, newer, view_of
 from runnel.model.errors import (
+    CoordinatorLoading,
     CoordinatorNotAvailable,
     InvalidConfig,
     InvalidPartitions,
     LeaderNotAvailable,
+    NotCoordinator,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeader,
     RequestTimedOut,
     RetriableError,
 )
@@ -34,6 +43,10 @@ R = TypeVar("R")
 KAFKA_PORT = 9092
 CREATE_ATTEMPTS = 6  # looks at a topic that the broker may be creating because we asked for it
 GROUP, TRANSACTION = 0, 1  # key types of FindCoordinator
+AWAY = (  # passes when enough brokers are back
+    BrokerUnreachable, RequestTimedOut, NotLeader, LeaderNotAvailable, NotCoordinator, CoordinatorNotAvailable,
+    CoordinatorLoading, NotEnoughReplicas, NotEnoughReplicasAfterAppend,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +96,12 @@ class Patience:
 class Node:
     """One broker on one lane: its connection is made when needed, and again after it broke."""
 
-    def __init__(self, address: BrokerAddress, settings: ClusterSettings) -> None:
+    def __init__(
+        self, address: BrokerAddress, settings: ClusterSettings, on_connect: Callable[[], None] = lambda: None
+    ) -> None:
         self.address = address
         self._settings = settings
+        self._on_connect = on_connect
         self._connection: Connection | None = None
         self._lock = asyncio.Lock()
         self._retry_at = 0.0
@@ -120,6 +136,7 @@ class Node:
             self._retry_at = loop.time() + self._pause_ms / 1000
             raise
         settings.on_connect(self.address, None)
+        self._on_connect()
         self._pause_ms = 0
         return connection
 
@@ -151,6 +168,8 @@ class Cluster:
         self._nodes: dict[tuple[int, str], Node] = {}
         self._lanes = 0
         self._brokers: dict[int, BrokerAddress] = {}
+        self._brokers_read_at: float | None = None  # None: they are not known, or one of them was lost since
+        self._failed_at: dict[int, float] = {}  # by broker: when it could not be asked, or could not do it
         self._topics: dict[str, Topic] = {}
         self._topic_names: dict[UUID, str] = {}
         self._stale: set[str] = set()
@@ -159,6 +178,7 @@ class Cluster:
         self._loop = asyncio.get_running_loop()
         self.cluster_id: str | None = None
         self.controller_id = -1
+        self.reached = False  # some broker, at some time
         self.closed = False
 
     async def __aenter__(self) -> "Cluster":
@@ -191,8 +211,11 @@ class Cluster:
         if node is None or node.address[:3] != address[:3]:
             if node is not None:
                 node.close()
-            node = self._nodes[address.id, lane] = Node(address, self.settings)
+            node = self._nodes[address.id, lane] = Node(address, self.settings, self._connected)
         return node
+
+    def _connected(self) -> None:
+        self.reached = True
 
     def new_lane(self, kind: str) -> str:
         """A lane that nobody else uses; give it back with `close_lane`."""
@@ -215,29 +238,47 @@ class Cluster:
         return answer
 
     async def _ask_first(self, api: Api, request: Any, reply: type[R]) -> tuple[Node, R]:
+        async def ask(node: Node) -> tuple[Node, R]:
+            return node, await node.ask(api, request, reply)
+
+        return await self._first("main", ask)
+
+    async def any_node(self, lane: str = "main") -> Node:
+        """The first broker that can be reached, connected."""
+        if self._brokers_are_stale():
+            async with self._refreshing:
+                if self._brokers_are_stale():
+                    await self.view([])
+
+        async def connected(node: Node) -> Node:
+            await node.connection()
+            return node
+
+        return await self._first(lane, connected)
+
+    def _brokers_are_stale(self) -> bool:
+        read_at = self._brokers_read_at
+        return read_at is None or (self._loop.time() - read_at) * 1000 >= self.settings.metadata_age_ms_max
+
+    async def _first(self, lane: str, attempt: Callable[[Node], Awaitable[T]]) -> T:
+        """The attempt on one broker after the other, until it succeeds: last those that failed a short time ago."""
         failed: RetriableError | None = None
-        for address in [*self._brokers.values(), *self._bootstrap]:
-            node = self.node(address)
+        for address in sorted([*self._brokers.values(), *self._bootstrap], key=self._failed_last):
+            node = self.node(address, lane)
             try:
-                return node, await node.ask(api, request, reply)
+                return await attempt(node)
             except (BrokerUnreachable, RequestTimedOut) as error:
+                self.avoid(node)
                 failed = error
         assert failed is not None
         raise failed
 
-    async def any_node(self, lane: str = "main") -> Node:
-        """The first broker that can be reached, connected."""
-        failed: RetriableError | None = None
-        for address in [*self._brokers.values(), *self._bootstrap]:
-            node = self.node(address, lane)
-            try:
-                await node.connection()
-            except (BrokerUnreachable, RequestTimedOut) as error:
-                failed = error
-            else:
-                return node
-        assert failed is not None
-        raise failed
+    def _failed_last(self, address: BrokerAddress) -> float:
+        return self._failed_at.get(address.id, 0.0)
+
+    def avoid(self, node: Node) -> None:
+        """Ask other brokers first from now on: this one could not be asked, or could not do what others may."""
+        self._failed_at[node.address.id] = self._loop.time()
 
     async def controller(self) -> Node:
         """The broker that changes topics."""
@@ -260,6 +301,7 @@ class Cluster:
     def _learn(self, view: ClusterView) -> None:
         if view.brokers:
             self._brokers = dict(view.brokers)
+            self._brokers_read_at = self._loop.time()
         self.cluster_id, self.controller_id = view.cluster_id, view.controller_id
         for name, topic in view.topics.items():
             self._topics[name] = newer(self._topics.get(name), topic)
@@ -374,6 +416,7 @@ class Cluster:
 
     def doubt(self) -> None:
         """A broker went away: leaders and coordinators may have moved."""
+        self._brokers_read_at = None
         self._stale.update(self._topics)
         self._coordinators.clear()
 
@@ -392,11 +435,26 @@ class Cluster:
                     await patience.pause(error)
 
     async def _resume(self, error: RetriableError, patience: Patience) -> None:
-        """After a lost connection: wait a little, but give up at once if no broker at all can be reached."""
+        """After a lost connection: wait a little (rule 5)."""
         self.doubt()
-        if not self._brokers:
+        if not self.reached:
             raise error
         await patience.pause(error)
+
+    async def outlast(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Like `persist`, for loops that wait without end: no outage ends them, however long it takes."""
+        while True:
+            try:
+                return await self.persist(attempt)
+            except AWAY:
+                if not self.reached:
+                    raise
+
+
+def split_addresses(brokers: str | Iterable[str]) -> list[str]:
+    """Addresses out of a text with commas between them, or out of several such texts."""
+    texts = [brokers] if isinstance(brokers, str) else brokers
+    return [part.strip() for text in texts for part in text.split(",") if part.strip()]
 
 
 def parse_address(text: str, broker_id: int = -2) -> BrokerAddress:

@@ -20,10 +20,13 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
-from runnel.client.calls import call, call_until_done
+from runnel.client.calls import attempt, call, call_until_done
 from runnel.client.cluster import Cluster
-from runnel.client.outcome import error_of_failure, only
+from runnel.client.outcome import error_of_failure
+from runnel.client.producer import Producer
+from runnel.client.sending import QueueSender
 from runnel.client.values import Body, HeaderMap, Message, Sent, bytes_of, due_ms, headers_of, milliseconds
 from runnel.model import calls
 from runnel.model.errors import QueueAlreadyExists, RunnelError
@@ -58,10 +61,11 @@ def new_consumer(cluster: Cluster, kind: str) -> str:
 class Queue:
     """One queue of the cluster. Whoever receives through it is one consumer, unless another name is given."""
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
+    def __init__(self, cluster: Cluster, name: str, producer: Producer | None = None) -> None:
         self.name = name
         self.consumer = new_consumer(cluster, "python")
         self._cluster = cluster
+        self._sender = QueueSender(cluster, name, producer)
         self._settlements = _Settlements(cluster, name)
         self._lanes: list[str] = []  # connections that nobody waits on now
 
@@ -81,10 +85,12 @@ class Queue:
     async def alter(self, **settings: object) -> None:
         """Change settings; None brings one back to its default."""
         wanted = {name.replace("_", "."): None if value is None else _text(value) for name, value in settings.items()}
-        await call(self._cluster, calls.QUEUE_ALTER, calls.AlterQueue(self.name, wanted))
+        self._sender.forget()
+        await call_until_done(self._cluster, calls.QUEUE_ALTER, calls.AlterQueue(self.name, wanted))
 
     async def delete(self, *, topics: bool = False) -> None:
         """Delete the queue; with `topics`, the messages too."""
+        self._sender.forget()
         await call(self._cluster, calls.QUEUE_DELETE, calls.DeleteQueue(self.name, topics))
 
     async def describe(self) -> calls.QueueDescription:
@@ -107,8 +113,7 @@ class Queue:
             bytes_of(value), bytes_of(key), listed, priority=priority,
             deliver_at_ms=due_ms(self._cluster.clock, delay, at), message_id=message_id,
         )  # fmt: skip
-        answer = await call(self._cluster, calls.QUEUE_SEND, calls.Send(self.name, [outgoing]))
-        return Sent.of(only(answer.placed, answer.failures))
+        return await self._sender.send(outgoing)
 
     async def receive(
         self, count: int = 1, *, wait: float = 0.0, lease: float | timedelta | None = None, consumer: str = "",
@@ -116,17 +121,35 @@ class Queue:
     ) -> list["QueueMessage"]:  # fmt: skip
         """Lease up to so many messages, and wait so many seconds for the first. They are ours until the lease ends.
 
+        Where no broker answers, others are asked, beyond the wait for as long as `connect` says. Messages that were
+        leased for an answer which got lost come again when their lease ends.
         `consumer` names who receives, where a queue has one consumer at a time; without it, it is this `Queue`.
         """
-        wait_ms = milliseconds(wait)
-        asked = calls.Receive(
-            self.name, count, wait_ms=wait_ms, lease_ms=None if lease is None else milliseconds(lease),
+        asked = self._question(count, lease, consumer, filter)
+        loop = asyncio.get_running_loop()
+        end = loop.time() + wait
+
+        async def once() -> list["QueueMessage"]:
+            return await self._lease(replace(asked, wait_ms=milliseconds(max(0.0, end - loop.time()))))
+
+        return await self._cluster.persist(
+            once, timeout_ms=milliseconds(wait) + self._cluster.settings.retry_timeout_ms
+        )
+
+    def _question(
+        self, count: int, lease: float | timedelta | None, consumer: str, filter: str, wait: float = 0.0
+    ) -> calls.Receive:
+        return calls.Receive(
+            self.name, count, wait_ms=milliseconds(wait), lease_ms=None if lease is None else milliseconds(lease),
             consumer=consumer or self.consumer, filter=filter,
         )  # fmt: skip
+
+    async def _lease(self, asked: calls.Receive) -> list["QueueMessage"]:
+        """Ask one broker, over a connection that nobody else waits on."""
         lane = self._lanes.pop() if self._lanes else self._cluster.new_lane("receive")
+        timeout_ms = asked.wait_ms + SPARE_MS
         try:
-            timeout_ms = wait_ms + SPARE_MS
-            answer = await call(self._cluster, calls.QUEUE_RECEIVE, asked, timeout_ms=timeout_ms, lane=lane)
+            answer = await attempt(self._cluster, calls.QUEUE_RECEIVE, asked, timeout_ms=timeout_ms, lane=lane)
         except BaseException:
             self._cluster.close_lane(lane)  # so that the broker leases nothing to one who has gone
             raise
@@ -136,16 +159,14 @@ class Queue:
     async def messages(
         self, *, batch: int = BATCH, lease: float | timedelta | None = None, consumer: str = "", filter: str = ""
     ) -> AsyncGenerator["QueueMessage", None]:
-        """Messages as they come, for ever; `batch` is how many are leased at once. Settle each.
+        """Messages as they come, for ever, whatever becomes of the brokers; `batch` is how many are leased at once.
+        Settle each.
 
         What was leased and not handed out when the loop is left goes back to the queue.
         """
+        asked = self._question(batch, lease, consumer, filter, WAIT_S)
         while True:
-            leased = deque(
-                await self._cluster.persist(
-                    lambda: self.receive(batch, wait=WAIT_S, lease=lease, consumer=consumer, filter=filter)
-                )
-            )
+            leased = deque(await self._cluster.outlast(lambda: self._lease(asked)))
             try:
                 while leased:
                     yield leased.popleft()

@@ -24,6 +24,7 @@ from runnel.client.outcome import only, raise_for
 from runnel.client.positions import END, START, Position
 from runnel.client.producer import Producer, ProducerSettings
 from runnel.client.queue import Queue
+from runnel.client.sending import send_to_topic
 from runnel.client.values import (
     Body,
     HeaderMap,
@@ -95,12 +96,12 @@ class Runnel:
         outgoing = calls.Outgoing(
             payload, name, headers_of(headers), partition, deliver_at_ms=due, message_id=message_id
         )
-        answer = await call(self.cluster, calls.MESSAGE_SEND, calls.SendTo(topic, [outgoing]))
+        answer = await send_to_topic(self.cluster, topic, [outgoing])
         return Sent.of(only(answer.placed, answer.failures))
 
     def queue(self, name: str) -> Queue:
         """A queue by its name; `await queue.create()` makes it."""
-        return self._queues.setdefault(name, Queue(self.cluster, name))
+        return self._queues.setdefault(name, Queue(self.cluster, name, self._producer))
 
     def group(
         self, name: str, topics: str | Sequence[str], *, begin: str = "start", member: str | None = None

@@ -10,7 +10,7 @@ A thread of its own runs the loop behind it, so that members of groups stay memb
 may call.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -25,10 +25,12 @@ from runnel.shell.background import LoopThread
 
 
 @contextmanager
-def connect(*brokers: str, name: str = "runnel", linger: float = 0.0) -> Iterator["Runnel"]:
-    """A connection to the cluster that these brokers (HOST:PORT) belong to; one that can be reached is enough."""
+def connect(
+    *brokers: str | Iterable[str], name: str = "runnel", linger: float = 0.0, timeout: float | None = None
+) -> Iterator["Runnel"]:
+    """A connection to the cluster that these brokers belong to; as `runnel.client.connect`, in calls that block."""
     loop = LoopThread()
-    opening = connecting.connect(*brokers, name=name, linger=linger)
+    opening = connecting.connect(*brokers, name=name, linger=linger, timeout=timeout)
     try:
         runnel = loop.run(opening.__aenter__())
         try:

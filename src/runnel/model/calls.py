@@ -97,6 +97,7 @@ class SendTo(Value, frozen=True):
     messages: list[Outgoing]
     acks: int = -1
     timeout_ms: int = 30_000
+    request: str = ""  # a key: asked for twice under one, they are sent once, and the answer is the same
 
 
 # --- definitions of queues
@@ -196,6 +197,7 @@ class QueueDescription(Value, frozen=True):
 class Send(Value, frozen=True):
     queue: str
     messages: list[Outgoing]
+    request: str = ""  # as of SendTo
 
 
 class Receive(Value, frozen=True):

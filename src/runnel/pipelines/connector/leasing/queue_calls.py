@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TypeVar
 
-from runnel.client.calls import call, call_until_done
+from runnel.client.calls import attempt, call_until_done
 from runnel.client.outcome import error_of_failure
 from runnel.client.queue import new_consumer
 from runnel.model import calls
@@ -83,7 +83,7 @@ class QueueCalls:
         cluster, lane = self._through.cluster, self._lane
         timeout_ms = asked.wait_ms + ANSWER_MS
         try:
-            return await call(cluster, calls.QUEUE_RECEIVE, asked, timeout_ms=timeout_ms, lane=lane)
+            return await attempt(cluster, calls.QUEUE_RECEIVE, asked, timeout_ms=timeout_ms, lane=lane)
         except BaseException:
             cluster.close_lane(lane)  # so that the broker leases nothing to one who does not listen any more
             self._lane = cluster.new_lane("receive")

@@ -196,6 +196,7 @@ async def _consume(cluster: "Cluster", wanted: Wanted, write: "Callable[[Message
 
 
 async def _consume_alone(cluster: "Cluster", wanted: Wanted, settings: Any, printer: _Printer) -> None:
+    from runnel.cli.reader import while_read
     from runnel.client.consumer import Consumer
 
     partitions = await _partitions(cluster, wanted)
@@ -203,11 +204,12 @@ async def _consume_alone(cluster: "Cluster", wanted: Wanted, settings: Any, prin
     async with Consumer(cluster, settings) as consumer:
         await consumer.assign(dict.fromkeys(partitions, wanted.begin))
         _say_waiting(consumer.positions, wanted, stops)
-        while not printer.full and not _all_reached(consumer.positions, stops):
-            messages = await consumer.poll(count_max=printer.room(), timeout_ms=POLL_MS)
-            if stops is not None:
-                messages = [x for x in messages if x.offset < stops[x.topic, x.partition]]  # type: ignore[index]
-            printer.print(messages)
+        async with while_read():
+            while not printer.full and not _all_reached(consumer.positions, stops):
+                messages = await consumer.poll(count_max=printer.room(), timeout_ms=POLL_MS)
+                if stops is not None:
+                    messages = [x for x in messages if x.offset < stops[x.topic, x.partition]]  # type: ignore[index]
+                printer.print(messages)
 
 
 def _say_waiting(positions: "Mapping[TopicPartition, int]", wanted: Wanted, stops: object) -> None:
@@ -252,6 +254,7 @@ def _all_reached(positions: "Mapping[TopicPartition, int]", stops: "Mapping[Topi
 async def _consume_as_member(cluster: "Cluster", wanted: Wanted, settings: Any, printer: _Printer) -> None:
     import asyncio
 
+    from runnel.cli.reader import while_read
     from runnel.client.admin import Admin
     from runnel.client.group_consumer import GroupConsumer, GroupConsumerSettings
     from runnel.client.positions import START, From
@@ -263,8 +266,9 @@ async def _consume_as_member(cluster: "Cluster", wanted: Wanted, settings: Any, 
     async with GroupConsumer(cluster, wanted.group, wanted.topics, joined) as consumer:
         ends = _Ends(cluster, wanted.isolation)
         try:
-            while not printer.full and not (wanted.stop_at_end and await ends.reached(consumer)):
-                printer.print(await consumer.poll(count_max=printer.room(), timeout_ms=POLL_MS))
+            async with while_read():
+                while not printer.full and not (wanted.stop_at_end and await ends.reached(consumer)):
+                    printer.print(await consumer.poll(count_max=printer.room(), timeout_ms=POLL_MS))
         except asyncio.CancelledError:  # Ctrl-C: all that was handed out was printed
             await consumer.commit(timeout_ms=LAST_COMMIT_MS)
             raise

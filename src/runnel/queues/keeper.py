@@ -23,7 +23,7 @@ from uuid import UUID
 import msgspec
 
 from runnel.model.calls import Nothing
-from runnel.model.errors import FencedEpoch, InvalidRequest, NotCoordinator, RecordUnreadable, RunnelError
+from runnel.model.errors import FencedEpoch, InvalidRequest, NotCoordinator, RecordUnreadable, RunnelError, as_value
 from runnel.model.ids import Millis, PartitionKey, TopicId
 from runnel.model.internal_calls import Forgotten, KeeperForget, KeeperOpen, KeeperPending, KeeperWrite, Kept, Owners
 from runnel.model.step import Record, Reply, Step
@@ -250,7 +250,7 @@ def _refusal_to_open(request: KeeperOpen, holder: _Holder | None) -> RunnelError
     try:
         owner_partition(request.owner)
     except InvalidRequest as error:
-        return error
+        return as_value(error)
     if holder is None:
         return _forgotten(request.owner) if request.session else None
     if request.epoch < holder.epoch or request.session > holder.session:

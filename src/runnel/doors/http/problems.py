@@ -206,6 +206,7 @@ TABLE: dict[type[e.RunnelError], Row] = {
     e.NotPending: Row(S.NOT_FOUND, "it is too late, or the id is another one"),
     # the cluster
     e.NotController: Row(S.SERVICE_UNAVAILABLE, _AGAIN),
+    e.BrokerNotRegistered: Row(S.NOT_FOUND, "see GET /v1/cluster for the brokers of the cluster"),
     e.BrokerIdInUse: Row(S.CONFLICT, "give each broker a number of its own"),
     e.StaleBrokerEpoch: Row(S.CONFLICT, _AGAIN),
     e.StalePartitionEpoch: Row(S.CONFLICT, _AGAIN),

@@ -62,7 +62,7 @@ async def _create_missing(request: m.MetadataRequest, call: Call) -> dict[str, L
     try:
         failed = await call.broker.topics.create_missing_topics(names, timeout_ms=CREATE_MS)
     except RetriableError as error:
-        failed = dict.fromkeys(names, error)
+        failed = dict.fromkeys(names, as_value(error))
     return {
         name: LeaderNotAvailable(f"topic {name!r} could not be created now, ask again: {error}")
         for name, error in failed.items()
@@ -117,7 +117,7 @@ def _answer_of(
         return _described(call.broker.image.topic_named(asked.name), about)
     except RunnelError as problem:
         missing = isinstance(problem, UnknownTopic)
-        error = about.late.get(asked.name or "", problem) if missing else problem
+        error = about.late.get(asked.name or "", as_value(problem)) if missing else as_value(problem)
         by_id = asked.topic_id != NO_TOPIC_ID and call.version >= BY_ID_SINCE
         name = None if by_id else asked.name or ""  # older versions have no null
         return m.MetadataResponse.MetadataResponseTopic(

@@ -58,6 +58,7 @@ from runnel.broker.sinks_coordinators import Coordinators
 from runnel.broker.throttle import Throttle
 from runnel.broker.topics import Topics
 from runnel.broker.transactions import Transactions
+from runnel.broker.unserved import Unserved
 from runnel.broker.views import Views
 from runnel.broker.watchdog import Watchdog
 from runnel.broker.webhooks import Webhooks
@@ -312,6 +313,14 @@ class Broker:
     def _newest(self) -> Image:
         """The cluster as the metadata has it: this broker may not have done all that it says yet."""
         return self.metadata.image
+
+    def unserved(self) -> list[Unserved]:
+        """The shards of coordinators that this broker leads and does not serve."""
+        parts = (
+            self.groups.shards, self.transactions.shards, self.sinks.shards, self.keepers.shards, self.schedule.shards,
+            self.requests, self.inbox,
+        )  # fmt: skip
+        return [shard for part in parts for shard in part.unserved()]
 
     def _near(self, partition: Partition, rack: str, offset: Offset) -> BrokerId | None:
         """The follower that a reader in this rack should read from, unless the leader is there too (KIP-392)."""

@@ -58,6 +58,7 @@ class Tail:
         self._stopped = False
         self.on_waiting: Callable[[Mapping[PartitionKey, int]], None] | None = None  # of each target the first new time
         self._damage: IndexDamaged | None = None  # somebody came upon it
+        self.trouble: Exception | None = None  # why it can't follow
 
     def start(self) -> None:
         self.partition.watch(self)
@@ -133,18 +134,21 @@ class Tail:
                     if self._damage is not None:
                         raise self._damage
                     if not await self._step():
+                        self.trouble = None
                         await self._grown.wait()
             except IndexDamaged as error:
+                self.trouble = error
                 logger.error("the index of %s is built again: %s", self.partition.name, error)
                 await self._discard()
                 await asyncio.sleep(PAUSE_S)
             except (RunnelError, OSError) as error:
+                self.trouble = error
                 logger.warning("the index of %s can't follow, trying again: %s", self.partition.name, error)
                 await asyncio.sleep(PAUSE_S)
 
     def _distrust(self, error: Exception) -> None:
         """Nobody knows what it holds now."""
-        self._damage = IndexDamaged(f"following the log failed: {error!r}")
+        self._damage = self.trouble = IndexDamaged(f"following the log failed: {error!r}")
 
     async def _open(self) -> None:
         async with self._turn:

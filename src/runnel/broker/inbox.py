@@ -10,7 +10,7 @@ Rule 5: sending makes the topic; receiving changes nothing.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final
 
 from runnel.broker.calls import Calls
@@ -37,6 +37,7 @@ from runnel.broker.messages import Messages
 from runnel.broker.partitions import Partitions
 from runnel.broker.polling import AtOnce, Poll, Polls, Receiver, asked_of
 from runnel.broker.routing import ELSEWHERE
+from runnel.broker.unserved import Unserved
 from runnel.cluster.image import Change, Image, Topic
 from runnel.cluster.topic_rules import NewTopic
 from runnel.model.calls import Header, Outgoing
@@ -106,6 +107,9 @@ class Inbox:
         calls.serve(INBOX_NEWS, self._tell_news)
 
     # --- life
+
+    def unserved(self) -> Iterator[Unserved]:
+        return self._indexes.unserved()
 
     def start(self, image: Image) -> None:
         self._place(image)

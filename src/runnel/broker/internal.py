@@ -8,7 +8,7 @@ from typing import Final
 
 from runnel.cluster.image import Image
 from runnel.cluster.topic_rules import NewTopic, candidates
-from runnel.model.errors import ViewSourceGone
+from runnel.model.errors import InvalidTopicName, ViewSourceGone
 from runnel.model.ids import TopicId
 from runnel.model.limits import MIB
 from runnel.model.topic_config import DAY_MS
@@ -25,6 +25,7 @@ CONFIG: Final = {
     "cleanup.policy": "compact",
     "segment.bytes": str(64 * MIB),  # small, so that compaction begins early and a start reads little
     "max.message.bytes": str(64 * MIB),  # one decision about a group of thousands is one record
+    "delete.retention.ms": str(DAY_MS),  # a broker's default must not let deletions be forgotten by a replica
 }
 SPECIAL: Final[dict[str, dict[str, str]]] = {
     # What queues know is written over and over: the less of it lies there, the sooner a new keeper has read it.
@@ -32,18 +33,44 @@ SPECIAL: Final[dict[str, dict[str, str]]] = {
     # A replica that was away for longer than that may miss what is gone: a message would be sent again.
     SCHEDULE: {"delete.retention.ms": str(7 * DAY_MS)},
     # Idempotency keys are remembered for a day.
-    REQUESTS: {"cleanup.policy": "delete", "retention.ms": str(DAY_MS), "segment.ms": str(DAY_MS // 24)},
+    REQUESTS: {
+        "cleanup.policy": "delete",
+        "retention.ms": str(DAY_MS),
+        "retention.bytes": "-1",
+        "segment.ms": str(DAY_MS // 24),
+    },
 }
 REQUEST_PARTITIONS: Final = 8
 SINK_PARTITIONS: Final = 8  # a sink asks little: a few records for each task of a batch
 REPLICAS_SAFE: Final = 3  # with so many, one may be missing and two still must have what was committed
 
 
+def internal_error(name: str) -> InvalidTopicName:
+    """What clients are told that want to write to an internal topic, to change it, or to make one of its name."""
+    return InvalidTopicName(f"topic {name!r} is internal: only the broker itself writes to it and changes it")
+
+
+def refusal(name: str) -> InvalidTopicName | None:
+    """Why clients can't do so, if they can't."""
+    return internal_error(name) if name in INTERNAL else None
+
+
+def refuse_internal(name: str) -> None:
+    """Raise unless clients can do so."""
+    if name in INTERNAL:
+        raise internal_error(name)
+
+
+def settings_of(name: str) -> dict[str, str]:
+    """The settings that the broker gives an internal topic, beside those that follow from the number of brokers."""
+    return {**CONFIG, **SPECIAL.get(name, {})}
+
+
 def internal_topic(name: str, image: Image, partitions: int) -> NewTopic:
     """A topic for a coordinator's state, for a cluster with as many brokers as this one, also those that are away."""
     replicas = min(REPLICAS_SAFE, max(1, len(candidates(image))))
     safety = {"min.insync.replicas": str(REPLICAS_SAFE - 1)} if replicas == REPLICAS_SAFE else {}
-    return NewTopic(name, partitions, replicas, config={**CONFIG, **SPECIAL.get(name, {}), **safety})
+    return NewTopic(name, partitions, replicas, config={**settings_of(name), **safety})
 
 
 class ImageTopics:

@@ -6,6 +6,8 @@ owner belongs to one partition of that topic by its name. Its leader is the keep
 Rule 1: what is asked of a keeper is asked again as long as that may help and there is time.
 Rule 2: a write of unknown outcome is not sent again as it was. The owner is opened anew, which voids what is still
         under way; then the same records are written. They say what is, not what changed, so twice is as good as once.
+Rule 3: an owner is opened for a partition that exists, and in no leader epoch that it has not had yet. An epoch that
+        never was would shut out every leader to come.
 """
 
 import asyncio
@@ -20,7 +22,7 @@ from runnel.broker.shard import Shard
 from runnel.broker.shards import Shards
 from runnel.cluster.image import Change, Image
 from runnel.model.calls import Nothing
-from runnel.model.errors import FencedEpoch, NotLeader, RecordUnreadable, RetriableError
+from runnel.model.errors import CoordinatorNotAvailable, FencedEpoch, NotLeader, RecordUnreadable, RetriableError
 from runnel.model.ids import BrokerId, TopicId
 from runnel.model.internal_calls import (
     KEEPER_FORGET,
@@ -37,7 +39,7 @@ from runnel.model.internal_calls import (
 )
 from runnel.model.seams import Clock, Rng
 from runnel.model.step import Record
-from runnel.queues.keeper import KeeperShard, owner_name
+from runnel.queues.keeper import KeeperShard, owner_name, owner_partition
 from runnel.replica.partition import Partition
 from runnel.replica.unreadable import Unreadable
 
@@ -91,8 +93,18 @@ class Keepers:
     # --- as the keeper
 
     async def _opened_here(self, request: KeeperOpen) -> Kept:
+        self._check_epoch(request)
         kept: Kept = await self.shards.ask(request.owner, "open", request)
         return kept
+
+    def _check_epoch(self, request: KeeperOpen) -> None:
+        """Rule 3; this broker may not have heard of the epoch yet."""
+        _, key = owner_partition(request.owner)
+        topic = self._image.topic_with_id(key.topic_id)
+        if key.number >= len(topic.partitions) or request.epoch > topic.partitions[key.number].leader_epoch:
+            raise CoordinatorNotAvailable(
+                f"the keeper of {topic.name}-{key.number} has heard of no leader epoch {request.epoch}: try again"
+            )
 
     async def _written_here(self, request: KeeperWrite) -> Nothing:
         done: Nothing = await self.shards.of(request.owner).ask("write", request)

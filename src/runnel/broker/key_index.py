@@ -97,6 +97,7 @@ class KeyIndex:
         self._task: asyncio.Task[None] | None = None
         self._tidying: asyncio.Task[None] | None = None
         self._written = asyncio.Event()  # something more is on the disk, or nobody tidies up any more
+        self.trouble: Exception | None = None  # why it can't follow
         self._runs_tidy = 0  # so many there were when nothing was to be merged
 
     @property
@@ -106,7 +107,7 @@ class KeyIndex:
 
     def start(self) -> None:
         self.partition.watch(self, committed_only=True)
-        work = persist(self._run, f"the index of {self.partition.name}", lambda error: self._throw_away(repr(error)))
+        work = persist(self._run, f"the index of {self.partition.name}", self._fail)
         self._task = asyncio.get_running_loop().create_task(work)
 
     async def stop(self) -> None:
@@ -208,12 +209,17 @@ class KeyIndex:
                 await self._open()
                 while True:
                     await self._catch_up()
+                    self.trouble = None
                     self._more.clear()
                     if self._tail.end >= self.partition.last_stable_offset:
                         await self._more.wait()
             except (RunnelError, OSError, Rotten) as error:
-                self._throw_away(str(error))
+                self._fail(error)
                 await asyncio.sleep(PAUSE_S)
+
+    def _fail(self, error: Exception) -> None:
+        self.trouble = error
+        self._throw_away(str(error) or repr(error))
 
     async def _open(self) -> None:
         disk, folder = self._disk, self._folder

@@ -1,11 +1,13 @@
 """The indexes of keys of one topic: one for each of its partitions that this broker holds, whatever its role."""
 
 import asyncio
+from collections.abc import Iterator
 from typing import Final
 
 from runnel.broker.key_index import KeyIndex
 from runnel.broker.messages import Messages
 from runnel.broker.partitions import Partitions
+from runnel.broker.unserved import Unserved
 from runnel.cluster.image import Image, Topic
 from runnel.log.files import Files
 from runnel.model.errors import NotLeader
@@ -60,6 +62,14 @@ class KeyIndexes:
         if index is None:
             raise NotLeader(f"{self._name}-{key.number} is just being opened: try again")
         return index
+
+    def unserved(self) -> Iterator[Unserved]:
+        """Those of partitions that are led here, and that can't follow them."""
+        for number, error in self._partitions.failures(self.topic) if self.topic else ():
+            yield Unserved(self._name, number, error)
+        for key, index in self._indexes.items():
+            if index.trouble is not None and index.partition.is_leader:
+                yield Unserved(self._name, key.number, index.trouble)
 
     def wake_all(self) -> None:
         for index in self._indexes.values():

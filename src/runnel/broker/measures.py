@@ -3,13 +3,16 @@
 Rule 1: a broker tells of what it leads, coordinates and keeps; the sum over all brokers is the cluster.
 Rule 2: names are of topics, groups and queues, never of partitions: there are too many of those.
 Rule 3: going through all partitions is done in turns; what others have to be asked for is left out if they are silent.
+Rule 4: a part that can't tell its numbers now leaves out these alone.
 """
 
 import asyncio
 from collections import Counter, defaultdict
+from contextlib import suppress
 from typing import Final, Literal, NamedTuple
 
 from runnel.broker.broker import Broker
+from runnel.broker.internal import QUEUES
 from runnel.broker.turns import by_turns
 from runnel.client.metadata import TopicPartition
 from runnel.client.offsets import LATEST, list_offsets
@@ -41,7 +44,8 @@ async def measures(broker: Broker) -> list[Measure]:
     """Everything."""
     found = _cluster(broker)
     for part in (_partitions, _groups, _queues, _schedule):
-        found += await part(broker)
+        with suppress(RunnelError):  # rule 4
+            found += await part(broker)
     found += _bounds(broker)
     found += [
         one("loop_lag_seconds", "gauge", "the longest that the loop was late in the last minute", broker.loop_lag_s),
@@ -77,19 +81,29 @@ async def _partitions(broker: Broker) -> list[Measure]:
     held = led = behind = 0
     appended: Counter[str] = Counter()
     size: Counter[str] = Counter()
+    aside: Counter[str] = Counter()
     async for partition in by_turns(list(broker.partitions)):
         held += 1
         size[partition.topic] += partition.log.size_bytes
+        if partition.unreadable.count:
+            aside[partition.topic] += partition.unreadable.count
         if partition.is_leader:
             led += 1
             behind += partition.image is not None and len(partition.image.isr) < len(partition.image.replicas)
             appended[partition.topic] += partition.log.end_offset
+    if broker.keepers.unreadable.count:
+        aside[QUEUES] += broker.keepers.unreadable.count
+    unserved = Counter(shard.topic for shard in broker.unserved())
     return [
         one("partitions", "gauge", "replicas on this broker", held),
         one("partitions_led", "gauge", "partitions that this broker leads", led),
         one("partitions_under_replicated", "gauge", "of those, with replicas that are not in sync", behind),
         _by("topic", "topic_messages", "counter", "offsets given to messages, of what this broker leads", appended),
         _by("topic", "topic_bytes", "gauge", "bytes on the disk of this broker", size),
+        _by("topic", "records_set_aside", "counter", "records that are passed over: they can't be read", aside),
+        _by(
+            "topic", "shards_unserved", "gauge", "parts of the broker's own state that it does not serve now", unserved
+        ),
     ]
 
 
@@ -144,6 +158,7 @@ async def _queues(broker: Broker) -> list[Measure]:
     async for outlet in by_turns(list(broker.deliveries)):
         counts["refused"][outlet.queue] += outlet.refusals.messages
         counts["window_full"][outlet.queue] += outlet.refusals.looks
+        counts["failing"][outlet.queue] += outlet.shard.trouble is not None
         try:
             told = await outlet.describe()
         except RunnelError:
@@ -165,6 +180,7 @@ QUEUE_MEASURES: Final[dict[str, tuple[Literal["gauge", "counter"], str]]] = {
     "accepted": ("counter", "messages that were accepted"),
     "released": ("counter", "messages that were released, or whose lease ended"),
     "refused": ("counter", "messages that were refused because the queue was full (max.length)"),
+    "failing": ("gauge", "partitions whose state can't be read: nothing of them is delivered"),
     "window_full": ("counter", "looks with a filter that ended where the queue can leave out no more (window.max)"),
 }
 

@@ -21,7 +21,7 @@ from uuid import UUID
 
 from runnel.broker.turns import by_turns, side_by_side
 from runnel.cluster.config_rules import topic_config
-from runnel.cluster.image import GROUP, VIEW_OF, Change, Image, Topic
+from runnel.cluster.image import GROUP, NO_LEADER, VIEW_OF, Change, Image, Topic
 from runnel.cluster.image import Partition as PartitionImage
 from runnel.log.checkpoint import sync_dir
 from runnel.log.files import Files
@@ -153,6 +153,13 @@ class Partitions:
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(list(self._open.values()))
+
+    def failures(self, topic: Topic) -> Iterator[tuple[int, RunnelError]]:
+        """The partitions of a topic that nobody leads because they can't be opened here, each with the reason."""
+        for number, image in enumerate(topic.partitions):
+            error = self._failed.get(PartitionKey(topic.id, number))
+            if error is not None and image.leader in (self._me, NO_LEADER):
+                yield number, error
 
     def opened(self, key: PartitionKey) -> Partition | None:
         """The partition if it is open here, whatever its role."""

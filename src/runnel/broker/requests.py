@@ -12,7 +12,7 @@ Rule 5: a key is looked up in an index on disk: memory does not grow with the nu
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -26,6 +26,7 @@ from runnel.broker.messages import Messages
 from runnel.broker.once import Once
 from runnel.broker.partitions import Partitions
 from runnel.broker.routing import ELSEWHERE
+from runnel.broker.unserved import Unserved
 from runnel.client.partitioner import partition_of_key
 from runnel.cluster.image import Change, Image, Topic
 from runnel.model.calls import Nothing
@@ -84,6 +85,9 @@ class Requests:
         self._answers: set[asyncio.Task[None]] = set()
         calls.serve(REQUEST_CLAIM, self._claim_here)
         calls.serve(REQUEST_ANSWERED, self._answered_here)
+
+    def unserved(self) -> Iterator[Unserved]:
+        return self._indexes.unserved()
 
     def start(self, image: Image) -> None:
         self._indexes.follow(image)

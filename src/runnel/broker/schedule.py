@@ -37,11 +37,8 @@ from runnel.model.calls import (
     Rescheduled,
 )
 from runnel.model.errors import (
-    BatchTooLarge,
     CoordinatorLoading,
     CoordinatorNotAvailable,
-    InvalidRecord,
-    InvalidRequest,
     NotCoordinator,
     NotPending,
     RetriableError,
@@ -50,7 +47,6 @@ from runnel.model.errors import (
 )
 from runnel.model.ids import BrokerId, PartitionKey, TopicId
 from runnel.model.schedule import (
-    DUE_MS_MAX,
     NEWEST,
     SCHEDULE_CHANGE_HERE,
     SCHEDULE_COUNT_HERE,
@@ -73,7 +69,6 @@ __all__ = ["Parked", "Schedule"]
 
 TIMEOUT_MS: Final = 30_000
 FLOOR_MS: Final = 2_000  # a target that nobody leads holds up nobody for longer: then parking is not tried again
-ID_BYTES_MAX: Final = 1_000
 LIST_MAX: Final = 10_000
 UNDONE: Final = (NotCoordinator, CoordinatorLoading, CoordinatorNotAvailable)  # nothing was done then
 
@@ -109,7 +104,7 @@ class Schedule:
         The same ids may be parked again: what waits under an id is replaced, or (with WINDOW) stays as it is.
         """
         target = self._target(topic, partition)
-        self._check(target, messages)
+        self.shards.check(target, messages)
         await self._make_topic()
         floor = await self._floor_of(target, messages)
         request = Park(target.topic_id, target.number, list(messages))
@@ -177,21 +172,6 @@ class Schedule:
         first = min((one.next_due_ms for one in counts if one.next_due_ms >= 0), default=-1)
         return PendingCount(sum(one.messages for one in counts), first)
 
-    def _check(self, target: PartitionKey, messages: Sequence[Parked]) -> None:
-        topic = self._image().topic_with_id(target.topic_id)
-        config = self._partitions.effective(topic)
-        for message in messages:
-            if not 0 < len(message.id.encode()) <= ID_BYTES_MAX:
-                raise InvalidRequest(f"an id has 1 to {ID_BYTES_MAX} bytes, this one has {len(message.id.encode())}")
-            if not 0 <= message.due_ms <= DUE_MS_MAX:
-                raise InvalidRequest(f"a message can't be due at {message.due_ms}: give milliseconds since 1970")
-            if (size := _size(message)) > config.max_message_bytes:
-                raise BatchTooLarge(
-                    f"a message of {size} bytes for {topic.name} is above max.message.bytes, {config.max_message_bytes}"
-                )
-            if config.compacted and message.key is None:
-                raise InvalidRecord(f"{topic.name} is compacted: every message needs a key")
-
     def _target(self, topic: str | TopicId, number: int) -> PartitionKey:
         image = self._image()
         found = image.topic_named(topic) if isinstance(topic, str) else image.topic_with_id(topic)
@@ -252,8 +232,3 @@ class Schedule:
 
 def _again(message: Parked, floor: int) -> Parked:
     return structs.replace(message, floor=floor, again=True) if message.floor == NEWEST else message
-
-
-def _size(message: Parked) -> int:
-    size = len(message.key or b"") + len(message.value or b"")
-    return size + sum(len(name) + len(value or b"") for name, value in message.headers)

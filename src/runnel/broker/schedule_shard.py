@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from runnel.broker.due_tail import Tail
 from runnel.broker.once import Once, OnceMessage
 from runnel.broker.schedule_book import Book
+from runnel.broker.standing import persist
 from runnel.model.errors import (
     CoordinatorLoading,
     InvalidRequest,
@@ -77,6 +78,7 @@ class ScheduleShard:
         self._burial: asyncio.TimerHandle | None = None  # it is due, or under way
         self._dropping: set[PartitionKey] = set()
         self.loaded = False
+        self._trouble: Exception | None = None  # why it can't begin
         self.fired = 0  # since this epoch began
         self.dropped = 0  # because their topic was deleted
         self.late_ms_max = 0
@@ -84,8 +86,16 @@ class ScheduleShard:
     def belongs_to(self, partition: Partition | None) -> bool:
         return partition is self.partition and self._book.epoch == partition.leader_epoch
 
+    @property
+    def trouble(self) -> Exception | None:
+        """Why it does not serve, if something failed."""
+        return self._tail.trouble or self._trouble
+
     def open(self) -> None:
-        self._start(self._load())
+        self._start(persist(self._load, f"the schedule in {self.partition.name}", self._failed))
+
+    def _failed(self, error: Exception) -> None:
+        self._trouble = error
 
     def close(self) -> None:
         self.loaded = False
@@ -116,6 +126,7 @@ class ScheduleShard:
             except NotLeader:
                 return
             except RunnelError as error:
+                self._trouble = None if isinstance(error, CoordinatorLoading) else error
                 opening = isinstance(error, CoordinatorLoading)  # which takes a moment, and is nothing to be warned of
                 level = logging.DEBUG if opening else logging.WARNING
                 logger.log(level, "the schedule in %s can't begin yet: %s", self.partition.name, error)
@@ -124,7 +135,7 @@ class ScheduleShard:
             self._agenda = Agenda(end)
             for row in rows:
                 self._agenda.restore(row.target, row.next_due_ms, row.front)
-            self.loaded = True
+            self.loaded, self._trouble = True, None
             self._tail.on_waiting = self._learn
             self.look_for_deleted()
             self._arm()

@@ -5,6 +5,8 @@ Rule 1: the shard of a target follows from its topic's id and its number alone, 
         partition is sent by one broker, in order.
 Rule 2: the index of a shard is kept on every replica of it, so that the next leader can begin at once.
 Rule 3: what others ask is answered for the shards that are led here, and no others.
+Rule 4: a message is parked only if it can be kept, read again, and sent when it is due. The leader of its shard checks
+        that, whoever asks.
 """
 
 import asyncio
@@ -15,13 +17,14 @@ from crc32c import crc32c
 
 from runnel.broker.calls import Calls, failure_of
 from runnel.broker.due_tail import Tail
-from runnel.broker.internal import SCHEDULE
+from runnel.broker.internal import SCHEDULE, refuse_internal
 from runnel.broker.once import Once
 from runnel.broker.partitions import Partitions
 from runnel.broker.schedule_shard import ScheduleShard
-from runnel.cluster.image import NO_LEADER, Change, Image
+from runnel.broker.unserved import Unserved
+from runnel.cluster.image import NO_LEADER, VIEW_OF, Change, Image
 from runnel.model.calls import PendingCount
-from runnel.model.errors import NotLeader, RunnelError
+from runnel.model.errors import BatchTooLarge, InvalidRecord, NotLeader, ReadOnlyTopic, RunnelError
 from runnel.model.ids import PartitionKey, TopicId
 from runnel.model.schedule import (
     SCHEDULE_CHANGE_HERE,
@@ -36,12 +39,14 @@ from runnel.model.schedule import (
     NamedHere,
     OpenDueIndex,
     Park,
+    Parked,
     Row,
     WaitingRow,
     WaitingRows,
     WhenDue,
 )
 from runnel.model.seams import Clock, Disk, Rng
+from runnel.queues.schedule import check
 
 
 @dataclass(slots=True)
@@ -78,6 +83,15 @@ class ScheduleShards:
     def __iter__(self) -> Iterator[ScheduleShard]:
         """Those that are led here."""
         return iter([here.shard for here in self._here.values() if here.shard is not None])
+
+    def unserved(self) -> Iterator[Unserved]:
+        """Those that are led here, and do not serve."""
+        topic = self._image().topic(SCHEDULE)
+        for number, error in self._partitions.failures(topic) if topic else ():
+            yield Unserved(SCHEDULE, number, error)
+        for number, here in self._here.items():
+            if here.shard is not None and (not here.shard.loaded or here.shard.trouble is not None):
+                yield Unserved(SCHEDULE, number, here.shard.trouble)
 
     # --- following the image
 
@@ -149,10 +163,27 @@ class ScheduleShards:
         topic = self._image().topics.get(target.topic_id)
         return topic is None or topic.partitions[target.number].leader != NO_LEADER
 
+    def check(self, target: PartitionKey, messages: Sequence[Parked]) -> None:
+        """Rule 4: raise unless these messages can wait for this target."""
+        topic = self._image().topic_with_id(target.topic_id)
+        refuse_internal(topic.name)
+        if topic.is_view:
+            raise ReadOnlyTopic(f"topic {topic.name!r} is a view of {topic.config[VIEW_OF]!r}: send to that topic")
+        config = self._partitions.effective(topic)
+        for message in messages:
+            check(message)
+            if (size := _size(message)) > config.max_message_bytes:
+                raise BatchTooLarge(
+                    f"a message of {size} bytes for {topic.name} is above max.message.bytes, {config.max_message_bytes}"
+                )
+            if config.compacted and message.key is None:
+                raise InvalidRecord(f"{topic.name} is compacted: every message needs a key")
+
     # --- asked by others
 
     async def _park_here(self, request: Park) -> WhenDue:
         target = PartitionKey(TopicId(request.topic_id), request.partition)
+        self.check(target, request.messages)
         topic = self._image().topic(SCHEDULE)  # it may be quite new, and not known here yet
         here = None if topic is None else self._here.get(shard_of(target, len(topic.partitions)))
         if here is None or here.shard is None:
@@ -204,3 +235,8 @@ def _wanted(topic_id: object) -> Callable[[PartitionKey], bool]:
 def shard_of(target: PartitionKey, shards: int) -> int:
     """Stable for ever: the place of what waits depends on it."""
     return int(crc32c(target.topic_id.bytes + target.number.to_bytes(4, "big"))) % shards
+
+
+def _size(message: Parked) -> int:
+    size = len(message.key or b"") + len(message.value or b"")
+    return size + sum(len(name) + len(value or b"") for name, value in message.headers)

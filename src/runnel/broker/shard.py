@@ -73,7 +73,7 @@ class Shard(Generic[V]):
         self.loaded = False
         self.closed = False
         self.lost = False  # another has it: this one will not come back
-        self.trouble = ""  # why it does not serve, if something failed
+        self.trouble: BaseException | None = None  # why it does not serve, if something failed
         self._steps: deque[Step] = deque()
         self._asked: dict[asyncio.Future[Any], None] = {}
         self._opening: list[asyncio.Future[None]] = []  # those who wait until it is read
@@ -110,7 +110,7 @@ class Shard(Generic[V]):
         """Rule 3, after an error that nobody foresaw."""
         logger.error("%s failed, reading it all again in %g s", self._journal.name, self._pause_s, exc_info=error)
         self._forget()
-        self.trouble = f"it failed, and is read again: {error!r}"
+        self.trouble = error
         if not self.lost and not self.closed and isinstance(error, Exception):
             if self._loader is not None:
                 self._loader.cancel()
@@ -143,7 +143,7 @@ class Shard(Generic[V]):
                 return
             except RunnelError as error:
                 logger.error("%s can't be read, trying again in %g s: %s", self._journal.name, pause_s, error)
-                self.trouble = f"it can't be read: {error}"
+                self.trouble = error
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_S_MAX)
         if self.closed:
@@ -151,7 +151,7 @@ class Shard(Generic[V]):
         first = machine.wake(self._view(), self._clock.monotonic_ms(), self._clock.wall_ms())
         self._machine = machine
         self.loaded = True
-        self.trouble = ""
+        self.trouble = None
         self._tell_opening(None)
         self._take(first)
 

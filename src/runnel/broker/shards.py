@@ -11,6 +11,7 @@ from crc32c import crc32c
 
 from runnel.broker.partitions import Partitions
 from runnel.broker.shard import Shard
+from runnel.broker.unserved import Unserved
 from runnel.cluster.image import Broker, Image
 from runnel.cluster.image import Partition as PartitionImage
 from runnel.model.errors import CoordinatorNotAvailable, LeaderNotAvailable, NotCoordinator, NotLeader, RunnelError
@@ -54,6 +55,15 @@ class Shards(Generic[V]):
 
     def __iter__(self) -> Iterator[Shard[V]]:
         return iter(list(self._shards.values()))
+
+    def unserved(self) -> Iterator[Unserved]:
+        """Those that are led here, or should be, and that do not serve."""
+        topic = self._image.topic(self.topic)
+        for number, error in self._partitions.failures(topic) if topic else ():
+            yield Unserved(self.topic, number, error)
+        for number, shard in self._shards.items():
+            if not shard.loaded and not shard.lost:
+                yield Unserved(self.topic, number, shard.trouble)
 
     def _led(self, number: int) -> Partition | None:
         try:

@@ -18,9 +18,9 @@ from collections.abc import Iterable, Mapping
 from heapq import heappop, heappush
 from typing import Final, NamedTuple, TypeAlias
 
-from runnel.model.errors import NotPending
+from runnel.model.errors import InvalidRequest, NotPending
 from runnel.model.ids import PartitionKey
-from runnel.model.schedule import Front, Row
+from runnel.model.schedule import DUE_MS_MAX, NEWEST, Front, Parked, Row
 
 LEAD_MS: Final = 250  # a front is kept so long before it is needed, and so far beyond
 PACE_MS: Final = 20  # between two sendings to a target: each is a sync of its log
@@ -28,6 +28,17 @@ UNBURIED_MAX: Final = 5_000  # of one target: the index shows them as waiting
 ANY: Final = 2**63 - 1  # a floor that is above all
 PAUSE_MS: Final = 100  # after a first failure; each further one doubles it
 PAUSE_MS_MAX: Final = 10_000
+ID_BYTES_MAX: Final = 1_000  # its name in the target's log may be a little longer
+
+
+def check(message: Parked) -> None:
+    """Raise unless a message can be kept, read again, and sent under its name when it is due."""
+    if not 0 < len(message.id.encode()) <= ID_BYTES_MAX:
+        raise InvalidRequest(f"an id has 1 to {ID_BYTES_MAX} bytes, this one has {len(message.id.encode())}")
+    if not 0 <= message.due_ms <= DUE_MS_MAX:
+        raise InvalidRequest(f"a message can't be due at {message.due_ms}: give milliseconds since 1970")
+    if not NEWEST <= message.floor <= ANY:
+        raise InvalidRequest(f"a message can't be looked for from offset {message.floor} on: give one that was seen")
 
 
 class KeepFront(NamedTuple):

@@ -69,6 +69,10 @@ class Stopping(e.RetriableError):
     """The broker is about to stop, or has not begun."""
 
 
+class NotServing(e.RetriableError):
+    """The broker can't read a part of its state."""
+
+
 class PeerGone(e.RetriableError):
     """Nobody is there to be answered."""
 
@@ -107,6 +111,7 @@ TABLE: dict[type[e.RunnelError], Row] = {
     WrongHost: Row(S.MISDIRECTED_REQUEST, "call it by localhost or an address, or add the name to http-hosts"),
     e.TooBusy: Row(S.SERVICE_UNAVAILABLE, _AGAIN),
     Stopping: Row(S.SERVICE_UNAVAILABLE, "ask another broker, or this one again soon"),
+    NotServing: Row(S.SERVICE_UNAVAILABLE, "look into the broker's log; it tries again by itself"),
     PeerGone: Row(S.SERVICE_UNAVAILABLE, _AGAIN),
     e.InvalidRequest: Row(S.BAD_REQUEST, _FIX),
     e.UnsupportedVersion: Row(S.BAD_REQUEST, "use brokers of one version"),

@@ -40,7 +40,7 @@ class Cluster:
         self._ends = [0] * PARTITIONS
         self._producers = 0
         self.sending = Sending(
-            lambda: self.image, lambda name: name.startswith("__"),
+            lambda: self.image,
             append=self.append, new_producer=self.new_producer, make_topics=self.make,
             once=cast(Any, self), schedule=cast(Any, self), clock=SystemClock(), rng=SystemRng(),
         )  # fmt: skip
@@ -182,7 +182,7 @@ def test_nobody_waits_longer_than_it_said(acks: int) -> None:
 def test_what_can_not_be_sent_to_is_told() -> None:
     async def scenario(cluster: Cluster) -> None:
         with pytest.raises(InvalidTopicName):
-            await cluster.sending.send("__internal", [Outgoing(b"x")])
+            await cluster.sending.send("__schedule", [Outgoing(b"x")])
         with pytest.raises(UnknownTopic):
             await cluster.sending.send("other", [Outgoing(b"x")])
         assert cluster.made == ["other"], "it may be made, if the broker is set up to"

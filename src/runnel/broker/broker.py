@@ -158,15 +158,16 @@ class Broker:
         self.views = Views(self.partitions, self.disk)
         producing = Producing(clock, self.gate, Sifting(self.once, self.schedule, clock, rng))
         self.produce = producing.produce
-        self.forward_produce = Routing(self.partitions, producing, self._peers, self._newest, rng).produce
+        self._routing = Routing(self.partitions, producing, self._peers, self._newest, rng)
+        self.forward_produce = self._routing.produce
         self.fetch = self._fetching.fetch
         self.sending = Sending(
-            self._newest, self.topics.is_internal, append=self.forward_produce, new_producer=self.new_producer_id,
+            self._newest, append=self.forward_produce, new_producer=self.new_producer_id,
             make_topics=self.topics.create_asked_for, once=self.once, schedule=self.schedule, clock=clock, rng=rng,
         )  # fmt: skip
         self.requests = Requests(
             self.partitions, self.calls, self.once, self._newest,
-            append=self.forward_produce, new_producer=self.new_producer_id,
+            append=self._routing.produce_own, new_producer=self.new_producer_id,
             make_topic=lambda: self.internal_topics.make(REQUESTS), disk=self.disk, clock=clock,
         )  # fmt: skip
         self.sending_once = SendingOnce(self.requests, self.once, self.schedule, self.sending, self.calls, clock)

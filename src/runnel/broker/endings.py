@@ -9,9 +9,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from runnel.broker.internal import GROUPS, INTERNAL
+from runnel.broker.internal import GROUPS, refuse_internal
 from runnel.broker.partitions import Partitions
-from runnel.model.errors import InvalidTopicName, RunnelError, as_value
+from runnel.model.errors import RunnelError, as_value
 from runnel.replica.ending import Ending
 
 COMMIT_TIMEOUT_S: Final = 5.0  # short: a coordinator asks again, and what it has to say to others waits behind this
@@ -52,9 +52,8 @@ class Endings:
                     number, ending.producer_id, ending.epoch, ending.commit,
                     coordinator_epoch=ending.coordinator_epoch, version=ending.version,
                 )  # fmt: skip
-            elif topic in INTERNAL:
-                raise InvalidTopicName(f"topic {topic!r} is internal: no transaction writes to it")
             else:
+                refuse_internal(topic)
                 await self._partitions.find(topic, number).write_marker(ending, COMMIT_TIMEOUT_S)
         except RunnelError as error:
             return as_value(error)

@@ -17,6 +17,7 @@ from runnel.broker.internal import (
     SINK_PARTITIONS,
     SINKS,
     internal_topic,
+    refuse_internal,
 )
 from runnel.broker.seen import Seen
 from runnel.broker.topics import report_failures
@@ -71,6 +72,7 @@ class InternalTopics:
         await self._seen.until(lambda image: all(topic.name in image.names for topic in topics))
 
     async def _make_for_queue(self, request: MakeForQueue) -> Nothing:
+        refuse_internal(request.topic)
         topic = NewTopic(request.topic, request.partitions, beside=True)
         [made] = await self._metadata.create_topics([topic])
         if isinstance(made, RunnelError) and not isinstance(made, TopicAlreadyExists):

@@ -99,7 +99,7 @@ class PartitionJournal(Led):
         batch = memoryview(bytearray(records.encode(rows)))
         if not self.is_held():
             raise NotLeader(f"{self.name} is not led here in epoch {self.epoch} any more")
-        begun = self._partition.append(batch, read_header(batch))
+        begun = self._partition.append(batch, read_header(batch), own=True)
         appended = await begun if isinstance(begun, asyncio.Future) else begun
         await self._committed(Offset(appended.last_offset + 1))
 

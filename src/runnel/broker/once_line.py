@@ -33,6 +33,7 @@ from runnel.replica.partition import Partition
 BATCH_BYTES: Final = MIB  # several messages become one batch up to this; one message may be larger
 RECORD_BYTES: Final = 32  # what a record needs beside its bytes, at most
 ID_BYTES_MAX: Final = 1_024  # of a name, in memory too
+I64_END: Final = 1 << 63
 
 logger = logging.getLogger("runnel.once")
 
@@ -242,8 +243,11 @@ class Claims:
 
 def check(message: OnceMessage, partition: Partition) -> None:
     """Raise unless the topic takes such a message; what it accepted once is not checked again."""
+    partition.must_be_open_to_clients()
     if not 0 < len(message.id.encode()) <= ID_BYTES_MAX:
         raise InvalidRequest(f"a message id has 1 to {ID_BYTES_MAX} bytes, this one has {len(message.id.encode())}")
+    if not -I64_END <= message.timestamp_ms < I64_END:
+        raise InvalidRequest(f"no message can be of the time {message.timestamp_ms}: it does not fit into 64 bits")
     if message.accepted:
         return
     size = HEADER_BYTES + _size(message)

@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from itertools import chain, count
 from uuid import UUID
 
+from runnel.broker.internal import INTERNAL
 from runnel.broker.turns import by_turns, side_by_side
 from runnel.cluster.config_rules import topic_config
 from runnel.cluster.image import GROUP, NO_LEADER, VIEW_OF, Change, Image, Topic
@@ -254,7 +255,7 @@ class Partitions:
             partition = await Partition.open(
                 topic.name, key, f"{FOLDER}/{key}", self.effective(topic),
                 me=self._me, disk=self._disk, clock=self._clock, on_fatal=self._on_fatal,
-                on_damage=self._on_damage, files=self._files,
+                on_damage=self._on_damage, files=self._files, internal=topic.name in INTERNAL,
             )  # fmt: skip
         except (StorageFailed, Corruption, OSError) as error:
             failure = StorageFailed(f"{topic.name}-{number} can't be opened: {error}")

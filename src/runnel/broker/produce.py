@@ -71,11 +71,12 @@ class Producing:
 
     async def produce(
         self, appends: Sequence[Append], acks: int, timeout_ms: int, let_pass: Callable[[], None],
-        transactional_id: str | None = None, adds: bool = False,
+        transactional_id: str | None = None, adds: bool = False, own: bool = False,
     ) -> list[Produced | RunnelError]:  # fmt: skip
         """Append batches; each result is a place in the log or an error.
 
         `adds`: the partitions that are written to are to be added to the transaction.
+        `own`: a coordinator writes its own topic.
         """
         sifted: dict[int, Sifted | RunnelError] = {}
         try:
@@ -89,10 +90,10 @@ class Producing:
             _give_up(sifted)
             raise
         if not sifted and not guards and not keys:
-            begun = [(self._begin(append, acks), _epoch_of(append)) for append in appends]
+            begun = [(self._begin(append, acks, own=own), _epoch_of(append)) for append in appends]
         else:
             begun = [
-                (self._begin(append, acks, guards.get(n), sifted.get(n), keys.get(n)), _epoch_of(append))
+                (self._begin(append, acks, guards.get(n), sifted.get(n), keys.get(n), own=own), _epoch_of(append))
                 for n, append in enumerate(appends)
             ]
         let_pass()
@@ -135,7 +136,7 @@ class Producing:
 
     def _begin(
         self, append: Append, acks: int, guard: Guard | RunnelError | None = None,
-        sifted: Sifted | RunnelError | None = None, keys: Keyless | RunnelError | None = None,
+        sifted: Sifted | RunnelError | None = None, keys: Keyless | RunnelError | None = None, *, own: bool = False,
     ) -> "Appended | asyncio.Future[Appended] | RunnelError":  # fmt: skip
         partition, batch = append
         if isinstance(partition, RunnelError):
@@ -143,7 +144,7 @@ class Producing:
         if isinstance(sifted, RunnelError):
             return sifted
         if sifted is not None:
-            begun = self._append(partition, sifted.batch, sifted.header, acks, guard, keys)
+            begun = self._append(partition, sifted.batch, sifted.header, acks, guard, keys, own)
             sifted.follow(begun)
             return begun
         try:
@@ -154,11 +155,11 @@ class Producing:
             header = check_produced(batch)
         except RunnelError as error:
             return as_value(error)
-        return self._append(partition, batch, header, acks, guard, keys)
+        return self._append(partition, batch, header, acks, guard, keys, own)
 
     def _append(
         self, partition: Partition, batch: memoryview, header: BatchHeader, acks: int,
-        guard: Guard | RunnelError | None, keys: Keyless | RunnelError | None,
+        guard: Guard | RunnelError | None, keys: Keyless | RunnelError | None, own: bool,
     ) -> "Appended | asyncio.Future[Appended] | RunnelError":  # fmt: skip
         try:
             partition.must_lead()
@@ -167,7 +168,7 @@ class Producing:
                 partition.refusals.check(header)
             if isinstance(guard, RunnelError):
                 raise guard
-            begun = partition.append(batch, header, guard)
+            begun = partition.append(batch, header, guard, own=own)
         except RunnelError as error:
             return _refused(partition, header, error)
         if partition.refusals:

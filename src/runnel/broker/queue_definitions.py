@@ -19,7 +19,7 @@ from typing import Final, Protocol, TypeVar
 
 from runnel.broker.calls import Calls
 from runnel.broker.forwarding import Forwarding
-from runnel.broker.internal import INTERNAL
+from runnel.broker.internal import refuse_internal
 from runnel.broker.keepers import Keepers
 from runnel.broker.queue_deletion import Deleting, QueueDeletion
 from runnel.broker.seen import Seen
@@ -284,6 +284,9 @@ def queues_of(image: Image, prefix: str = "", since: str = "") -> Iterator[Liste
         yield ListedQueue(name, _config(settings).topic_of(name), dict(settings))
 
 
+TARGETS: Final = frozenset((DEFINED, "dead.letter.topic", "retry.topic"))  # settings that name topics
+
+
 def check_filters(resources: Sequence[tuple[Resource, Sequence[ConfigChange]]]) -> None:
     """Refuse settings of groups and views whose filter is none: the controller's rules do not know what a filter is."""
     for resource, changes in resources:
@@ -291,6 +294,15 @@ def check_filters(resources: Sequence[tuple[Resource, Sequence[ConfigChange]]]) 
         for change in changes:
             if change.name == name and change.value:
                 filters.compile(change.value)
+
+
+def check_targets(resources: Sequence[tuple[Resource, Sequence[ConfigChange]]]) -> None:
+    """Refuse settings of groups that name an internal topic: the controller's rules do not know which these are."""
+    for resource, changes in resources:
+        if isinstance(resource, GroupResource):
+            for change in changes:
+                if canonical(change.name) in TARGETS and change.value:
+                    refuse_internal(change.value.replace(QUEUE, resource.name))
 
 
 def _config(settings: Mapping[str, str]) -> QueueConfig:
@@ -317,8 +329,7 @@ def _check_topics(queue: str, config: QueueConfig) -> None:
     for name in (source, retry, dead):
         if name and (problem := topic_name_problem(name)):
             raise InvalidTopicName(problem)
-        if name in INTERNAL:
-            raise InvalidTopicName(f"topic {name!r} is internal: no queue delivers it or writes to it")
+        refuse_internal(name)
     if dead and dead in (source, retry):
         raise InvalidConfig(f"dead letters of queue {queue!r} can't go to {dead!r}: the queue would deliver them again")
     if retry and retry == source:

@@ -4,6 +4,7 @@ Rule 1: a reader gets what is committed, nothing of open or aborted transactions
 Rule 2: one read is bounded in messages, bytes and time: with a filter that nothing passes it ends all the same, and
         says where to go on.
 Rule 3: the leader reads; every other broker asks it, and the next one if it moved.
+Rule 4: internal topics are not read here: coordinators' records are nobody's messages. Kafka's Fetch gives them.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from runnel.broker.partitions import Partitions
 from runnel.broker.routing import ELSEWHERE, PAUSE_MS
 from runnel.cluster.image import VIEW_FILTER, Image
 from runnel.model.calls import Read
-from runnel.model.errors import NotLeader, RetriableError
+from runnel.model.errors import InvalidTopicName, NotLeader, RetriableError
 from runnel.model.ids import Offset, PartitionKey, TopicId
 from runnel.model.limits import MIB
 from runnel.model.reading import END, READ_PARTITION, START, Reading, ReadPartition
@@ -103,6 +104,8 @@ class PartitionReading:
         return await self._read(partition, asked, waits)
 
     async def _read(self, partition: Partition, asked: ReadPartition, waits: Waits) -> Reading:
+        if partition.internal:
+            raise InvalidTopicName(f"topic {partition.topic!r} is internal: only Kafka's protocol gives its records")
         found = _Found(partition, asked)
         loop = asyncio.get_running_loop()
         begun = loop.time()

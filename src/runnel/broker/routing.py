@@ -3,6 +3,7 @@
 Rule 1: the leader is asked, in the words of Produce; what it answers is the answer.
 Rule 2: who leads may be changing just now: the next leader is asked, until the time of the request is up. A batch may
         be in the log twice then, unless its producer is idempotent. After silence it is not sent again.
+Rule 3: a coordinator writes its own topic where it leads it, and nowhere else.
 """
 
 import asyncio
@@ -37,28 +38,37 @@ class Routing:
 
     async def produce(self, key: PartitionKey, batch: memoryview, acks: int, timeout_ms: int) -> Produced:
         """Append one batch, here or on its leader; raises why not."""
+        return await self._produce(key, batch, acks, timeout_ms, False)
+
+    async def produce_own(self, key: PartitionKey, batch: memoryview, acks: int, timeout_ms: int) -> Produced:
+        """Append one batch of a coordinator to its own topic; raises why not."""
+        return await self._produce(key, batch, acks, timeout_ms, True)
+
+    async def _produce(self, key: PartitionKey, batch: memoryview, acks: int, timeout_ms: int, own: bool) -> Produced:
         await asyncio.sleep(0)  # a request that was answered at once until now goes on in a task: timeouts need one
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_ms / 1000
         while True:
             left_ms = max(1, int((end - loop.time()) * 1000))
             try:
-                return await self._try(key, batch, acks, left_ms)
+                return await self._try(key, batch, acks, left_ms, own)
             except RetriableError as error:
                 if not is_elsewhere(error, self._image(), key.topic_id):
                     raise
                 await self._pause(end, error)
 
-    async def _try(self, key: PartitionKey, batch: memoryview, acks: int, timeout_ms: int) -> Produced:
+    async def _try(self, key: PartitionKey, batch: memoryview, acks: int, timeout_ms: int, own: bool) -> Produced:
         leader = self._image().topic_with_id(key.topic_id).partitions[key.number].leader
         try:
             partition = self._partitions.find_by_id(*key)
         except NotLeader:
+            if own:
+                raise  # rule 3
             await self._peers.reach(leader)
             return await self._ask(leader, key, batch, acks, timeout_ms)
         # The bytes are patched when they are appended, and may have to be sent again.
-        own = memoryview(bytearray(batch))
-        [result] = await self._producing.produce([Append(partition, own)], acks, timeout_ms, lambda: None)
+        copy = memoryview(bytearray(batch))
+        [result] = await self._producing.produce([Append(partition, copy)], acks, timeout_ms, lambda: None, own=own)
         if isinstance(result, RunnelError):
             raise result
         return result

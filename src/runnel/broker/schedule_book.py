@@ -88,7 +88,7 @@ class Book:
         now = self._clock.wall_ms()
         encoded = records.encode([records.Record(n, now, key, value) for n, (key, value) in enumerate(rows)])
         batch = memoryview(bytearray(encoded))
-        begun = self.partition.append(batch, read_header(batch))
+        begun = self.partition.append(batch, read_header(batch), own=True)
         appended = begun if isinstance(begun, Appended) else await begun
         await self._committed(Offset(appended.last_offset + 1))
         return appended.base_offset

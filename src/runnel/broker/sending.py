@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 
 from crc32c import crc32c
 
+from runnel.broker.internal import refuse_internal
 from runnel.broker.mailing import BATCH_BYTES, ONES_FAULT, Append, Mailing, NewProducer
 from runnel.broker.once import Once
 from runnel.broker.produce import ACKS_ALL
@@ -22,15 +23,7 @@ from runnel.broker.schedule import Schedule
 from runnel.client.partitioner import partition_of_key
 from runnel.cluster.image import VIEW_OF, Image, Topic
 from runnel.model.calls import Outgoing, Placed
-from runnel.model.errors import (
-    InvalidAcks,
-    InvalidPartitions,
-    InvalidTopicName,
-    ReadOnlyTopic,
-    RequestTimedOut,
-    RunnelError,
-    as_value,
-)
+from runnel.model.errors import InvalidAcks, InvalidPartitions, ReadOnlyTopic, RequestTimedOut, RunnelError, as_value
 from runnel.model.ids import PartitionKey
 from runnel.model.limits import FRAME_BYTES_MAX
 from runnel.model.once import WINDOW, OnceMessage
@@ -51,12 +44,11 @@ class Sending:
     """The verb."""
 
     def __init__(
-        self, image: Callable[[], Image], is_internal: Callable[[str], bool], *,
+        self, image: Callable[[], Image], *,
         append: Append, new_producer: NewProducer, make_topics: Callable[[Sequence[str]], Awaitable[None]],
         once: Once, schedule: Schedule, clock: Clock, rng: Rng,
     ) -> None:  # fmt: skip
         self._image = image
-        self._is_internal = is_internal
         self._append = append
         self._new_producer = new_producer
         self._make_topics = make_topics
@@ -118,8 +110,7 @@ class Sending:
 
     async def topic_of(self, name: str) -> Topic:
         """The topic to send to, made if it may be; raises why nothing can be sent there."""
-        if self._is_internal(name):
-            raise InvalidTopicName(f"topic {name!r} is internal: only the broker itself writes it")
+        refuse_internal(name)
         if name not in self._image().names:
             await self._make_topics([name])
         found = self._image().topic_named(name)

@@ -10,13 +10,13 @@ from typing import TypeVar
 
 from runnel.broker.forwarding import TIMEOUT_MS, Forwarding
 from runnel.broker.inbox import growth_refused
-from runnel.broker.internal import INTERNAL
-from runnel.broker.queue_definitions import check_filters
+from runnel.broker.internal import INTERNAL, refusal
+from runnel.broker.queue_definitions import check_filters, check_targets
 from runnel.broker.seen import WAIT_MS, Seen
 from runnel.broker.views import filter_problem
 from runnel.cluster.config_rules import ConfigChange
 from runnel.cluster.controller import Resource
-from runnel.cluster.image import Topic
+from runnel.cluster.image import VIEW_OF, Topic
 from runnel.cluster.metadata import Metadata
 from runnel.cluster.topic_rules import NewPartitions, NewTopic
 from runnel.model.errors import InvalidTopicName, RunnelError, TopicAlreadyExists, UnknownTopic
@@ -62,7 +62,7 @@ class Topics:
         """For each topic: what it became, or why not. It is open for clients when this returns."""
         return await self._change_topics(
             specs,
-            lambda spec: self._internal(spec.name) or filter_problem(spec.config),
+            lambda spec: refusal(spec.name) or refusal(spec.config.get(VIEW_OF, "")) or filter_problem(spec.config),
             lambda some: self._metadata.create_topics(some, validate_only=validate_only),
             None if validate_only else timeout_ms,
         )
@@ -72,26 +72,21 @@ class Topics:
     ) -> list[Topic | RunnelError]:
         return await self._change_topics(
             specs,
-            lambda spec: self._internal(spec.name) or growth_refused(spec.name),
+            lambda spec: refusal(spec.name) or growth_refused(spec.name),
             lambda some: self._metadata.create_partitions(some, validate_only=validate_only),
             None if validate_only else timeout_ms,
         )
 
     async def delete(self, topics: Sequence[str | TopicId], *, timeout_ms: int = WAIT_MS) -> list[Topic | RunnelError]:
         return await self._change_topics(
-            topics, lambda topic: self._internal(self._name_of(topic)), self._metadata.delete_topics, timeout_ms
+            topics, lambda topic: refusal(self._name_of(topic)), self._metadata.delete_topics, timeout_ms
         )
 
     def _name_of(self, topic: str | TopicId) -> str:
         if isinstance(topic, str):
             return topic
-        known = self._seen.image.topics.get(topic)
+        known = self._metadata.image.topics.get(topic)  # this broker may not have followed yet
         return known.name if known else ""
-
-    def _internal(self, name: str) -> RunnelError | None:
-        if self.is_internal(name):
-            return InvalidTopicName(f"topic {name!r} is internal: only the broker itself changes it")
-        return None
 
     async def _change_topics(
         self,
@@ -152,6 +147,7 @@ class Topics:
         validate_only: bool = False,
     ) -> list[RunnelError | None]:
         check_filters(resources)
+        check_targets(resources)
         errors = await self._metadata.alter_configs(resources, incremental=incremental, validate_only=validate_only)
         await self.caught_up()
         return errors

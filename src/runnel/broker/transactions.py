@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from runnel.broker.internal import TRANSACTIONS, ImageTopics
+from runnel.broker.internal import GROUPS, TRANSACTIONS, ImageTopics, refuse_internal
 from runnel.broker.journal import PartitionJournal
 from runnel.broker.markers import MarkerSender, Telling
 from runnel.broker.partitions import Partitions
@@ -18,7 +18,7 @@ from runnel.broker.shard import Shard
 from runnel.broker.shards import Shards
 from runnel.cluster.image import Broker, Change, Image
 from runnel.groups.regex import Pattern
-from runnel.model.errors import InvalidTopicName, ReadOnlyTopic
+from runnel.model.errors import ReadOnlyTopic
 from runnel.model.ids import ProducerId
 from runnel.model.seams import Clock
 from runnel.replica.partition import Partition
@@ -123,8 +123,9 @@ class Transactions:
 
     async def add_partitions(self, request: AddPartitions) -> PartitionsAdded:
         """Let partitions take part in the running transaction, which the first of them begins; or see if they do."""
-        if any(name == TRANSACTIONS for name, _ in request.partitions):
-            raise InvalidTopicName(f"topic {TRANSACTIONS!r} is internal: no transaction writes to it")
+        for name, _ in request.partitions:
+            if name != GROUPS:  # where offsets of groups take part
+                refuse_internal(name)
         if view := next((name for name, _ in request.partitions if self._topics.is_view(name)), None):
             raise ReadOnlyTopic(f"topic {view!r} is a view: no transaction writes to it")
         result: PartitionsAdded = await self.shards.ask(request.transactional_id, "add_partitions", request)

@@ -11,7 +11,8 @@ Rule 2: acks=all is answered when the high watermark has passed the batch, in th
 Rule 3: with its leader epoch a leader's promises end: who still waits for them is sent to the next leader, and what a
         coordinator of transactions said counts no more.
 Rule 4: the end of a transaction is told when its marker is committed. `ending` says who may write in one.
-Rule 5: only a leader says that there is no such offset yet. The log of one that leads no more may be cut while somebody
+Rule 5: to a partition of an internal topic its coordinator alone appends, and says so; no transaction writes there.
+Rule 6: only a leader says that there is no such offset yet. The log of one that leads no more may be cut while somebody
         reads: who is told "out of range" begins again at the start.
 """
 
@@ -27,6 +28,7 @@ from runnel.cluster.image import Partition as PartitionImage
 from runnel.log.files import Files
 from runnel.log.log import Appended, Log
 from runnel.model.errors import (
+    InvalidTopicName,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
     NotLeader,
@@ -79,8 +81,11 @@ class Quota(Protocol):
 class Partition(Readable):
     """A replica on this broker."""
 
-    def __init__(self, topic: str, key: PartitionKey, config: TopicConfig, me: BrokerId, clock: Clock) -> None:
+    def __init__(
+        self, topic: str, key: PartitionKey, config: TopicConfig, me: BrokerId, clock: Clock, internal: bool = False
+    ) -> None:
         super().__init__(topic, key)
+        self.internal = internal
         self.config = config
         self.looks_inside = config.looks_inside  # asked for every batch
         self.role = Role.IDLE
@@ -104,10 +109,10 @@ class Partition(Readable):
     async def open(
         cls, topic: str, key: PartitionKey, path: str, config: TopicConfig, *,
         me: BrokerId, disk: Disk, clock: Clock, on_fatal: Callable[[BaseException], None],
-        on_damage: Callable[["Partition"], None] = _ignore, files: Files | None = None,
+        on_damage: Callable[["Partition"], None] = _ignore, files: Files | None = None, internal: bool = False,
     ) -> "Partition":  # fmt: skip
         """Open the log, recovering it if need be. It has no role yet. `on_damage`: it turned out not to be whole."""
-        partition = cls(topic, key, config, me, clock)
+        partition = cls(topic, key, config, me, clock, internal)
         partition._begin_with(
             await Log.open(
                 disk, path, config, clock=clock, on_progress=partition._log_moved, on_fatal=on_fatal,
@@ -232,18 +237,26 @@ class Partition(Readable):
     # --- appending, as leader
 
     def append(
-        self, batch: memoryview, header: BatchHeader, guard: Guard | None = None
+        self, batch: memoryview, header: BatchHeader, guard: Guard | None = None, *, own: bool = False
     ) -> "Appended | asyncio.Future[Appended]":
         """Append one checked batch; its future, if it has to wait in line, ends when it is written.
 
         One that begins a transaction here needs the guard that was made before its coordinator was asked.
+        `own`: the coordinator appends that keeps its state here, see rule 5.
         """
         self.must_lead()
+        if self.internal and not own:
+            self.must_be_open_to_clients()
         admit = partial(check_member, self.name, header, guard) if header.attributes & TRANSACTIONAL else None
         begun = self.log.append(batch, header, leader_epoch=self.leader_epoch, admit=admit)
         if self.quota is not None and not isinstance(begun, Appended):
             self._in_line.append((begun, header.count))
         return begun
+
+    def must_be_open_to_clients(self) -> None:
+        """Rule 5: raise if a coordinator keeps its state here."""
+        if self.internal:
+            raise InvalidTopicName(f"topic {self.topic!r} is internal: only the broker itself writes to it")
 
     @property
     def in_line(self) -> int:
@@ -290,6 +303,7 @@ class Partition(Readable):
     async def write_marker(self, ending: Ending, timeout_s: float) -> None:
         """End a transaction here; returns when that is committed, also if it was ended before; raises why not."""
         self.must_lead()
+        self.must_be_open_to_clients()
         self.must_have_enough()
         if ending.version < BUMPING:
             self._guards.void(ending.producer_id, ended(ending))

@@ -35,7 +35,8 @@ async def _answer_of(
 
 async def _delete(topic: str, number: int, offset: int, call: Call) -> Offset:
     partition = call.broker.partitions.find(topic, number)
-    if not partition.config.deletes or call.broker.topics.is_internal(topic):
+    partition.must_be_open_to_clients()
+    if not partition.config.deletes:
         raise PolicyViolation(f"{partition.name} is compacted: its records can't be deleted by offset")
     if offset == TO_THE_END or offset > partition.high_watermark:
         await commit_written(partition)

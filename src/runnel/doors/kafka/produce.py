@@ -4,13 +4,13 @@
 
 from itertools import islice
 
+from runnel.broker.internal import internal_error
 from runnel.broker.produce import Append, Produced
 from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.errors import code_of, text_of
 from runnel.model.errors import (
     BadRecords,
     InvalidRequest,
-    InvalidTopicName,
     InvalidTransactionState,
     RunnelError,
     TransactionAbortable,
@@ -60,8 +60,8 @@ def _append_of(
         partition = call.partition_by_id(TopicId(topic.topic_id), data.index)
     else:
         partition = call.partition(topic.name, data.index)
-    if isinstance(partition, Partition) and call.broker.topics.is_internal(partition.topic):
-        partition = InvalidTopicName(f"topic {partition.topic!r} is internal: only the broker itself writes it")
+    if isinstance(partition, Partition) and partition.internal:
+        partition = internal_error(partition.topic)
     batch = data.records
     assert batch is None or isinstance(batch, memoryview)
     if call.version < ZSTD_SINCE and batch is not None and _is_zstd(batch):

@@ -17,7 +17,7 @@ from runnel.client.metadata import TopicPartition
 from runnel.client.offsets import LATEST, list_offsets
 from runnel.client.outcome import error_of_failure
 from runnel.model.calls import MESSAGE_SEND, QUEUE_ALTER, QUEUE_CREATE, AlterQueue, CreateQueue, Outgoing, SendTo
-from runnel.model.errors import InvalidTopicName
+from runnel.model.errors import InvalidConfig, InvalidTopicName
 from runnel.model.internal_calls import MAKE_FOR_QUEUE, MAKE_INTERNAL, MakeForQueue, MakeInternal
 from runnel.model.once import APPEND_ONCE, AppendOnce, OnceMessage
 from runnel.model.reading import READ_PARTITION, ReadPartition
@@ -259,3 +259,56 @@ def test_no_client_makes_a_topic_of_an_internal_name(broker: BrokerProcess, name
             await PATHS[path](Target(name, UUID(int=0), cluster, Http(broker.http)))
 
     talk(broker.kafka, work)
+
+
+# --- settings
+async def alter(target: Target, name: str, value: str | None) -> None:
+    await Admin(target.cluster).alter_config(
+        target.name, set_={} if value is None else {name: value}, reset=[name] if value is None else []
+    )
+
+
+async def alter_all(target: Target, name: str, value: str | None) -> None:
+    """With AlterConfigs, whose settings are all that there are afterwards."""
+    R = m.AlterConfigsRequest
+    known = await Admin(target.cluster).configs([target.name])
+    now = {entry.name: entry.value for entry in known[target.name] if entry.source == "topic"}
+    asked = {key: text for key, text in {**now, name: value}.items() if text is not None}
+    configs = [R.AlterableConfig(name=key, value=text) for key, text in asked.items()]
+    node = await target.cluster.controller()
+    request = R(resources=[R.AlterConfigsResource(resource_type=2, resource_name=target.name, configs=configs)])
+    told = (await node.ask(Api.ALTER_CONFIGS, request, m.AlterConfigsResponse)).responses[0]
+    check(told.error_code, action="alter", broker="1", message=told.error_message)
+
+
+async def alter_over_http(target: Target, name: str, value: str | None) -> None:
+    answer = target.http.ask("PATCH", f"/v1/topics/{target.name}", {"settings": {name: value}})
+    if answer.status >= 300:
+        assert answer.code == "invalid-config"
+        raise InvalidConfig(answer.json["detail"])
+
+
+DOORS = {"IncrementalAlterConfigs": alter, "AlterConfigs": alter_all, "HTTP": alter_over_http}
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("name", sorted(INTERNAL))
+def test_no_door_lets_clients_alter_what_keeps_an_internal_topic(own: BrokerProcess, name: str, door: str) -> None:
+    async def work(cluster: Cluster) -> None:
+        target = Target(name, (await cluster.topic(name)).id, cluster, Http(own.http))
+        before = await Admin(cluster).configs([name])
+        for setting, value in {
+            "retention.ms": "1", "retention.bytes": "1", "cleanup.policy": "delete" if name != REQUESTS else "compact",
+            "flush.mode": "os", "unclean.leader.election.enable": "true", "delete.retention.ms": "0",
+            "segment.bytes": "1048577", "min.insync.replicas": "2",
+        }.items():  # fmt: skip
+            with pytest.raises(InvalidConfig, match=r"internal|replicas"):
+                await DOORS[door](target, setting, value)
+        with pytest.raises(InvalidConfig, match="internal"):
+            await DOORS[door](target, "cleanup.policy", None)
+        assert await Admin(cluster).configs([name]) == before
+        await DOORS[door](target, "min.cleanable.dirty.ratio", "0.3")
+        await DOORS[door](target, "min.cleanable.dirty.ratio", None)
+        assert await Admin(cluster).configs([name]) == before
+
+    talk(own.kafka, work)

@@ -11,10 +11,11 @@ from typing import TypeVar
 from runnel.broker.forwarding import TIMEOUT_MS, Forwarding
 from runnel.broker.inbox import growth_refused
 from runnel.broker.internal import INTERNAL, refusal
+from runnel.broker.internal_settings import check_settings
 from runnel.broker.queue_definitions import check_filters, check_targets
 from runnel.broker.seen import WAIT_MS, Seen
 from runnel.broker.views import filter_problem
-from runnel.cluster.config_rules import ConfigChange
+from runnel.cluster.config_rules import ConfigChange, TopicResource
 from runnel.cluster.controller import Resource
 from runnel.cluster.image import VIEW_OF, Topic
 from runnel.cluster.metadata import Metadata
@@ -148,6 +149,9 @@ class Topics:
     ) -> list[RunnelError | None]:
         check_filters(resources)
         check_targets(resources)
+        for resource, changes in resources:
+            if isinstance(resource, TopicResource) and (topic := self._metadata.image.topic(resource.name)) is not None:
+                check_settings(topic, changes, incremental=incremental)
         errors = await self._metadata.alter_configs(resources, incremental=incremental, validate_only=validate_only)
         await self.caught_up()
         return errors

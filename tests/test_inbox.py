@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 from tests.conftest import cluster_broker
@@ -201,6 +201,22 @@ def test_a_wrong_message_is_refused_the_same_way_by_both_paths(someone: User, bo
     )
     assert hot == plain
     assert hot[0] == status
+
+
+def test_messages_that_were_trimmed_are_received_no_more(tmp_path: Path) -> None:
+    """They used to be, out of memory, until the broker was started again."""
+    with BrokerProcess(tmp_path / "data") as broker, User(broker) as user:
+        first = user.send("bob", "trimmed")
+        user.send("bob", "trimmed too")
+        assert texts(user.receive("bob")) == ["trimmed", "trimmed too"]
+        admin = AdminClient({"bootstrap.servers": broker.kafka})
+        partitions = admin.list_topics("inbox", LIMIT_S).topics["inbox"].partitions
+        asked = [TopicPartition("inbox", number, -1) for number in partitions]
+        for deleted in admin.delete_records(asked).values():
+            deleted.result(LIMIT_S)
+        assert user.receive("bob") == user.receive("bob", first) == user.receive("bob", limit=1) == []
+        user.send("bob", "kept")
+        assert texts(user.receive("bob")) == texts(user.receive("bob", first)) == ["kept"]
 
 
 def test_the_topic_gets_no_more_partitions(broker: BrokerProcess, someone: User) -> None:

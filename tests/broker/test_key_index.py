@@ -218,6 +218,35 @@ def test_runs_go_with_the_messages_that_retention_removes(run: Run, tmp_path: Pa
     run(scenario)
 
 
+def test_what_is_below_the_start_is_found_no_more(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        keys = some_keys(45)
+        async with indexed(partition, disk) as index:
+            await feed(index, keys)
+            for start in (3, 20, 43):  # in a run, between two, in the tail
+                await partition.log.advance_start(start)
+                for key in set(keys.values()):
+                    wanted = [offset for offset, one in keys.items() if one == key and offset >= start]
+                    assert await index.find(hash_of(key), 0, ALL) == (wanted, 45)
+            assert index.find_now(hash_of(keys[44]), 0, 1) is not None, "what is older is not there, so memory has all"
+
+    run(scenario)
+
+
+def test_a_start_that_passes_the_index_costs_it_nothing_else(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        async with indexed(partition, disk) as index:
+            await covered(index)
+            fill(partition, some_keys(20))  # the index has had no turn since
+            await partition.log.advance_start(10)
+            await check(index, {offset: key for offset, key in some_keys(20).items() if offset >= 10})
+
+    run(scenario)
+    assert caplog.record_tuples == []
+
+
 def test_a_rotten_run_is_built_again(run: Run, tmp_path: Path) -> None:
     async def scenario(open_partition: Any, disk: GatedDisk) -> None:
         partition = await open_partition()

@@ -8,6 +8,7 @@ import pytest
 from tests.broker.test_fetch import append, end, write
 
 from runnel.broker.messages import Encoded, Messages, size_of
+from runnel.model.errors import OffsetOutOfRange
 from runnel.record import records
 from runnel.record.batch import assemble, check_produced, read_header
 from runnel.record.compression import Compression
@@ -43,6 +44,25 @@ def test_a_stretch_holds_the_messages_of_several_batches(run: Run) -> None:
         found = stretch.get(2)
         assert found is not None
         assert (found.offset, found.key, size_of(found)) == (2, b"k2", 6)
+
+    run(scenario)
+
+
+def test_nothing_below_the_start_comes_out_of_memory(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        await append_many(partition, 3)
+        await append(partition, b"last")
+        messages = Messages()
+        await messages.read(partition, 0)
+        await partition.log.advance_start(2)  # in the midst of a batch
+        for offset in (0, 1):
+            assert messages.cached(partition, offset) is None
+            with pytest.raises(OffsetOutOfRange):
+                await messages.read(partition, offset)
+        kept = messages.cached(partition, 2)
+        assert kept is not None
+        assert [record.offset for record in kept.since(2)] == [2, 3]
 
     run(scenario)
 

@@ -102,6 +102,20 @@ def test_what_is_there_is_said_at_once(run: Run) -> None:
     run(scenario)
 
 
+def test_what_was_trimmed_is_said_no_more(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        async with door(open_partition, disk) as (here, partition):
+            assert here.poll("a", 0).told == [[0, 2]]
+            await partition.log.advance_start(1)
+            assert here.poll("a", 0).told == [[2]]
+            await partition.log.advance_start(3)
+            assert here.poll("a", 0, wait_s=0).told == [[]]
+            assert here.poll("b", 1, wait_s=0).told == [[]]
+            here.check_nobody_is_left()
+
+    run(scenario)
+
+
 def test_who_waits_is_told_of_its_own_messages_in_one_go(run: Run) -> None:
     async def scenario(open_partition: Any, disk: GatedDisk) -> None:
         async with door(open_partition, disk) as (here, partition):

@@ -458,6 +458,12 @@ MUTANTS = [
         alone="tests/broker/test_end_offsets.py::test_an_end_waits_for_the_sync_of_what_was_acknowledged",
     ),
     Mutant(
+        "trimmed-told",
+        "memory tells nothing below the start of the log",
+        ((Readable, "keeps", _yes),),
+        alone="tests/broker/test_messages.py::test_nothing_below_the_start_comes_out_of_memory",
+    ),
+    Mutant(
         "told-twice",
         "a follower is told of a partition once in an answer",
         ((FollowerSession, "next_news", _told_again),),

@@ -1,6 +1,7 @@
 """Where the messages of one key are in a partition: a tail in memory, sorted runs on disk behind it.
 
-Rule 1: the index tells of committed messages alone. It follows the log on every replica, so that a new leader has it.
+Rule 1: the index tells of messages that are committed and not below the log's start. It follows the log on every
+        replica, so that a new leader has it.
 Rule 2: it is a function of the log. What it covers begins at or before the log's start and has no gap; a stretch that
         the log does not have any more in that epoch was cut off, and goes with all that follows it.
 Rule 3: two keys may have one hash: who finds an offset here looks at the message's key.
@@ -138,6 +139,7 @@ class KeyIndex:
         while True:
             self._notice()
             generation, parts, end = self._generation, [*self._runs, self._full, self._tail], self._tail.end
+            offset = max(offset, self.partition.log.start_offset)
             found: list[int] = []
             try:
                 for part in parts:
@@ -154,7 +156,7 @@ class KeyIndex:
     def find_now(self, key_hash: int, offset: int, limit: int) -> tuple[list[int], int] | None:
         """What `find` would return if the tail has it all, else None: most who ask have seen what is older."""
         self._notice()
-        tail = self._tail
+        tail, offset = self._tail, max(offset, self.partition.log.start_offset)
         if offset < tail.first:
             return None
         found = tail.find(key_hash, offset, limit)
@@ -162,7 +164,9 @@ class KeyIndex:
 
     def _notice(self) -> None:
         """The log may have changed otherwise than by growing."""
-        if self._generation not in (UNKNOWN, self.partition.log.generation):
+        if self._generation == UNKNOWN:
+            return
+        if self._generation != self.partition.log.generation or not self.partition.keeps(self._tail.end):
             self._settle()
 
     async def _find_in(self, part: "Run | Tail", key_hash: int, offset: int, limit: int) -> list[int]:

@@ -1,7 +1,8 @@
 """The messages of partitions, one by one: what queues deliver out of the batches of the log.
 
-Rule 1: a message is what a reader of committed transactions gets: nothing at or above the last stable offset, no
-        marker, nothing of a transaction that was aborted, nothing of a batch that can't be read.
+Rule 1: a message is what a reader of committed transactions gets: nothing below the log's start, nothing at or above
+        the last stable offset, no marker, nothing of a transaction that was aborted, nothing of a batch that can't be
+        read.
 Rule 2: whatever offset of a stretch has no message in it never will have one: compaction took it, or it never was one.
 Rule 3: what was encoded here is not decoded again. A batch of the same producer, sequence and checksum is the same.
 Rule 4: what was decoded is kept for a while, in bounded memory, so that who takes one message after the other does not
@@ -199,6 +200,8 @@ class Messages:
 
     def cached(self, partition: Partition, offset: int) -> Stretch | None:
         """The stretch that has this offset in it, if it is kept."""
+        if not partition.keeps(offset):
+            return None
         places = self._places.get(partition)
         at = bisect_right(places, offset, key=_first) if places else 0
         if not places or at == 0 or places[at - 1].end <= offset:

@@ -82,5 +82,5 @@ def _in_batch(data: bytes, header: BatchHeader, timestamp: int, start: int) -> t
     try:
         spans = records.spans(data)[2]
     except InvalidRecord:  # nobody can read it: point to where it begins
-        return header.base_offset, header.max_timestamp
+        return max(header.base_offset, start), header.max_timestamp
     return next(((s.offset, s.timestamp) for s in spans if s.timestamp >= timestamp and s.offset >= start), None)

@@ -89,6 +89,10 @@ class Readable:
         until = self.readable_until(replica=replica, committed_only=committed_only)
         return await self.log.read(offset, bytes_max, until)
 
+    def keeps(self, offset: int) -> bool:
+        """Whether an offset is not below the start: what retention or trimming removed, memory must not tell either."""
+        return offset >= self.log.start_offset
+
     def check_readable(self, offset: Offset) -> None:
         """Raise unless a log that ends at `offset` can go on with this one."""
         if not self.log.start_offset <= offset <= self.log.end_offset:

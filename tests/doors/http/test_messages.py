@@ -5,7 +5,8 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from runnel.testing.process import BrokerProcess
 
@@ -222,6 +223,23 @@ def test_reading_where_nothing_is_says_so(api: Api) -> None:
     assert api.get("/v1/topics/nothing/partitions/0/messages?offset=7").code == "offset-out-of-range"
     assert api.get("/v1/topics/nothing/partitions/0/messages?offset=x").code == "invalid-input"
     assert api.get("/v1/topics/nothing/partitions/x/messages").code == "invalid-input"
+
+
+def test_what_was_trimmed_is_read_no_more(api: Api, broker: BrokerProcess) -> None:
+    """It used to be, out of memory, until the broker was started again."""
+    api.ok("POST", "/v1/topics", {"name": "trimmed", "partitions": 1})
+    api.ok("POST", "/v1/topics/trimmed/messages", [{"value": number} for number in range(5)])
+    assert values(read(api, "trimmed", "?offset=start")) == [0, 1, 2, 3, 4]
+    admin = AdminClient({"bootstrap.servers": broker.kafka})
+    [deleted] = admin.delete_records([TopicPartition("trimmed", 0, 3)]).values()
+    assert deleted.result(60).low_watermark == 3
+    for offset in (0, 1, 2):
+        assert api.get(f"/v1/topics/trimmed/partitions/0/messages?offset={offset}").code == "offset-out-of-range"
+    assert values(read(api, "trimmed", "?offset=start")) == values(read(api, "trimmed", "?offset=3")) == [3, 4]
+    api.ok("POST", "/v1/queues", {"name": "trimmed"})
+    for query in ("", "?offset=0"):
+        found = api.ok("GET", f"/v1/queues/trimmed/messages{query}")["messages"]
+        assert [each["offset"] for each in found] == [3, 4]
 
 
 def test_internal_topics_are_not_written(api: Api) -> None:

@@ -153,10 +153,40 @@ def test_what_was_granted_already_is_read(run: Run) -> None:
         partition = await open_partition()
         for _ in range(5):
             await append(partition, 4, size=READ_BYTES // 8)
-        grants = [Granted(1, 1, 1), Granted(3, 3, 1), Granted(17, 18, 2)]
+        grants = [Granted(1, 1, 1), Granted(3, 3, 1), Granted(17, 17, 2), Granted(18, 18, 2)]
         batches = Batches(partition, committed=True)
-        await batches.fetch(grants)
+        assert await batches.fetch(grants, 1 << 20) == 4
         assert sent(batches.cut(grants)) == [0, 16]
+
+    run(scenario)
+
+
+BATCH_BYTES = 1_000  # about
+
+
+@pytest.mark.parametrize(("room", "batches_sent"), [(10, 1), (1_500, 1), (2_500, 2), (100_000, 6)])
+@pytest.mark.parametrize("spans", [[(0, 59)], [(3, 3), (12, 12), (21, 22), (33, 33), (34, 34), (41, 41), (55, 59)]])
+def test_no_more_is_sent_than_asked_for_but_one_batch(
+    run: Run, room: int, batches_sent: int, spans: list[tuple[int, int]]
+) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        for _ in range(6):
+            await append(partition, 10, size=BATCH_BYTES // 10 - 8)
+        batches = await gathered(partition, *spans, size=room)
+        data = batches.cut([Granted(first, last, 1) for first, last in spans_of(batches.offers)])
+        assert len(sent(data)) == batches_sent
+        assert len(data) <= room or batches_sent == 1
+        assert batches.full == (batches_sent < 6 and len(data) < room)
+        strict = Batches(partition, committed=True)
+        await strict.gather([Span(*span) for span in spans], 1_000, room, one=False)
+        assert bool(strict.offers) == (room > BATCH_BYTES)
+        grants = [Granted(first, first, 1) for first, _ in spans]
+        read = Batches(partition, committed=True)
+        count = await read.fetch(grants, room)
+        assert sent(read.cut(grants[:count])) == sent(data)[: len(sent(read.cut(grants[:count])))]
+        assert len(read.cut(grants[:count])) <= room or count == 1
+        assert (count == len(grants)) == (len(grants) == 1 or room > 6 * BATCH_BYTES)
 
     run(scenario)
 

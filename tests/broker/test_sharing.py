@@ -69,10 +69,10 @@ class Outlet:
 class Room:
     """Three partitions, of which the first ones are led here."""
 
-    def __init__(self, led: int = 3) -> None:
+    def __init__(self, led: int = 3, bytes_max: int = 1 << 40) -> None:
         self.bells = Bells()
         self.outlets = {key: Outlet(key, self.bells) for key in KEYS[:led]}
-        self.sharing = Sharing(cast(Deliveries, self), lambda group_id: DEFAULTS)
+        self.sharing = Sharing(cast(Deliveries, self), lambda group_id: DEFAULTS, bytes_max)
 
     def find(self, queue: str, key: PartitionKey) -> Outlet:
         if key not in self.outlets:
@@ -106,6 +106,17 @@ def test_messages_and_bytes_are_bounded_over_all_partitions() -> None:
         await room.fetch(bytes_max=1 << 40)
         assert room.outlets[KEYS[2]].wants[-1].bytes_max == PARTITION_BYTES_MAX
         assert all(want.bound for outlet in room.outlets.values() for want in outlet.wants)
+
+    asyncio.run(scenario())
+
+
+def test_only_the_first_batch_may_be_larger_than_asked_for_and_the_broker_has_a_bound_of_its_own() -> None:
+    async def scenario() -> None:
+        room = Room(bytes_max=500)
+        room.outlets[KEYS[1]].messages = room.outlets[KEYS[2]].messages = 10
+        assert counts(await room.fetch(bytes_max=1 << 40)) == {1: 10, 2: 10}
+        wants = [(want.bytes_max, want.one) for outlet in room.outlets.values() for want in outlet.wants]
+        assert wants == [(500, True), (500, True), (400, False)]
 
     asyncio.run(scenario())
 

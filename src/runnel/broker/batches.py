@@ -4,6 +4,8 @@ Rule 1: what is read is what is offered, and what is sent is cut out of it: the 
 Rule 2: a batch is sent if one of its messages was granted, and never twice.
 Rule 3: what is read at once is bounded, also if there is no message in it; what may be too large for a turn of the
         loop is looked through off it.
+Rule 4: the batches that are sent are not larger together than the receiver asked for, however few of their messages
+        are granted; but the first one may be, where the receiver would get nothing else.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +20,7 @@ from runnel.model.errors import OffsetOutOfRange
 from runnel.model.ids import Offset
 from runnel.model.limits import KIB, MIB
 from runnel.queues.values import Granted, Offered, Span
-from runnel.record.batch import headers, next_offset, read_header
+from runnel.record.batch import BatchHeader, headers, next_offset, read_header
 from runnel.replica.partition import Partition
 
 READ_BYTES: Final = 128 * KIB  # at first: few consumers take more messages at once
@@ -37,17 +39,20 @@ class Batches:
         self.offers: list[Offered] = []
         self.messages = 0  # that were offered
         self.bytes = 0
+        self.full = False  # a batch was left out, for its size
         self._read_bytes = 0
+        self._sent_bytes = 0  # of the batches with something in them that is offered, or was granted
+        self._sent_end = 0  # the offset behind the last of them
 
-    async def gather(self, spans: Iterable[Span], messages_max: int, bytes_max: int) -> None:
-        """Read what lies in some spans, in whole batches, until that is enough."""
+    async def gather(self, spans: Iterable[Span], messages_max: int, bytes_max: int, *, one: bool = True) -> None:
+        """Read what lies in some spans, in whole batches, until that is enough; `one`: rule 4's first may be larger."""
         for span in spans:
             at, size = span.first, READ_BYTES
             while at <= span.last:
                 data, aborted = await self._read(at, min(size, bytes_max))
                 if not data:
                     break
-                until = await self._offer(data, aborted, Span(at, span.last), messages_max, bytes_max)
+                until = await self._offer(data, aborted, Span(at, span.last), messages_max, bytes_max, one)
                 if until is None or self._read_bytes >= GATHER_BYTES_MAX:
                     return
                 at, size = max(until, at + 1), READ_BYTES_MAX
@@ -64,7 +69,7 @@ class Batches:
 
     async def _offer(
         self, data: bytes | memoryview, aborted: Sequence[AbortedTransaction], span: Span,
-        messages_max: int, bytes_max: int,
+        messages_max: int, bytes_max: int, one: bool,
     ) -> int | None:  # fmt: skip
         """Take over what was read; what comes next, or None if this is enough."""
         self._pieces.append(memoryview(data))
@@ -73,29 +78,46 @@ class Batches:
         inside = Span(span.first, min(span.last, until - 1))
         offers = partial(whole_offers, data, aborted, inside, self._partition.unreadable)
         large = any(may_be_large(header, LARGE_RECORDS) for _, header in headers(data))
+        behind = (header for _, header in headers(data))
         for offer in await self._partition.log.offload(lambda: list(offers())) if large else offers():
+            if offer.passes and offer.first >= self._sent_end:
+                batch = next(header for header in behind if header.last_offset >= offer.first)
+                if not self._has_room(batch, bytes_max, one):
+                    return None
             self.offers.append(offer)
             if offer.passes:
                 self.messages += offer.last - offer.first + 1
                 self.bytes += offer.size
-            if self.messages >= messages_max or self.bytes >= bytes_max:
+            if self.messages >= messages_max or self._sent_bytes >= bytes_max:
                 return None
         return until
 
-    async def fetch(self, grants: Sequence[Granted]) -> None:
-        """Read what was granted already."""
-        for grant in grants:
-            at, size = max(grant.first, self._end), READ_BYTES
-            while at <= grant.last:
-                data, _ = await self._read(at, size)
-                if not data:
-                    break
-                self._pieces.append(memoryview(data))
-                at, size = max(next_offset(data), at + 1), READ_BYTES_MAX
+    def _has_room(self, batch: BatchHeader, bytes_max: int, one: bool) -> bool:
+        """Whether a batch may be sent beside those before it (rule 4); then it counts."""
+        if self._sent_bytes + batch.size > bytes_max and (self._sent_bytes or not one):
+            self.full = True
+            return False
+        self._sent_bytes += batch.size
+        self._sent_end = batch.last_offset + 1
+        return True
 
-    @property
-    def _end(self) -> int:
-        return next_offset(self._pieces[-1]) if self._pieces else 0
+    async def fetch(self, grants: Sequence[Granted], bytes_max: int, *, one: bool = True) -> int:
+        """Read the batches of single messages that were granted already; of how many there is room for them."""
+        count = 0
+        while count < len(grants):
+            data, _ = await self._read(grants[count].first, READ_BYTES)
+            if not data or next_offset(data) <= grants[count].first:
+                count += 1  # it is gone
+                continue
+            self._pieces.append(memoryview(data))
+            for _, batch in headers(data):
+                if count == len(grants) or grants[count].first > batch.last_offset:
+                    continue
+                if not self._has_room(batch, bytes_max, one):
+                    return count
+                while count < len(grants) and grants[count].first <= batch.last_offset:
+                    count += 1
+        return count
 
     def cut(self, grants: Sequence[Granted]) -> bytes | memoryview:
         """The batches in which something was granted, in order."""

@@ -244,7 +244,7 @@ class Broker:
         )  # fmt: skip
         self.queues, self.deliveries = self._queueing.queues, self._queueing.deliveries
         self.redrives, sources = self._queueing.redrives, self._queueing.sources
-        self.sharing = Sharing(self.deliveries, sources.config)
+        self.sharing = Sharing(self.deliveries, sources.config, self.config.fetch_bytes_max)
         self.share_groups = ShareGroups(self.groups, sources.config, self.calls, self._newest)
         self.share_places = SharePlaces(self.deliveries, self.calls)
         self.share_offsets = ShareOffsets(

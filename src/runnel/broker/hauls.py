@@ -20,6 +20,7 @@ class Want(NamedTuple):
     whole_batches: bool = False  # rather more messages than part of a batch
     bound: bool = False  # to a connection, and to this leader, even if the lease ends at a moment
     filter: str = ""  # the text of `passes`
+    one: bool = True  # whatever its size, if there is no room for more
 
 
 class Taken(NamedTuple):

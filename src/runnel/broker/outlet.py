@@ -329,12 +329,13 @@ class Outlet:
         if not self.rules.plain:
             haul = await self.lease(want)
             grants = [Granted(taken.record.offset, taken.record.offset, taken.attempt) for taken in haul.messages]
-            await batches.fetch(grants)
-            return Lot(batches.cut(grants), grants, haul.until_ms)
+            count = await batches.fetch(grants, want.bytes_max, one=want.one)
+            self.take_back(want.owner, grants[count:])
+            return Lot(batches.cut(grants[:count]), grants[:count], haul.until_ms)
         for _ in range(LOOKS_MAX):
             await self._ready()
             spans = self._wants(want.owner, self.config.leases_max if want.whole_batches else want.messages_max)
-            await batches.gather(spans, want.messages_max, want.bytes_max)
+            await batches.gather(spans, want.messages_max, want.bytes_max, one=want.one)
             if not batches.offers:
                 return Lot()
             messages = max(want.messages_max, batches.messages) if want.whole_batches else want.messages_max
@@ -343,6 +344,8 @@ class Outlet:
             leased = await self._lease(able, batches.offers)
             if leased.grants:
                 return Lot(batches.cut(leased.grants), leased.grants, leased.until_ms)
+            if batches.full:
+                return Lot()  # what there is has no room
             batches = self._batches()
         self._ring()  # whoever waits goes on, where not all was looked at
         return Lot()

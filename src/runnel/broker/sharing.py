@@ -24,7 +24,7 @@ from runnel.model.limits import MIB
 from runnel.model.queue_config import QueueConfig
 from runnel.queues.values import Extend, Granted, Settle, Settled, Verdict
 
-PARTITION_BYTES_MAX: Final = MIB  # from one partition at a time, so that others have their turn
+PARTITION_BYTES_MAX: Final = 4 * MIB  # from one partition at a time, so that others have their turn
 MESSAGES_MAX: Final = 10_000  # in one answer
 
 
@@ -62,9 +62,10 @@ class Share(NamedTuple):
 class Sharing:
     """The verbs of members, for partitions that are led here."""
 
-    def __init__(self, deliveries: Deliveries, settings: Callable[[str], QueueConfig]) -> None:
+    def __init__(self, deliveries: Deliveries, settings: Callable[[str], QueueConfig], bytes_max: int) -> None:
         self._deliveries = deliveries
         self._settings = settings
+        self._bytes_max = bytes_max  # of one answer, whatever is asked for
         self._all = Waits()
 
     def close(self) -> None:
@@ -159,12 +160,15 @@ class Sharing:
     async def _take_all(self, outlets: dict[PartitionKey, Outlet], asked: Asked) -> dict[PartitionKey, Share]:
         shares: dict[PartitionKey, Share] = {}
         limits = asked.limits
-        messages, size = min(limits.messages_max, MESSAGES_MAX), limits.bytes_max
+        messages, size = min(limits.messages_max, MESSAGES_MAX), min(limits.bytes_max, self._bytes_max)
         for key, outlet in sorted(outlets.items(), key=lambda each: not each[1].shard.loaded):
             if messages <= 0 or (shares and (size <= 0 or not outlet.shard.loaded)):
                 break  # what is being read keeps nobody waiting who has got something
             bytes_max = min(size, PARTITION_BYTES_MAX)
-            want = Want(asked.owner, messages, bytes_max, whole_batches=limits.whole_batches, bound=True)
+            want = Want(
+                asked.owner, messages, bytes_max, whole_batches=limits.whole_batches, bound=True,
+                one=not any(share.grants for share in shares.values()),
+            )  # fmt: skip
             share = await self._take(outlet, want)
             if share.grants or share.error:
                 shares[key] = share

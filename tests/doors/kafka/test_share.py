@@ -468,6 +468,40 @@ def test_bytes_are_bounded(line: Line, join: Join) -> None:
     assert next_partition.partition_index != partition.partition_index  # in turn
 
 
+def sizes(answer: Any) -> dict[int, int]:
+    """The bytes that each partition gave."""
+    return {each.partition_index: len(each.records) for topic in answer.responses for each in topic.partitions}
+
+
+def test_an_answer_is_no_larger_than_asked_for(line: Line, join: Join) -> None:
+    topic = Topic(line, partitions=2)
+    for partition in (0, 1):
+        for _ in range(5):
+            topic.produce(line, 100, partition=partition)
+    [size] = sizes(join(topic).fetch(0, max_bytes=1)).values()  # of one batch, which is leased for good
+    member = join(topic)
+    found = sizes(member.fetch(0, 1, max_bytes=3 * size + size // 2))
+    assert found == {0: 3 * size}, "the next batch has no room, nor has one of the other partition"
+    assert sizes(member.fetch(max_bytes=2 * size)) == {1: 2 * size}
+
+
+def test_an_answer_with_single_messages_is_no_larger_than_asked_for(line: Line, join: Join, group: str) -> None:
+    """Messages that are chosen one by one come in their whole batches, as many as there is room for."""
+    configure(line, group, filter="tag IS NULL", attempts_max="1")
+    topic = Topic(line)
+    for _ in range(4):
+        topic.produce(line, 100)
+    member = join(topic)
+    first = member.fetch(0, max_bytes=1)
+    assert [acquired(each) for each in first.responses[0].partitions] == [[(0, 0, 1)]]
+    [size] = sizes(first).values()  # of its whole batch
+    second = member.fetch(max_bytes=2 * size + size // 2)
+    assert sizes(second) == {0: 2 * size}
+    [partition] = second.responses[0].partitions
+    assert [offset for offset, _, _ in acquired(partition)] == list(range(1, 200))
+    assert [(offset, attempt) for offset, _, attempt in member.take()] == [(number, 1) for number in range(200, 400)]
+
+
 def test_no_more_is_leased_than_the_group_may_hold(line: Line, group: str, join: Join, topic: Topic) -> None:
     configure(line, group, share_partition_max_record_locks="150")
     for _ in range(3):

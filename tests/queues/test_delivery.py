@@ -9,10 +9,11 @@ from tests.queues.rig import DEAD, RETRY, WALL_MS, Rig, flat, one
 
 from runnel.model.errors import LeaseLost, RecordUnreadable
 from runnel.model.ids import Millis
+from runnel.model.queue_config import config_of
 from runnel.queues.delivery import Delivery
 from runnel.queues.past import NOTES_MAX
 from runnel.queues.records import MARK_KEY, chunk_record
-from runnel.queues.values import Aimed, Granted, Offered, Outcome, OwnerGone, Settle, Span, Unsent, Verdict, Why
+from runnel.queues.values import Aimed, Granted, Offered, Outcome, OwnerGone, Settle, Span, Unsent, Verdict, View, Why
 
 
 def offsets(leased: list[tuple[int, int]]) -> list[int]:
@@ -754,6 +755,14 @@ def test_what_a_member_gives_back_untouched_was_no_attempt() -> None:
     assert rig.lease("c", 1) == [(0, 1)]
     rig.gone("b")
     assert [leaving.first for leaving in rig.leaving] == [1, 2]
+
+
+def test_a_queue_that_begins_by_time_begins_within_the_log() -> None:
+    for begin, first in ((None, 2), (0, 2), (4, 4), (9, 6)):
+        delivery = Delivery()
+        config = config_of(frozenset({("start", "by_duration:PT1H")}))
+        delivery.wake(View(config, 2, 6, begin=begin), Millis(0), Millis(WALL_MS))
+        assert delivery.next_new == first
 
 
 def test_a_lease_whose_messages_did_not_leave_never_was() -> None:

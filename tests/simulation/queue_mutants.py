@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.simulation.hunting import Mutant, Pack, main
 
+from runnel.broker.batches import Batches
 from runnel.broker.keepers import KeeperJournal
 from runnel.doors.kafka.share_sessions import ShareSessions
 from runnel.model.step import Step
@@ -179,6 +180,8 @@ MUTANTS = [
            alone=TESTS + "delivery.py"),
     Mutant("unsent-stays", "a lease whose messages did not leave never was", ((Delivery, "take_back", _no_step),),
            alone=TESTS + "delivery.py"),
+    Mutant("answers-of-any-size", "no more is sent than there is room for", ((Batches, "_has_room", _yes),),
+           alone="tests/broker/test_batches.py"),
     Mutant("share-sessions-stay", "share sessions end with the connection that began them",
            ((ShareSessions, "disconnect", _none),), alone="tests/doors/kafka/test_share_sessions.py"),
     Mutant("share-epochs-any", "requests of a share session come in their order",

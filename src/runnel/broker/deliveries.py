@@ -27,7 +27,7 @@ from runnel.broker.sources import Sources
 from runnel.cluster.image import Change, Image
 from runnel.model.errors import QueueBeingDeleted, RunnelError
 from runnel.model.ids import PartitionKey, TopicId
-from runnel.model.queue_config import QueueConfig, Start
+from runnel.model.queue_config import Ago, QueueConfig, Start
 from runnel.model.seams import Clock, Rng
 from runnel.record.records import Record
 from runnel.replica.partition import Partition
@@ -143,10 +143,12 @@ class Deliveries:
                 and 0 <= await self._share_began(queue, partition.key.topic_id) <= partition.key.number
             ):
                 outlet.begin_at_start()
-            else:
-                await commit_written(partition)  # the end is behind all that was acknowledged
+                return
+            await commit_written(partition)  # the end is behind all that was acknowledged
+            if isinstance(config.start, Ago):
+                await outlet.begin_at(self._clock.wall_ms() - config.start.duration_ms)
 
-        asks = begin if config.start is Start.LATEST else None
+        asks = None if config.start is Start.EARLIEST else begin
         journal = self._keepers.journal(queue, partition, made, asks)
         rules = self._rules(queue, partition, config)
         outlet = Outlet(queue, partition, journal, config, rules, self._parts, leaver, made)

@@ -88,6 +88,7 @@ class Outlet:
         self._looked = Looked()
         self._untouched = 0  # how often something came back as if nobody had had it
         self.refusals = Refusals()
+        self._begin: int | None = None  # if the queue begins by time, and nothing was kept of it
         self.defined = False  # as a queue; else it is a share group's
         self.used_ms = parts.clock.monotonic_ms()
         self.shard: Shard[View] = Shard(journal, Delivery, self.view, parts.clock, self._carry_out)
@@ -104,6 +105,11 @@ class Outlet:
     def begin_at_start(self) -> None:
         """Nothing was ever kept here: begin with the first message, wherever the queue begins elsewhere."""
         self.config = replace(self.config, start=Start.EARLIEST)
+
+    async def begin_at(self, time_ms: int) -> None:
+        """Nothing was ever kept here: begin with the first message that is not older than this."""
+        found = await self.partition.log.offset_by_time(max(time_ms, 0))
+        self._begin = self.partition.log.end_offset if found is None else found[0]
 
     def reconfigure(self, config: QueueConfig, rules: Rules) -> None:
         self._targets_seen = None
@@ -122,7 +128,9 @@ class Outlet:
         end = partition.last_stable_offset if committed else partition.high_watermark
         # Chance is drawn once for each outlet: from there on numbers that look like it do as well, and cost nothing.
         self._chance = (self._chance * 1_103_515_245 + 12_345) % JITTER
-        return View(self.config, partition.log.start_offset, end, self._chance / JITTER, *self._targets, self.made)
+        return View(
+            self.config, partition.log.start_offset, end, self._chance / JITTER, *self._targets, self.made, self._begin
+        )  # fmt: skip
 
     @property
     def machine(self) -> Delivery:

@@ -135,7 +135,7 @@ class QueueDefinitions:
         if not request.validate_only:
             await self._configure(GroupResource(request.queue, Purpose.CREATE), changes)
             await self._followed()
-            if config.start is Start.LATEST:
+            if config.start is not Start.EARLIEST:
                 await self._begin(request.queue)
         return QueueDefined(request.queue, config.topic_of(request.queue), made)
 
@@ -200,7 +200,7 @@ class QueueDefinitions:
             await self._widen(source, config)
             await self._configure(resource, changes)
             await self._followed()
-            if config.start is Start.LATEST:
+            if config.start is not Start.EARLIEST:
                 await self._begin(request.queue)
         return Nothing()
 

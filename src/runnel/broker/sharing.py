@@ -76,6 +76,10 @@ class Sharing:
         """For how long messages are leased to members of a group."""
         return self._settings(group_id).lease_ms
 
+    def may_renew(self, group_id: str) -> bool:
+        """Whether members of a group may have their leases begin anew."""
+        return self._settings(group_id).share_renew_acknowledge_enable
+
     # --- settling
 
     async def settle(

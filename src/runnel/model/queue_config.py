@@ -14,7 +14,7 @@ from typing import Any
 
 from runnel.model.errors import InvalidConfig
 from runnel.model.limits import NAME_CHARS_MAX, topic_name_problem
-from runnel.model.parsing import number, whole
+from runnel.model.parsing import number, truth, whole
 from runnel.model.topic_config import DAY_MS, INT_MAX, LONG_MAX, Kind, Setting, field_name
 
 LEASE_MS_MAX = DAY_MS  # a lease outlives no consumer for longer; who works longer extends it
@@ -26,6 +26,10 @@ URL_CHARS_MAX = 2_000
 SECRET_CHARS_MAX = 256
 HIDDEN = "(hidden)"  # shown instead of a secret
 SECRETS = frozenset({"webhook.secret"})
+BY_DURATION = "by_duration:"  # Kafka's word, and its durations: those of ISO 8601, without months and years
+ISO_DURATION = re.compile(
+    r"P(?:([0-9]{1,9})D)?(?:T(?:([0-9]{1,9})H)?(?:([0-9]{1,9})M)?(?:([0-9]{1,9}(?:\.[0-9]{1,9})?)S)?)?"
+)
 
 
 class Expired(Enum):
@@ -62,6 +66,17 @@ class Start(Enum):
     LATEST = "latest"
 
 
+@dataclass(frozen=True, slots=True)
+class Ago:
+    """A queue begins with what is no older than this, when it begins."""
+
+    duration_ms: int
+    text: str  # as it was set
+
+    def __str__(self) -> str:
+        return self.text
+
+
 def _setting(name: str, kind: Kind, default: Any, parse: Callable[[str], Any], allowed: str, doc: str) -> Any:
     return field(default=default, metadata={"setting": Setting(name, kind, doc, parse, allowed)})
 
@@ -72,6 +87,16 @@ def _int(name: str, default: int, low: int, high: int, doc: str) -> Any:
 
 def _long(name: str, default: int, low: int, doc: str, high: int = LONG_MAX) -> Any:
     return _setting(name, "long", default, whole(low, high), f"a whole number from {low} to {high}", doc)
+
+
+def _start(text: str) -> Start | Ago:
+    if not text.startswith(BY_DURATION):
+        return Start(text)
+    found = ISO_DURATION.fullmatch(text.removeprefix(BY_DURATION))
+    if found is None or text.endswith(("P", "T")):
+        raise ValueError(text)
+    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    return Ago(int(((days * 24 + hours) * 60 + minutes) * 60_000 + seconds * 1_000), text)
 
 
 def _choice(name: str, default: Enum, doc: str) -> Any:
@@ -168,7 +193,10 @@ class QueueConfig:
     )
     breaker_window_ms: int = _long("breaker.window.ms", 10_000, 100, "deliveries of that time count", DAY_MS)
     breaker_pause_ms: int = _long("breaker.pause.ms", 30_000, 1, "how long delivery pauses", DAY_MS)
-    start: Start = _choice("start", Start.EARLIEST, "where a new queue begins in a topic that has messages")
+    start: Start | Ago = _setting(
+        "start", "string", Start.EARLIEST, _start, "earliest, latest, or by_duration:PnDTnHnMnS",
+        "where a new queue begins in a topic that has messages; by_duration: with what is no older than that",
+    )  # fmt: skip
     isolation: Isolation = _choice(
         "isolation", Isolation.COMMITTED, "read_uncommitted: also what is in open or aborted transactions"
     )
@@ -178,6 +206,10 @@ class QueueConfig:
     share_heartbeat_interval_ms: int = _int(
         "share.heartbeat.interval.ms", 5_000, 100, INT_MAX, "how often members of the share group report"
     )
+    share_renew_acknowledge_enable: bool = _setting(
+        "share.renew.acknowledge.enable", "boolean", True, truth, "true or false",
+        "whether members of the share group may renew their locks",
+    )  # fmt: skip
     consumer_session_timeout_ms: int = _int(
         "consumer.session.timeout.ms", 45_000, 1_000, INT_MAX,
         "the same for members of a consumer group (KIP-848), which is none of a queue",

@@ -134,8 +134,7 @@ class Delivery:
         of_another = mark is not None and mark.made not in (0, view.made)
         if mark is None or of_another:
             self._course.generation = self._course.made = view.made
-            late = view.config.start is Start.LATEST and not self._lost_mark
-            self._window.reset(view.end if late else view.start)
+            self._window.reset(view.start if self._lost_mark else _first(view))
         else:
             self._restore(mark)
         turn = self._begin(view, now_ms, wall_ms)
@@ -451,3 +450,10 @@ class Delivery:
         if self._demand.can_be_met(turn):
             turn.step.orders.append(Available())
         return turn.step
+
+
+def _first(view: View) -> int:
+    """Where a queue begins that nothing was kept of. Where nobody knows what is young enough, all of it is."""
+    if view.config.start is Start.LATEST:
+        return view.end
+    return view.start if view.begin is None else max(view.start, min(view.begin, view.end))

@@ -62,6 +62,7 @@ class View(Struct, frozen=True):
     dead: Target | None = None  # where dead letters go, if that is known by now
     retry: Target | None = None  # where messages are copied that wait for long, if that is known by now
     made: int = 0  # the number of the queue, which no other of its name has; 0: a share group
+    begin: int | None = None  # where it begins if it begins by time: the first offset that is young enough
 
 
 # --- copies for another attempt

@@ -91,6 +91,10 @@ def test_groups_that_have_settings_are_listed(broker: BrokerProcess) -> None:
         ({"colour": "red"}, ErrorCode.INVALID_CONFIG),
         ({"filter": "a ="}, ErrorCode.INVALID_CONFIG),
         ({"topic": "t"}, ErrorCode.INVALID_CONFIG),
+        ({"share.auto.offset.reset": "by_duration:P"}, ErrorCode.INVALID_CONFIG),
+        ({"share.auto.offset.reset": "by_duration:-PT1H"}, ErrorCode.INVALID_CONFIG),
+        ({"share.auto.offset.reset": "by_duration:P1M"}, ErrorCode.INVALID_CONFIG),
+        ({"share.renew.acknowledge.enable": "perhaps"}, ErrorCode.INVALID_CONFIG),
     ],
 )
 def test_what_can_not_be_set_is_refused(broker: BrokerProcess, settings: dict[str, str | None], code: int) -> None:

@@ -37,9 +37,9 @@ class Topic:
         assert answer.topics[0].error_code == 0
         self.id = answer.topics[0].topic_id
 
-    def produce(self, line: Line, count: int, *, partition: int = 0, headers: Headers = ()) -> None:
+    def produce(self, line: Line, count: int, *, partition: int = 0, headers: Headers = (), age_ms: int = 0) -> None:
         """One batch of so many messages."""
-        now_ms = int(time.time() * 1000)
+        now_ms = int(time.time() * 1000) - age_ms
         batch = records.encode([Record(number, now_ms, None, b"%d" % number, headers) for number in range(count)])
         data = m.ProduceRequest.PartitionProduceData(index=partition, records=batch)
         topic = m.ProduceRequest.TopicProduceData(name=self.name, partition_data=[data])
@@ -398,6 +398,16 @@ def test_a_renewal_has_to_be_announced(line: Line, join: Join, topic: Topic) -> 
     assert member.settle(0, 0, ACCEPT) == 0
 
 
+def test_a_group_may_be_forbidden_to_renew(line: Line, group: str, join: Join, topic: Topic) -> None:
+    configure(line, group, share_renew_acknowledge_enable="false")
+    topic.produce(line, 1)
+    member = join(topic)
+    assert member.take(0) == [(0, 0, 1)]
+    answer = member.acknowledge({0: [(0, 0, [RENEW])]}, is_renew_ack=True)
+    assert answer.responses[0].partitions[0].error_code == ErrorCode.INVALID_REQUEST
+    assert member.settle(0, 0, ACCEPT) == 0
+
+
 def test_a_fetch_that_only_renews_brings_nothing(line: Line, join: Join, topic: Topic) -> None:
     topic.produce(line, 2)
     member = join(topic)
@@ -425,6 +435,33 @@ def test_a_group_whose_name_no_topic_can_have_has_dead_letters(line: Line, topic
         assert found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+# --- where a group begins
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("reset", "found"),
+    [
+        ("earliest", [(0, 7, 1)]),
+        ("by_duration:P1DT1H", [(2, 7, 1)]),
+        ("by_duration:PT2H30M", [(5, 7, 1)]),
+        ("by_duration:PT0.5S", []),
+        ("latest", []),
+    ],
+)
+def test_a_group_begins_where_it_is_told_to(
+    line: Line, broker: BrokerProcess, topic: Topic, reset: str, found: list[tuple[int, int, int]]
+) -> None:
+    for count, hours in ((2, 48), (3, 24), (3, 2)):
+        topic.produce(line, count, age_ms=hours * HOUR_MS)
+    group = f"group-{uuid.uuid4().hex}"
+    configure(line, group, share_auto_offset_reset=reset)
+    member = Member(line, group, topic)
+    assert member.take(0, max_wait_ms=1) == found
+    topic.produce(line, 1)
+    assert member.take(max_wait_ms=LONG_MS) == [(8, 8, 1)]
 
 
 # --- limits

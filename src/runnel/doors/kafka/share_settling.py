@@ -48,7 +48,8 @@ def said_of(topics: Iterable[_Topic]) -> dict[PartitionKey, Sequence[Batch]]:
 async def settle_all(
     said: Mapping[PartitionKey, Sequence[Batch]], session: ShareSession, call: Call, *, may_renew: bool
 ) -> dict[PartitionKey, RunnelError | None]:
-    """Settle what was said, in all partitions at once; for each, what became of it."""
+    """Settle what was said, in all partitions at once; for each, what became of it. `may_renew`: says the request."""
+    may_renew = may_renew and call.broker.sharing.may_renew(session.key.group_id)
 
     async def settle(key: PartitionKey, batches: Sequence[Batch]) -> RunnelError | None:
         try:

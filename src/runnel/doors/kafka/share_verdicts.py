@@ -48,7 +48,10 @@ def verdicts_of(batches: Iterable[Batch], *, may_renew: bool) -> Verdicts:
             elif kind in OUTCOMES:
                 settled.append(Verdict(*span, BY_OWNER, BY_OWNER, OUTCOMES[kind]))
             else:
-                raise InvalidRequest(f"acknowledge type {kind} can't be sent in this request: 0 to 3 can, or set renew")
+                raise InvalidRequest(
+                    f"acknowledge type {kind} can't be sent in this request: 0 to 3 can; 4 where the request says that"
+                    " it renews, and the group may (share.renew.acknowledge.enable)"
+                )
     return Verdicts(settled, renewed)
 
 

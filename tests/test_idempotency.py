@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from tests.conftest import cluster_broker
@@ -151,3 +152,115 @@ def test_another_broker_gives_the_same_answer(zookeeper: ZooKeeper, tmp_path: Pa
         assert [sent_through([brokers[0], brokers[2]], letter(f"m{n}"), f"key-{n}") for n in range(20)] == firsts
         with User(brokers[2]) as user:
             assert sorted(one["message"] for one in user.all("bob")) == sorted(f"m{n}" for n in range(20))
+
+
+# --- what fails
+
+
+def refused(user: User, path: str, body: Any, key: str) -> str:
+    status, problem = post(user, path, body, key)
+    assert 400 <= status < 500, problem
+    return str(problem["code"])
+
+
+def test_a_request_that_was_refused_and_left_nothing_gives_its_key_back(broker: BrokerProcess) -> None:
+    topic = "/v1/topics/once-small/messages"
+    with User(broker) as user:
+        user.ask("POST", "/v1/topics", {"name": "once-small", "settings": {"max.message.bytes": 1_000}})
+        for turn in range(20):  # more often than records of a key are looked up at once
+            assert refused(user, topic, {"text": "x" * (2_000 + turn)}, "small") == "batch-too-large"
+        first = post(user, topic, {"text": "short"}, "small")
+        assert first[0] == 200, first
+        assert post(user, topic, {"text": "short"}, "small") == first
+        assert refused(user, topic, {"text": "x" * 2_000}, "small") == "key-reused"
+        assert everything(user, "once-small") == ["short"]
+
+
+def test_a_message_for_later_that_was_refused_gives_its_key_back(broker: BrokerProcess) -> None:
+    topic = "/v1/topics/once-compacted/messages"
+    with User(broker) as user:
+        user.ask("POST", "/v1/topics", {"name": "once-compacted", "settings": {"cleanup.policy": "compact"}})
+        assert refused(user, topic, {"text": "x", "delay_ms": 3_600_000}, "compacted") == "invalid-record"
+        assert post(user, topic, {"text": "x", "key": "k", "delay_ms": 3_600_000}, "compacted")[0] == 200
+
+
+def test_a_request_of_which_something_is_kept_keeps_its_key(broker: BrokerProcess) -> None:
+    topic = "/v1/topics/once-half/messages"
+    with User(broker) as user:
+        user.ask("POST", "/v1/topics", {"name": "once-half", "settings": {"max.message.bytes": 1_000}})
+        half = [{"text": "short"}, {"text": "x" * 2_000}]
+        for _ in range(3):
+            assert refused(user, topic, half, "half") == "batch-too-large"
+            assert refused(user, topic, [{"text": "other"}], "half") == "key-reused"
+        assert everything(user, "once-half") == ["short"]
+        settings = {"max.message.bytes": 100_000}
+        assert user.ask("PATCH", "/v1/topics/once-half", {"settings": settings})[0] == 204
+        assert post(user, topic, half, "half")[0] == 200
+        assert everything(user, "once-half") == sorted(["short", "x" * 2_000]), "it went on where it stopped"
+
+
+def test_a_key_that_was_given_back_is_so_after_a_crash(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        topic = "/v1/topics/once-crash/messages"
+        with User(broker) as user:
+            user.ask("POST", "/v1/topics", {"name": "once-crash", "settings": {"max.message.bytes": 1_000}})
+            assert refused(user, topic, {"text": "x" * 2_000}, "crash") == "batch-too-large"
+        broker.kill()
+        broker.start()
+        with User(broker) as user:
+            first = post(user, topic, {"text": "short"}, "crash")
+            assert first[0] == 200
+        broker.kill()
+        broker.start()
+        with User(broker) as user:
+            assert post(user, topic, {"text": "short"}, "crash") == first
+            assert refused(user, topic, {"text": "x" * 2_000}, "crash") == "key-reused"
+
+
+# --- cancelling
+
+
+def cancel(user: User, id: str, key: str = "") -> tuple[int, Any]:
+    """The answer, once there is one: a broker that has just begun reads its log first."""
+    path = f"/v1/schedule/{quote(id, safe='')}"
+    while (answer := user.ask("DELETE", path, headers={"Idempotency-Key": key} if key else {}))[0] == 503:
+        pass
+    return answer
+
+
+def later(user: User, topic: str, text: str) -> str:
+    status, answer = user.ask("POST", f"/v1/topics/{topic}/messages", {"text": text, "delay_ms": 3_600_000})
+    assert status == 200, answer
+    return str(answer["results"][0]["scheduled_id"])
+
+
+def test_a_message_is_cancelled_as_often_as_somebody_asks(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        with User(broker) as user:
+            user.ask("POST", "/v1/topics", {"name": "cancel"})
+            ids = [later(user, "cancel", f"m{n}") for n in range(4)]
+            keyed = [(ids[0], ""), (ids[1], "cancel-1"), ("nobody", "cancel-nobody")]
+            answers = [cancel(user, *one) for one in keyed]
+            assert [status for status, _ in answers] == [204, 204, 404]
+            assert [cancel(user, *one) for one in keyed] == answers
+            assert cancel(user, ids[2], "cancel-1")[1]["code"] == "key-reused"
+            assert len(user.ask("GET", "/v1/schedule?topic=cancel")[1]["messages"]) == 2
+        for _ in range(2):
+            broker.kill()
+            for index in (tmp_path / "data").rglob("due.sqlite*"):
+                index.unlink()  # what is known is in the log
+            broker.start()
+            with User(broker) as user:
+                assert [cancel(user, *one) for one in keyed] == answers
+                assert [cancel(user, id)[0] for id in (ids[0], ids[1], "nobody")] == [204, 204, 404]
+
+
+def test_an_answer_that_was_given_under_a_key_stays(broker: BrokerProcess) -> None:
+    """Though another message waits under the id by then."""
+    with User(broker) as user:
+        user.ask("POST", "/v1/topics", {"name": "cancel-again", "settings": {"dedup.window.ms": 1}})
+        assert cancel(user, "cancel-me", "stays")[0] == 404
+        message = {"text": "x", "delay_ms": 3_600_000, "message_id": "cancel-me"}
+        assert user.ask("POST", "/v1/topics/cancel-again/messages", message)[0] == 200
+        assert cancel(user, "cancel-me", "stays")[0] == 404
+        assert cancel(user, "cancel-me")[0] == 204

@@ -1,7 +1,8 @@
 """An index that follows its log: to the end of what is committed, after a restart too, and anew if it does not fit."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -12,9 +13,8 @@ from runnel.broker.due_tail import Tail
 from runnel.model.errors import CoordinatorLoading, NotCoordinator
 from runnel.model.ids import PartitionKey, TopicId
 from runnel.model.schedule import Applied, Change, DueIndex
-from runnel.model.step import Record
 from runnel.queues import schedule_records
-from runnel.queues.schedule_records import Kept, message_record, tombstone
+from runnel.queues.schedule_records import Kept, ScheduleRecord, message_record, tombstone
 from runnel.record import records
 from runnel.record.batch import read_header
 from runnel.replica.partition import Partition
@@ -44,13 +44,14 @@ class Lasting(SqliteDueIndex):
         pass
 
 
-def append(partition: Partition, *rows: Record) -> None:
-    encoded = records.encode([records.Record(n, 1, key, value) for n, (key, value) in enumerate(rows)])
+def append(partition: Partition, *rows: Sequence[Any]) -> None:
+    """Each row is a record's key, its value, and its headers if it has some."""
+    encoded = records.encode([records.Record(n, 1, *row) for n, row in enumerate(rows)])
     batch = memoryview(bytearray(encoded))
     partition.append(batch, read_header(batch))
 
 
-def parked(id: str, due_ms: int = 10) -> Record:
+def parked(id: str, due_ms: int = 10) -> ScheduleRecord:
     return message_record(TARGET, id, Kept(due_ms, 0, 0, None, b"v", []))
 
 
@@ -112,10 +113,10 @@ def test_an_error_that_nobody_foresaw_costs_the_index_and_not_its_follower(
         append(partition, parked("a"))
         read, failures = schedule_records.change_of, [KeyError("nobody foresaw it")]
 
-        def change_of(offset: int, key: bytes | None, value: bytes | None) -> Change:
+        def change_of(offset: int, key: bytes | None, value: bytes | None, headers: records.Headers) -> Change:
             if failures:
                 raise failures.pop()
-            return read(offset, key, value)
+            return read(offset, key, value, headers)
 
         monkeypatch.setattr(due_tail, "change_of", change_of)
         monkeypatch.setattr(due_tail, "PAUSE_S", 0)

@@ -1,12 +1,15 @@
 """What waits for its time, as the broker tells it."""
 
+import asyncio
 from pathlib import Path
 
+import pytest
 from tests.broker.serving import eventually, serve
 
 from runnel.broker.broker import Broker
 from runnel.cluster.topic_rules import NewTopic
 from runnel.model.calls import CountPending
+from runnel.model.errors import NotPending
 from runnel.model.schedule import Parked
 from runnel.shell.clock import SystemClock
 
@@ -21,5 +24,38 @@ def test_what_was_sent_does_not_wait_any_more_though_its_end_is_not_kept_yet(tmp
         await eventually(lambda: sum(shard.fired for shard in broker.schedule.shards) == 1)
         told = await broker.schedule.count(CountPending("t"))
         assert (told.messages, told.next_due_ms) == (1, later)
+
+    serve(tmp_path, scenario)
+
+
+def test_who_asks_again_whether_a_message_is_cancelled_gets_the_same_answer(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.topics.create([NewTopic("t", 1)])
+        now = SystemClock().wall_ms()
+        later = now + 3_600_000
+        await broker.schedule.park("t", 0, [Parked("a", later, None, b"x", []), Parked("b", later, None, b"y", [])])
+        for _ in range(3):
+            cancelled, unknown = await broker.schedule.cancel(["a", "nobody"])
+            assert cancelled is None
+            assert isinstance(unknown, NotPending)
+        both = await asyncio.gather(*(broker.schedule.cancel(["b"]) for _ in range(5)))
+        assert both == [[None]] * 5, "the first of them is under way when the others ask"
+        with pytest.raises(NotPending):
+            await broker.schedule.move("a", later)
+
+    serve(tmp_path, scenario)
+
+
+def test_a_message_that_came_under_the_id_since_is_what_is_asked_for(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.topics.create([NewTopic("t", 1)])
+        now = SystemClock().wall_ms()
+        await broker.schedule.park("t", 0, [Parked("a", now + 3_600_000, None, b"x", [])])
+        assert await broker.schedule.cancel(["a"]) == [None]
+        await broker.schedule.park("t", 0, [Parked("a", now, None, b"y", [])])
+        await eventually(lambda: sum(shard.fired for shard in broker.schedule.shards) == 1)
+        for _ in range(2):
+            [error] = await broker.schedule.cancel(["a"])
+            assert isinstance(error, NotPending), "it was delivered"
 
     serve(tmp_path, scenario)

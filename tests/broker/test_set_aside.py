@@ -124,10 +124,6 @@ def append_nonsense(partition: Partition) -> None:
     partition.append(batch, read_header(batch))
 
 
-def append_any(partition: Partition, *rows: tuple[bytes | None, bytes | None]) -> None:
-    append(partition, *cast(list[Record], rows))
-
-
 def shard_of(case: Case, partition: Partition) -> Shard[Any]:
     clock = SystemClock()
     return Shard(PartitionJournal(partition, clock), case.machine, case.view, clock)
@@ -141,9 +137,9 @@ def test_a_coordinator_serves_what_lies_beside_foreign_records(
 
     async def scenario(open_partition: OpenPartition, disk: GatedDisk) -> None:
         partition = await open_partition()
-        append_any(partition, *FOREIGN, case.almost)
+        append(partition, *FOREIGN, case.almost)
         append_nonsense(partition)
-        append_any(partition, case.own, *FOREIGN)
+        append(partition, case.own, *FOREIGN)
         for _ in range(2):  # what was told is not told again
             shard = shard_of(case, partition)
             await shard.load()
@@ -161,10 +157,10 @@ def test_a_coordinator_serves_what_lies_beside_foreign_records(
 def test_the_schedule_follows_what_lies_beside_foreign_records(run: Run) -> None:
     async def scenario(open_partition: OpenPartition, disk: GatedDisk) -> None:
         partition = await open_partition()
-        key, value = parked("b")
-        append_any(partition, parked("a"), *FOREIGN, (key[:20], value), (key, b"\xc1"))
+        key, value, _ = parked("b")
+        append(partition, parked("a"), *FOREIGN, (key[:20], value), (key, b"\xc1"))
         append_nonsense(partition)
-        append_any(partition, parked("c"))
+        append(partition, parked("c"))
         tail = Tail(partition, lambda _: SqliteDueIndex(":memory:"), disk)
         tail.start()
         assert await ids(tail) == ["a", "c"]

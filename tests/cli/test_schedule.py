@@ -26,12 +26,13 @@ def test_messages_wait_in_the_order_of_their_time(call: Call, name: str) -> None
     assert "does not exist" in call("schedule", "ls", f"{name}.none", code=1).err
 
 
-def test_what_is_cancelled_is_not_listed_and_can_not_be_cancelled_again(call: Call, name: str) -> None:
+def test_what_is_cancelled_is_not_listed_and_stays_cancelled_if_it_is_cancelled_again(call: Call, name: str) -> None:
     call("topic", "create", name)
     one = later(call, name, "x")
     assert call("schedule", "cancel", one).out == f"cancelled {one}\n"
     assert "No message waits" in call("schedule", "ls", name).err
-    refused = call("schedule", "cancel", one, "--json", code=1)
+    assert call("schedule", "cancel", one, "--json").json["cancelled"] is True
+    refused = call("schedule", "cancel", "nobody", "--json", code=1)
     assert json.loads(refused.out)["cancelled"] is False
     assert "1 of 1 could not be cancelled" in refused.err
 

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from runnel.model.ids import PartitionKey, TopicId
-from runnel.model.schedule import Applied, Drop, DueIndex, Front, IndexDamaged, Move, Put
+from runnel.model.schedule import CANCELLED_MS, Applied, Drop, DueIndex, Front, IndexDamaged, Move, Put
 from runnel.shell.due_index import SqliteDueIndex, below, in_memory
 
 ONE, TWO = PartitionKey(TopicId(UUID(int=1)), 0), PartitionKey(TopicId(UUID(int=2)), 7)
@@ -59,6 +59,28 @@ def test_an_id_is_found_wherever_it_waits() -> None:
     assert found.offset == 2
     assert index.get(TWO, "b") is None
     assert index.get(PartitionKey(TopicId(UUID(int=9)), 0), "b") is None
+
+
+def test_what_was_cancelled_is_known_until_it_comes_again() -> None:
+    index = in_memory("")
+    index.apply([put("a", 10, 1), put("b", 10, 2), put("c", 10, 3)], Applied(4, 0))
+    assert index.cancelled_ms("a") is None
+    index.apply([Drop(ONE, "a", 100), Drop(ONE, "b"), Drop(ONE, "c", 200)], Applied(7, 0))
+    assert [index.cancelled_ms(id) for id in "abc"] == [100, None, 200]
+    assert counts(index) == {ONE: (0, None)}
+    index.apply([put("a", 20, 7)], Applied(8, 0))
+    index.apply([put("c", 20, 8), Drop(ONE, "c")], Applied(10, 0))
+    assert [index.cancelled_ms(id) for id in "abc"] == [None, None, None], "a later message was sent"
+    index.apply([Drop(ONE, "a", 300), Drop(TWO, "a", 400)], Applied(12, 0))
+    assert index.cancelled_ms("a") == 400
+
+
+def test_what_was_cancelled_is_forgotten_after_a_day() -> None:
+    index = in_memory("")
+    for n in range(10):
+        index.apply([Drop(ONE, f"{n}-{m}", n * CANCELLED_MS // 4) for m in range(500)], Applied(n + 1, 0))
+    known = [n for n in range(10) if index.cancelled_ms(f"{n}-0") is not None]
+    assert known == [5, 6, 7, 8, 9]
 
 
 def test_a_list_goes_on_where_it_ended() -> None:

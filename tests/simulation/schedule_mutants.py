@@ -4,16 +4,21 @@ python -m tests.simulation.schedule_mutants [SEEDS [NAME...]]     prints the tab
 """
 
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 from tests.simulation.hunting import Mutant, Pack, main
 
 from runnel.broker import schedule
+from runnel.broker.keyed_lock import KeyedLock
 from runnel.broker.once_names import KnownNames
+from runnel.broker.requests import Ledger
 from runnel.broker.schedule_book import Book
 from runnel.broker.schedule_shard import ScheduleShard
 from runnel.model.ids import PartitionKey
+from runnel.model.requests import Claim, Claimed
 from runnel.model.schedule import Front, Parked, Row
 from runnel.queues import schedule as agenda
 from runnel.queues.schedule import ANY, Agenda, Fire, KeepFront
@@ -27,6 +32,8 @@ LATE = ("isolate", "cut", "pause", "slow", "reset", "elect")  # what makes answe
 TESTS = "tests/queues/test_schedule.py"
 CLUSTER = "tests/test_schedule_cluster.py"
 LINE = "tests/broker/test_once_line.py"
+BROKER = "tests/broker/test_schedule.py"
+REQUESTS = "tests/broker/test_requests.py"
 
 
 def plan(**more: Any) -> dict[str, Any]:
@@ -45,6 +52,22 @@ def _yes(*_: Any, **__: Any) -> bool:
 
 async def _uncommitted(*_: Any, **__: Any) -> None:
     return None
+
+
+async def _never(*_: Any, **__: Any) -> bool:
+    return False
+
+
+@asynccontextmanager
+async def _at_once(*_: Any) -> AsyncIterator[None]:
+    yield
+
+
+async def _given_to_one(self: Ledger, claim: Claim) -> Claimed:
+    """However many have it."""
+    claimed = await CLAIM(self, claim)
+    self._given[claim.key] = 1
+    return claimed
 
 
 async def _until_now(self: KnownNames, before: Any, until: int) -> Any:
@@ -90,6 +113,7 @@ def _as_the_first_time(message: Parked, floor: int) -> Parked:
 
 
 ORDER, CHANGE, CHANGED, LOOK_BEFORE = agenda._order, Agenda.change, ScheduleShard._change, KnownNames._look_before
+CLAIM = Ledger.claim
 
 MUTANTS = [
     Mutant("append-anyway", "a name is appended once", ((Names, "find", _nothing), (KnownNames, "knows", _yes)), LATE,
@@ -106,6 +130,12 @@ MUTANTS = [
            plan(changed=0.6)),
     Mutant("change-inherited", "what another may have sent is not changed",
            ((Agenda, "change", _change_what_was_inherited),), alone=TESTS),
+    Mutant("cancelled-forgotten", "who asks again whether it is cancelled gets the same answer",
+           ((ScheduleShard, "_was_cancelled", _never),), alone=BROKER),
+    Mutant("changes-at-once", "changes of one id come one after the other", ((KeyedLock, "of", _at_once),),
+           alone=BROKER),
+    Mutant("key-let-go", "a key stays while another attempt may leave something", ((Ledger, "claim", _given_to_one),),
+           alone=REQUESTS),
     Mutant("first-again", "who parks again says so", ((schedule, "_again", _as_the_first_time),), alone=CLUSTER),
     Mutant("clock-believed", "a clock that is set back makes no pause longer", ((Agenda, "_look_at_clock", _nothing),),
            ("clock",), plan(named=0.0, delays_ms=(3_000,))),

@@ -223,7 +223,7 @@ def _apply(index: DueIndex, unreadable: Unreadable, data: bytes, start: int) -> 
         for one in unreadable.records_of(view[position : position + header.size]):
             if one.offset >= start:
                 try:
-                    said.append(change_of(one.offset, one.key, one.value))
+                    said.append(change_of(one.offset, one.key, one.value, one.headers))
                 except RecordUnreadable as problem:
                     unreadable.set_aside(problem, one.offset)
         end, epoch = header.last_offset + 1, header.leader_epoch

@@ -62,9 +62,13 @@ class Once:
         return placed
 
     async def append_each(
-        self, topic: str | TopicId, partition: int, messages: Sequence[OnceMessage], *, timeout_ms: int = TIMEOUT_MS
-    ) -> list[Result]:
-        """The same, with an error for each message that could not be appended."""
+        self, topic: str | TopicId, partition: int, messages: Sequence[OnceMessage], *, timeout_ms: int = TIMEOUT_MS,
+        on_retry: Callable[[], None] = lambda: None,
+    ) -> list[Result]:  # fmt: skip
+        """The same, with an error for each message that could not be appended.
+
+        A retry means that an earlier attempt may have been carried out, whatever the last one says.
+        """
         key = self._key(topic, partition)
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_ms / 1000
@@ -76,8 +80,10 @@ class Once:
             again = {
                 n for n, result in zip(due, tried, strict=True) if is_elsewhere(result, self._image(), key.topic_id)
             }
-            if again and not await self._pause(end):
-                again = set()
+            if again:
+                on_retry()
+                if not await self._pause(end):
+                    again = set()
             results |= {n: result for n, result in zip(due, tried, strict=True) if n not in again}
             if len(results) == len(messages):
                 return [results[n] for n in range(len(messages))]

@@ -97,8 +97,9 @@ class Schedule:
     # --- verbs
 
     async def park(
-        self, topic: str | TopicId, partition: int, messages: Sequence[Parked], *, timeout_ms: int = TIMEOUT_MS
-    ) -> list[int]:
+        self, topic: str | TopicId, partition: int, messages: Sequence[Parked], *, timeout_ms: int = TIMEOUT_MS,
+        on_retry: Callable[[], None] = lambda: None,
+    ) -> list[int]:  # fmt: skip
         """Have messages wait for their time; returns when that is kept: when each is due.
 
         The same ids may be parked again: what waits under an id is replaced, or (with WINDOW) stays as it is.
@@ -118,6 +119,7 @@ class Schedule:
                 pause_s = (PAUSE_MS + self._rng.below(PAUSE_MS)) / 1000
                 if loop.time() + pause_s >= end or not self._may_ask_again(error, target, floor):
                     raise
+                on_retry()
                 await asyncio.sleep(pause_s)
                 if floor is not None:
                     request = Park(target.topic_id, target.number, [_again(one, floor) for one in messages])

@@ -1,4 +1,4 @@
-"""The records of one shard of the schedule: appended in the order of asking, several at a time.
+"""Records of one partition in one leader epoch: appended in the order of asking, several at a time.
 
 Rule 1: what is asked to be kept in one turn of the loop is one batch.
 Rule 2: whoever asked is told where its first record lies, when all of them are committed in this leader epoch.
@@ -6,7 +6,7 @@ Rule 2: whoever asked is told where its first record lies, when all of them are 
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from runnel.broker.loads import loads
 from runnel.log.log import Appended
@@ -14,7 +14,6 @@ from runnel.model.errors import NotLeader, RunnelError, as_value
 from runnel.model.ids import Epoch, Offset
 from runnel.model.limits import MIB
 from runnel.model.seams import Clock
-from runnel.model.step import Record
 from runnel.record import records
 from runnel.record.batch import read_header
 from runnel.replica.partition import Partition
@@ -22,9 +21,11 @@ from runnel.replica.partition import Partition
 BATCH_BYTES: Final = MIB
 COMMIT_S: Final = 30.0
 
+Row: TypeAlias = tuple[bytes, bytes | None, records.Headers]  # key, value and headers
+
 
 class _Entry(NamedTuple):
-    rows: Sequence[Record]
+    rows: Sequence[Row]
     future: "asyncio.Future[int]"
 
 
@@ -42,7 +43,7 @@ class Book:
     def stands(self) -> bool:
         return self.partition.is_leader and self.partition.leader_epoch == self.epoch
 
-    async def keep(self, rows: Sequence[Record]) -> int:
+    async def keep(self, rows: Sequence[Row]) -> int:
         """The offset of the first record, once all are committed; the others follow it."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[int] = loop.create_future()
@@ -81,12 +82,12 @@ class Book:
                 if not entry.future.done():
                     entry.future.set_exception(as_value(error))
 
-    async def _append(self, rows: Sequence[Record]) -> int:
+    async def _append(self, rows: Sequence[Row]) -> int:
         if not self.stands:
             raise NotLeader(f"{self.partition.name} is not led here in epoch {self.epoch} any more: ask again")
         self.partition.must_have_enough()
         now = self._clock.wall_ms()
-        encoded = records.encode([records.Record(n, now, key, value) for n, (key, value) in enumerate(rows)])
+        encoded = records.encode([records.Record(n, now, *row) for n, row in enumerate(rows)])
         batch = memoryview(bytearray(encoded))
         begun = self.partition.append(batch, read_header(batch), own=True)
         appended = begun if isinstance(begun, Appended) else await begun
@@ -100,4 +101,4 @@ class Book:
 
 
 def _size(entry: _Entry) -> int:
-    return sum(len(key) + len(value or b"") for key, value in entry.rows)
+    return sum(len(key) + len(value or b"") for key, value, _ in entry.rows)

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from runnel.broker.due_tail import Tail
+from runnel.broker.keyed_lock import KeyedLock
 from runnel.broker.once import Once, OnceMessage
 from runnel.broker.schedule_book import Book
 from runnel.broker.standing import persist
@@ -29,10 +30,18 @@ from runnel.model.errors import (
 from runnel.model.ids import PartitionKey
 from runnel.model.limits import MIB
 from runnel.model.once import WINDOW
-from runnel.model.schedule import DUE_MS_MAX, NEWEST, DueIndex, Front, Parked, Row, TargetRow
+from runnel.model.schedule import CANCELLED_MS, DUE_MS_MAX, NEWEST, DueIndex, Front, Parked, Row, TargetRow
 from runnel.model.seams import Clock, Rng
 from runnel.queues.schedule import Agenda, Fire, KeepFront, Order
-from runnel.queues.schedule_records import Kept, front_record, kept_of, message_record, tombstone
+from runnel.queues.schedule_records import (
+    Kept,
+    ScheduleRecord,
+    cancellation,
+    front_record,
+    kept_of,
+    message_record,
+    tombstone,
+)
 from runnel.replica.partition import Partition
 
 FIRE_ROWS: Final = 500  # sent to one target at once: about 20 ms of the loop
@@ -77,6 +86,7 @@ class ScheduleShard:
         self._graves: list[tuple[PartitionKey, str]] = []
         self._burial: asyncio.TimerHandle | None = None  # it is due, or under way
         self._dropping: set[PartitionKey] = set()
+        self._changes = KeyedLock()  # of one id the second one meets what the first one left
         self.loaded = False
         self._trouble: Exception | None = None  # why it can't begin
         self.fired = 0  # since this epoch began
@@ -191,11 +201,15 @@ class ScheduleShard:
         return {row.id: row.due_ms for row in rows if row is not None}
 
     async def cancel(self, id: str) -> bool:
-        """Take out all messages of this id; whether there was one. NotPending if it is too late for one of them."""
-        rows = await self._named(id)
-        for row in rows:
-            await self._change(row, None)
-        return bool(rows)
+        """Take out all messages of this id; whether there was one. NotPending if it is too late for one of them.
+
+        Whoever asks again within a day gets the same answer, unless a message came under the id since.
+        """
+        async with self._changes.of(id):
+            rows = await self._named(id)
+            for row in rows:
+                await self._change(row, None)
+            return bool(rows) or await self._was_cancelled(id)
 
     async def move(self, id: str, due_ms: int) -> bool:
         """Give all messages of this id another time; whether there was one."""
@@ -203,10 +217,15 @@ class ScheduleShard:
             raise InvalidRequest(
                 f"a message can't be due at {due_ms}: give milliseconds since 1970, up to {DUE_MS_MAX}"
             )
-        rows = await self._named(id)
-        for row in rows:
-            await self._change(row, due_ms)
-        return bool(rows)
+        async with self._changes.of(id):
+            rows = await self._named(id)
+            for row in rows:
+                await self._change(row, due_ms)
+            return bool(rows)
+
+    async def _was_cancelled(self, id: str) -> bool:
+        cancelled_ms = await self._tail.look(lambda index: index.cancelled_ms(id))
+        return cancelled_ms is not None and self._clock.wall_ms() - cancelled_ms < CANCELLED_MS
 
     async def _named(self, id: str) -> list[Row]:
         self._must_serve()
@@ -222,7 +241,8 @@ class ScheduleShard:
             row = await self._tail.look(lambda index: index.get(seen.target, seen.id))
             if row is None or row.offset != seen.offset:
                 raise NotPending(f"message {seen.id!r} does not wait any more: it was delivered or changed just now")
-            record = tombstone(seen.target, seen.id) if due_ms is None else _moved(row, due_ms)
+            now_ms = self._clock.wall_ms()
+            record = cancellation(seen.target, seen.id, now_ms) if due_ms is None else _moved(row, due_ms)
             offset = await self._book.keep([record])
             await self._tail.reached(offset + 1)
             now_due = due_ms
@@ -428,7 +448,7 @@ def _without(row: TargetRow, sent: Collection[str] | None, index: DueIndex) -> T
     return row._replace(pending=row.pending - gone, next_due_ms=left[0].due_ms if left else None)
 
 
-def _moved(row: Row, due_ms: int) -> tuple[bytes, bytes | None]:
+def _moved(row: Row, due_ms: int) -> ScheduleRecord:
     kept = kept_of(row.body)
     moved = Kept(due_ms, kept.parked_ms, kept.floor, kept.key, kept.value, kept.headers)
     return message_record(row.target, row.id, moved)

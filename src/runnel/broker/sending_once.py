@@ -4,7 +4,8 @@ Rule 1: where each message goes follows from the request and its key alone: who 
 Rule 2: messages get names of the key's; one that has a name of its own keeps it, and counts by it too.
 Rule 3: the request is done when all its messages are kept. If one can't be, that is told, and the same request may be
         sent again: it goes on where it stopped.
-Rule 4: a call has a key of its own in the same way as a request over HTTP; without one it is sent as it comes.
+Rule 4: a request that was refused and of which certainly nothing is kept gives its key back.
+Rule 5: a call has a key of its own in the same way as a request over HTTP; without one it is sent as it comes.
 """
 
 import hashlib
@@ -21,9 +22,10 @@ from runnel.broker.schedule import Schedule
 from runnel.broker.sending import Sending, place_of
 from runnel.cluster.image import Topic
 from runnel.model.calls import MESSAGE_SEND, Outgoing, Placed, SendTo, Sent
-from runnel.model.errors import RunnelError
+from runnel.model.errors import ClientError, RunnelError
 from runnel.model.ids import PartitionKey
 from runnel.model.once import OnceMessage
+from runnel.model.once import Placed as Lies
 from runnel.model.schedule import Parked
 from runnel.model.seams import Clock
 
@@ -37,6 +39,17 @@ class _Named(NamedTuple):
     name: str
     message: Outgoing
     number: int  # in the request
+
+
+class _Attempt:
+    """One attempt to keep the messages of a request."""
+
+    def __init__(self) -> None:
+        self.left_nothing = True  # as far as anybody can say
+
+    def leave(self) -> None:
+        """Something may be kept now."""
+        self.left_nothing = False
 
 
 class SendingOnce:
@@ -66,30 +79,55 @@ class SendingOnce:
             place = PartitionKey(found.id, place_of(found, message, crc32c(key.encode()) % len(found.partitions)))
             parts.setdefault(place, []).append(_Named(message.message_id or f"{key}/{number}", message, number))
 
+        attempt = _Attempt()
+
         async def act(floors: dict[PartitionKey, int]) -> bytes:
             placed: dict[int, Placed] = {}
             for place, named in parts.items():
-                placed |= await self._keep(found, place, named, floors[place])
+                placed |= await self._keep(found, place, named, floors[place], attempt)
             return _encode([placed[number] for number in range(len(messages))])
 
-        return _decode(await self._requests.once(key, digest, sorted(parts), act))
+        return _decode(await self._requests.once(key, digest, sorted(parts), act, lambda: attempt.left_nothing))
 
-    async def _keep(self, topic: Topic, place: PartitionKey, named: list[_Named], floor: int) -> dict[int, Placed]:
+    async def _keep(
+        self, topic: Topic, place: PartitionKey, named: list[_Named], floor: int, attempt: _Attempt
+    ) -> dict[int, Placed]:
         now = [one for one in named if one.message.deliver_at_ms is None]
         later = [one for one in named if one.message.deliver_at_ms is not None]
         placed: dict[int, Placed] = {}
         if later:
-            await self._schedule.park(topic.id, place.number, [_parked(one, floor) for one in later])
+            await self._park(place, [_parked(one, floor) for one in later], attempt)
         for one in later:
             placed[one.number] = Placed(topic.name, place.number, NOT_YET, scheduled_id=one.name)
         if now:
-            kept = await self._once.append(topic.id, place.number, [self._named(one, floor) for one in now])
+            kept = await self._append(place, [self._named(one, floor) for one in now], attempt)
             for one, lies in zip(now, kept, strict=True):
                 duplicate = lies.duplicate and one.message.message_id is not None
                 placed[one.number] = Placed(
                     topic.name, place.number, lies.offset, lies.timestamp_ms, duplicate=duplicate
                 )
         return placed
+
+    async def _park(self, place: PartitionKey, messages: list[Parked], attempt: _Attempt) -> None:
+        try:
+            await self._schedule.park(place.topic_id, place.number, messages, on_retry=attempt.leave)
+        except ClientError:
+            raise  # refused
+        except BaseException:
+            attempt.leave()
+            raise
+        attempt.leave()
+
+    async def _append(self, place: PartitionKey, messages: list[OnceMessage], attempt: _Attempt) -> list[Lies]:
+        results = await self._once.append_each(place.topic_id, place.number, messages, on_retry=attempt.leave)
+        if not all(isinstance(result, ClientError) for result in results):
+            attempt.leave()
+        kept: list[Lies] = []
+        for result in results:
+            if isinstance(result, RunnelError):
+                raise result
+            kept.append(result)
+        return kept
 
     def _named(self, one: _Named, floor: int) -> OnceMessage:
         message = one.message

@@ -15,9 +15,9 @@ class Target(Value, frozen=True, gc=False):
 
 
 class Entry(Value, frozen=True):
-    """What is kept under a key: first what was asked, later what was answered."""
+    """What is kept under a key: first what was asked, later what was answered, or that nothing of it was done."""
 
-    kind: Literal["claim", "answer"]
+    kind: Literal["claim", "answer", "release"]
     digest: bytes  # of the request: another one must not use the same key
     targets: tuple[Target, ...] = ()
     answer: bytes = b""
@@ -43,5 +43,14 @@ class Answered(Value, frozen=True):
     entry: Entry
 
 
+class Release(Value, frozen=True):
+    """A request under a claim that was given to it failed, and left nothing."""
+
+    partition: int
+    key: str
+    digest: bytes
+
+
 REQUEST_CLAIM: Final = Verb("request.claim", Claim, Claimed)
 REQUEST_ANSWERED: Final = Verb("request.answered", Answered, Nothing)
+REQUEST_RELEASE: Final = Verb("request.release", Release, Nothing)

@@ -9,7 +9,9 @@ from uuid import UUID
 
 from runnel.model.calls import Failure, Header, PendingCount, Value, Verb
 from runnel.model.ids import PartitionKey
+from runnel.model.topic_config import DAY_MS
 
+CANCELLED_MS: Final = DAY_MS  # that a message was cancelled is known for so long
 NEWEST: Final = -2  # instead of a floor: it was never sent before, so the schedule itself sees to it
 DUE_MS_MAX: Final = 253_402_300_799_999  # the year 9999, the last one that ISO 8601 can write
 
@@ -112,6 +114,7 @@ class Put(NamedTuple):
 class Drop(NamedTuple):
     target: PartitionKey
     id: str
+    cancelled_ms: int | None = None  # when it was cancelled; None: it was sent, or went with its topic
 
 
 class Move(NamedTuple):
@@ -179,6 +182,10 @@ class DueIndex(Protocol):
     def named(self, id: str) -> list[Row]: ...
 
     def get(self, target: PartitionKey, id: str) -> Row | None: ...
+
+    def cancelled_ms(self, id: str) -> int | None:
+        """When a message of this id was cancelled last, if none came under it since; known for a day."""
+        ...
 
     def first(self, target: PartitionKey, from_ms: int, after_id: str, rows_max: int) -> list[Row]:
         """From a time on, in the order of times and ids; of those that are due just then, those behind an id."""

@@ -6,19 +6,31 @@ Rule 3: memory is bounded by SQLite's page cache, however much waits.
 
     pending   by its offset in the log; found by (target, due, offset) and by (id, target)
     target    one row for each partition that something waits for, or waited: how many, and its front
+    cancelled what was cancelled within the last day, and did not come again
 """
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 from uuid import UUID
 
 from runnel.model.ids import PartitionKey, TopicId
-from runnel.model.schedule import Applied, Change, Drop, DueIndex, Front, IndexDamaged, Put, Row, TargetRow
+from runnel.model.schedule import (
+    CANCELLED_MS,
+    Applied,
+    Change,
+    Drop,
+    DueIndex,
+    Front,
+    IndexDamaged,
+    Put,
+    Row,
+    TargetRow,
+)
 
-MAKE: Final = 1  # another number: an index of another make, to be built again
+MAKE: Final = 2  # another number: an index of another make, to be built again
 CACHE_KIB: Final = 8 * 1024
 _SCHEMA: Final = """
 create table mark (only integer primary key check (only = 0), offset integer not null, epoch integer not null);
@@ -29,7 +41,12 @@ create table pending (
     offset integer primary key, target integer not null, due integer not null, id text not null, body blob not null);
 create index by_due on pending (target, due, offset);
 create unique index by_id on pending (id, target);
+create table cancelled (id text not null, target integer not null, at integer not null, primary key (id, target))
+    without rowid;
+create index by_time on cancelled (at);
 """
+_FORGET: Final = """delete from cancelled where (id, target) in
+    (select id, target from cancelled where at < ? order by at limit 1000)"""
 _ROW: Final = "select id, due, offset, body from pending"
 
 
@@ -82,7 +99,7 @@ class SqliteDueIndex:
                 self._change(self._number(target), by_id.values())
             self._base.execute("insert or replace into mark values (0, ?, ?)", applied)
 
-    def _change(self, number: int, changes: Iterable[Put | Drop]) -> None:
+    def _change(self, number: int, changes: Collection[Put | Drop]) -> None:
         """Change what waits for one target, each id once."""
         puts = [(one.offset, number, one.due_ms, one.id, one.body) for one in changes if isinstance(one, Put)]
         drops = [(one.id, number) for one in changes if isinstance(one, Drop)]
@@ -92,8 +109,21 @@ class SqliteDueIndex:
             run("delete from pending where id = ? and target = ?", [(put[3], number) for put in puts])
             run("insert into pending values (?, ?, ?, ?, ?)", puts)
         less = run("delete from pending where id = ? and target = ?", drops).rowcount if drops else 0
+        self._note_cancelled(number, changes)
         if more != less:
             self._base.execute("update target set pending = pending + ? where number = ?", (more - less, number))
+
+    def _note_cancelled(self, number: int, changes: Collection[Put | Drop]) -> None:
+        """What was cancelled is so until it comes again, or for a day."""
+        times = {one.id: one.cancelled_ms for one in changes if isinstance(one, Drop) and one.cancelled_ms is not None}
+        if not times and self._base.execute("select 1 from cancelled limit 1").fetchone() is None:
+            return
+        others = [(one.id, number) for one in changes if one.id not in times]
+        self._base.executemany("delete from cancelled where id = ? and target = ?", others)
+        rows = [(id, number, at) for id, at in times.items()]
+        self._base.executemany("insert or replace into cancelled values (?, ?, ?)", rows)
+        if times:
+            self._base.execute(_FORGET, (max(times.values()) - CANCELLED_MS,))
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -159,6 +189,11 @@ class SqliteDueIndex:
     def get(self, target: PartitionKey, id: str) -> Row | None:
         sql = f"{_ROW} where id = ? and target = ?"
         return next(self._rows(target, sql, (id, self._numbers.get(target))), None)
+
+    def cancelled_ms(self, id: str) -> int | None:
+        with _told():
+            [found] = self._base.execute("select max(at) from cancelled where id = ?", (id,)).fetchone()
+        return None if found is None else int(found)
 
     def first(self, target: PartitionKey, from_ms: int, after_id: str, rows_max: int) -> list[Row]:
         sql = f"{_ROW} where target = ? and due >= ? and (due, id) > (?, ?) order by due, id limit ?"

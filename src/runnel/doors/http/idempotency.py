@@ -2,12 +2,13 @@
 
 Rule 1: the answer to the first request of a key is the answer to all of them, on every broker, also after a crash. It
         is remembered for a day.
-Rule 2: a request is its address and what its body says; another one under the same key is refused.
+Rule 2: a request is its address and what its body says; another one under the same key is refused, unless the first
+        one was refused itself, and left nothing.
 """
 
 import hashlib
-from collections.abc import Sequence
-from typing import Annotated, Any, TypeAlias
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -16,6 +17,8 @@ from runnel.broker.requests import KEY_BYTES_MAX
 from runnel.doors.http.call import Call
 from runnel.doors.http.operation import Header
 from runnel.model.calls import Outgoing, Placed
+
+T = TypeVar("T")
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
@@ -29,6 +32,15 @@ IdempotencyKey: TypeAlias = Annotated[
 async def send_once(call: Call, key: str, body: Any, topic: str, messages: Sequence[Outgoing]) -> list[Placed]:
     """Send messages under a key; raises if one of them could not be kept: the same request may be sent again then."""
     return await call.broker.sending_once.send(key, digest_of(call, body), topic, messages)
+
+
+async def do_once(call: Call, key: str, kind: type[T], act: Callable[[], Awaitable[T]]) -> T:
+    """The answer to the first request of a key; doing it again must change nothing."""
+
+    async def packed(_: object) -> bytes:
+        return msgspec.msgpack.encode(await act())
+
+    return msgspec.msgpack.decode(await call.broker.requests.once(key, digest_of(call, None), (), packed), type=kind)
 
 
 def digest_of(call: Call, body: Any) -> bytes:

@@ -4,8 +4,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from runnel.client.outcome import raise_for
+from runnel.client.outcome import error_of_failure, raise_for
 from runnel.doors.http.call import Call
+from runnel.doors.http.idempotency import IdempotencyKey, do_once
 from runnel.doors.http.messages import Limit, Value
 from runnel.doors.http.operation import Struct, View, operation
 from runnel.doors.http.payload import DUE_MS_MAX, Form, Instant, MessageView, Whole, body_of, time_ms
@@ -22,8 +23,9 @@ from runnel.model.calls import (
     ListPending,
     Move,
     Pending,
+    Rescheduled,
 )
-from runnel.model.errors import NotPending
+from runnel.model.errors import NotPending, RetriableError
 
 Topic = Annotated[str, Meta(description="of one topic alone")]
 
@@ -96,12 +98,22 @@ async def get_scheduled(call: Call, id: str, value: Value = "auto") -> PendingVi
 
 
 @operation("DELETE /v1/schedule/{id}")
-async def cancel_scheduled(call: Call, id: str) -> None:
+async def cancel_scheduled(call: Call, id: str, idempotency_key: IdempotencyKey = None) -> None:
     """Cancel a message that waits: it is never delivered. If it is too late, the answer is 404 not-pending.
 
-    DELETE /v1/schedule/2dedb886e3d0db03
+    The same question has the same answer for a day, unless another message waits under the id by then.
+
+        DELETE /v1/schedule/2dedb886e3d0db03
     """
-    answer = await call.ask(SCHEDULE_CANCEL, Cancel([id]))
+
+    async def cancel() -> Rescheduled:
+        answer = await call.ask(SCHEDULE_CANCEL, Cancel([id]))
+        for error in map(error_of_failure, answer.failures):
+            if isinstance(error, RetriableError):
+                raise error  # that is no answer yet
+        return answer
+
+    answer = await (cancel() if idempotency_key is None else do_once(call, idempotency_key, Rescheduled, cancel))
     raise_for(answer.failures)
 
 

@@ -177,10 +177,23 @@ def test_a_filter_leaves_the_rest(call: Call, name: str) -> None:
     assert call("queue", "receive", name, "-e").out == '{"n":1}\n'
 
 
+def test_the_last_release_says_why_a_message_died(call: Call, name: str) -> None:
+    call("queue", "create", name, "--attempts", "1")
+    call("queue", "send", name, "-m", "one", "-m", "two")
+    call("queue", "receive", name, "-c", "1", "--then", "release", "--reason", "the printer burns")
+    [leased] = rows(call("queue", "receive", name, "-c", "1", "--then", "nothing", "--json").out)
+    call("queue", "settle", name, leased["receipt"], "--then", "release", "--reason", "it burns on")
+    letters: list[Any] = []
+    while len(letters) < 2:
+        letters = rows(call("dlq", "ls", name, "--json").out)
+    assert [letter["reason"] for letter in letters] == ["the printer burns", "it burns on"]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         ["receive", "q", "--then", "accept", "--delay", "1s"],
+        ["receive", "q", "--then", "accept", "--reason", "x"],
         ["receive", "q", "--reason", "x"],
         ["receive", "q", "--json", "-K", ":"],
         ["peek", "q", "-o", "5"],

@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from runnel.client import connect, sync
 from runnel.client.group_consumer import GroupConsumer, GroupConsumerSettings
 from runnel.client.membership import GroupSettings
 from runnel.client.offsets import fetch_committed
-from runnel.client.queue import QueueMessage
+from runnel.client.queue import DeadLetter, QueueMessage
 from runnel.client.session import Group, Message, Runnel
 from runnel.model.errors import InvalidConfig, LeaseLost, NotPending, QueueAlreadyExists, RunnelError, UnknownMember
 from runnel.testing.process import BrokerProcess
@@ -451,3 +452,60 @@ def test_messages_of_a_queue_are_chosen_without_async(broker: BrokerProcess, nam
             with message:
                 assert message.json() == {"n": 2}
                 break
+
+
+# --- the worker's loop
+
+
+def test_the_last_error_is_the_reason_of_the_dead_letter(broker: BrokerProcess, name: str) -> None:
+    async def work(runnel: Runnel) -> None:
+        queue = runnel.queue(name)
+        await queue.create(partitions=1, attempts_max=2, retry_backoff_ms=1)
+        values = ["good", "bad", "\udc80" + "x" * 2_000, "rejected", "last"]
+        for value in values:
+            await queue.send(value.encode(errors="surrogatepass"))
+        handled: list[str] = []
+        left = 7  # deliveries: two of each that fails
+        async for message in queue.messages(batch=1):
+            text = (message.value or b"").decode(errors="surrogatepass")
+            with suppress(LookupError):
+                async with message:
+                    if text == "rejected":
+                        await message.reject("by hand")
+                    elif text not in ("good", "last"):
+                        raise LookupError(f"attempt {message.attempt} at {text}")
+                    handled.append(text)
+            left -= 1
+            if not left:
+                break
+        assert handled == ["good", "rejected", "last"]
+        reasons = sorted([letter.reason async for letter in dead_letters(runnel, name, 3)])
+        assert reasons[1:] == ["LookupError: attempt 2 at bad", "by hand"]
+        assert reasons[0] == ("LookupError: attempt 2 at \\udc80" + "x" * 2_000)[:1_000]
+
+    on(broker, work)
+
+
+async def dead_letters(runnel: Runnel, queue: str, count: int) -> AsyncIterator[DeadLetter]:
+    """So many dead letters, once they are there."""
+    while len(found := await runnel.queue(queue).dead_letters()) < count:
+        await asyncio.sleep(0.02)
+    for letter in found:
+        yield letter
+
+
+def test_a_release_that_was_the_last_says_why(broker: BrokerProcess, name: str) -> None:
+    with sync.connect(broker.kafka) as runnel:
+        queue = runnel.queue(name)
+        queue.create(partitions=1, attempts_max=1)
+        queue.send("a")
+        [message] = queue.receive(wait=10)
+        with message:
+            message.release(reason="the printer burns")
+        queue.send("b")
+        [message] = queue.receive(wait=10)
+        with pytest.raises(ValueError, match="no b"), message:
+            raise ValueError("no b")
+        while len(found := queue.dead_letters()) < 2:
+            continue
+        assert [letter.reason for letter in found] == ["the printer burns", "ValueError: no b"]

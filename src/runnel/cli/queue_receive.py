@@ -67,7 +67,7 @@ runnel queue receive jobs -c 1 --then nothing --json          keep the lease; se
     "  [default: accept; into a pipe: nothing]",
 )
 @click.option("--delay", metavar="SPAN", type=span, help="With release: try it again after so long.")
-@click.option("--reason", default="", help="With reject: why, for whoever reads the dead letters.")
+@click.option("--reason", default="", help="With release or reject: why, for whoever reads the dead letters.")
 @click.option(
     "--consumer", metavar="NAME", default="",
     help="Who receives, where consumers=single lets one at a time.  [default: a name of its own]",
@@ -102,8 +102,8 @@ def receive(
     from runnel.cli.consume import writer
     from runnel.cli.session import run
 
-    if (delay is not None and outcome != "release") or (reason and outcome != "reject"):
-        raise click.UsageError("--delay goes with --then release, --reason with --then reject")
+    if (delay is not None and outcome != "release") or (reason and outcome not in ("release", "reject")):
+        raise click.UsageError("--delay goes with --then release, --reason with --then release or reject")
     write = _json_line if as_json and not template and not key_separator else writer(template, key_separator, as_json)
     patience = 0 if stop_at_end else wait
     becomes = outcome or _usual_outcome()

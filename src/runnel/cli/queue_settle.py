@@ -37,7 +37,7 @@ runnel queue settle jobs RECEIPT --then reject --reason "no such customer"
     help="What becomes of the message: done, tried again, or dead.",
 )
 @click.option("--delay", metavar="SPAN", type=span, help="With release: try it again after so long.")
-@click.option("--reason", default="", help="With reject: why, for whoever reads the dead letters.")
+@click.option("--reason", default="", help="With release or reject: why, for whoever reads the dead letters.")
 @json_option
 @broker_option
 def settle(
@@ -51,8 +51,8 @@ def settle(
     from runnel.client.calls import call_until_done
     from runnel.model.calls import QUEUE_SETTLE, Settle, Settlement
 
-    if (delay is not None and outcome != "release") or (reason and outcome != "reject"):
-        raise click.UsageError("--delay goes with --then release, --reason with --then reject")
+    if (delay is not None and outcome != "release") or (reason and outcome not in ("release", "reject")):
+        raise click.UsageError("--delay goes with --then release, --reason with --then release or reject")
     verdicts = [Settlement(receipt, outcome, delay, reason) for receipt in receipts]  # type: ignore[arg-type]
     asked = Settle(name, verdicts)
     settled = run(broker, lambda cluster: call_until_done(cluster, QUEUE_SETTLE, asked))

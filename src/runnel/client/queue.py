@@ -3,7 +3,9 @@
     queue = runnel.queue("orders")
     await queue.create(attempts_max=3)
     async for message in queue.messages():
-        async with message: ...           # accept at the end, release on an exception
+        try:
+            async with message: ...       # accepted at the end, released on an exception
+        except Exception: ...             # which goes on: catch it, or the loop ends
     for message in await queue.receive(10, wait=20):
         await message.accept()            # or release(delay=5), reject("no such customer"), extend(60)
 
@@ -38,6 +40,7 @@ SPARE_MS = 10_000  # for the answer itself
 BATCH = 16
 LOOK_S = 0.1  # at how far a re-drive is
 CONSUMER_BYTES = 8  # of chance in a consumer's name
+REASON_CHARS_MAX = 1_000  # as many as are kept
 DEAD_PAGE = 500  # dead letters that are asked for at once
 
 
@@ -269,36 +272,60 @@ def _dead(letter: calls.DeadLetter) -> DeadLetter:
 class QueueMessage(Message):
     """A message that is leased to us: settle it before the lease ends, or it goes to another.
 
-    As `async with message` it is accepted at the end of the block, and released if that ends by an exception.
+    As `async with message` it is accepted at the end of the block. If an exception ends the block, it is released, with
+    the exception as the reason, and the exception goes on. What was settled within the block stays as it was settled.
     """
 
     attempt: int = 1  # how often it was delivered, with this time
     leased_until_ms: int = -1
     receipt: str = field(default="", repr=False)
     settlements: "_Settlements" = field(repr=False, compare=False, kw_only=True)
+    said: list[calls.Outcome] = field(default_factory=list, repr=False, compare=False)  # what it was settled as
 
     async def accept(self) -> None:
         """Done: it is never delivered again. Returns when that is safe."""
-        await self.settlements.settle(calls.Settlement(self.receipt, "accept"))
+        await self._settle(calls.Settlement(self.receipt, "accept"))
 
-    async def release(self, *, delay: float | timedelta | None = None) -> None:
-        """Not done: deliver it again after the delay, or as the queue's retries say."""
+    async def release(self, *, delay: float | timedelta | None = None, reason: str = "") -> None:
+        """Not done: deliver it again after the delay, or as the queue's retries say.
+
+        The reason is that of the dead letter, if this was the last attempt.
+        """
         delay_ms = None if delay is None else milliseconds(delay)
-        await self.settlements.settle(calls.Settlement(self.receipt, "release", delay_ms))
+        await self._settle(calls.Settlement(self.receipt, "release", delay_ms, written(reason)))
 
     async def reject(self, reason: str = "") -> None:
         """Never to be done: it goes to the dead letters."""
-        await self.settlements.settle(calls.Settlement(self.receipt, "reject", reason=reason))
+        await self._settle(calls.Settlement(self.receipt, "reject", reason=written(reason)))
 
     async def extend(self, lease: float | timedelta) -> None:
         """Keep it for so long from now on."""
         await self.settlements.extend(self.receipt, milliseconds(lease))
 
+    async def _settle(self, settlement: calls.Settlement) -> None:
+        await self.settlements.settle(settlement)
+        self.said.append(settlement.outcome)
+
     async def __aenter__(self) -> "QueueMessage":
         return self
 
-    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
-        await (self.accept() if kind is None else self.release())
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self.said:
+            return
+        await (self.accept() if error is None else self.release(reason=reason_of(error)))
+
+
+def reason_of(error: BaseException) -> str:
+    """What a dead letter says of the error that its last attempt ended with; nothing of an interruption."""
+    if not isinstance(error, Exception):
+        return ""
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def written(reason: str) -> str:
+    """A reason as it can be sent and kept: not too long, and of characters that UTF-8 has."""
+    return reason[:REASON_CHARS_MAX].encode(errors="backslashreplace").decode()[:REASON_CHARS_MAX]
 
 
 async def _give_back(message: "QueueMessage") -> None:

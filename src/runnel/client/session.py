@@ -4,8 +4,11 @@
         await runnel.send("orders", {"id": 42}, key="42")          # stored on the disks of all replicas in sync
         await runnel.send("reminders", "tea", delay=90)            # seconds, or a timedelta; or at=datetime
         async for message in runnel.queue("orders").messages():    # each to one consumer, until it is settled
-            async with message:                                    # accepted at the end, released on an exception
-                print(message.json())
+            try:
+                async with message:                                # accepted at the end, released on an exception
+                    print(message.json())
+            except Exception as error:
+                print(f"it comes again: {error}")
 
 The same without `async`: `runnel.client.sync`.
 """

@@ -3,8 +3,11 @@
     with connect("127.0.0.1:9092") as runnel:
         runnel.send("orders", {"id": 42})
         for message in runnel.queue("orders").messages():
-            with message:
-                print(message.json())
+            try:
+                with message:
+                    print(message.json())
+            except Exception as error:
+                print(f"it comes again: {error}")
 
 A thread of its own runs the loop behind it, so that members of groups stay members while the program works. Any thread
 may call.
@@ -184,7 +187,11 @@ class Queue:
 
 @dataclass(frozen=True)
 class QueueMessage:
-    """A message that is leased to us; all that `runnel.client.queue.QueueMessage` has, in calls that block."""
+    """A message that is leased to us; all that `runnel.client.queue.QueueMessage` has, in calls that block.
+
+    As `with message` it is accepted at the end of the block. If an exception ends the block, it is released, with the
+    exception as the reason, and the exception goes on. What was settled within the block stays as it was settled.
+    """
 
     leased: queues.QueueMessage
     _loop: LoopThread
@@ -195,8 +202,8 @@ class QueueMessage:
     def accept(self) -> None:
         self._loop.run(self.leased.accept())
 
-    def release(self, *, delay: float | timedelta | None = None) -> None:
-        self._loop.run(self.leased.release(delay=delay))
+    def release(self, *, delay: float | timedelta | None = None, reason: str = "") -> None:
+        self._loop.run(self.leased.release(delay=delay, reason=reason))
 
     def reject(self, reason: str = "") -> None:
         self._loop.run(self.leased.reject(reason))
@@ -207,8 +214,8 @@ class QueueMessage:
     def __enter__(self) -> "QueueMessage":
         return self
 
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self.accept() if kind is None else self.release()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._loop.run(self.leased.__aexit__(kind, error, trace))
 
 
 class Schedule:

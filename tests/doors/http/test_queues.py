@@ -128,6 +128,16 @@ def test_each_message_can_be_settled_in_its_own_way(api: Api) -> None:
     assert api.post(f"{path}/ack", {"receipts": []}).code == "invalid-input"
 
 
+def test_the_last_nack_says_why_a_message_died(api: Api) -> None:
+    path = queue(api, "q-nacked", attempts_max=1)
+    api.ok("POST", f"{path}/messages", {"value": "x"})
+    api.ok("POST", f"{path}/nack", {**receipts(receive(api, path)), "reason": "the printer burns"})
+    letters: list[dict[str, Any]] = []
+    while not letters:
+        letters = api.ok("GET", f"{path}/dead-letters")["letters"]
+    assert [letter["reason"] for letter in letters] == ["the printer burns"]
+
+
 def test_looking_takes_nothing_and_purging_takes_all(api: Api) -> None:
     path = queue(api, "q-peek")
     api.ok("POST", f"{path}/messages", [{"value": n} for n in range(5)])

@@ -154,15 +154,17 @@ async def ack(call: Call, queue: str, body: Ack) -> SettledView:
 class Nack(Struct):
     receipts: Receipts
     delay_ms: Annotated[Whole | None, Meta(description="instead of the queue's backoff")] = None
+    reason: Annotated[str, Meta(max_length=1_000, description="of the dead letter, if it was the last attempt")] = ""
 
 
 @operation("POST /v1/queues/{queue}/nack", partly=True)
 async def nack(call: Call, queue: str, body: Nack) -> SettledView:
     """Release messages: they are delivered again, after the queue's backoff.
 
-    POST /v1/queues/emails/nack {"receipts": ["AQAB"], "delay_ms": 1000}
+    POST /v1/queues/emails/nack {"receipts": ["AQAB"], "delay_ms": 1000, "reason": "the mail server is full"}
     """
-    return await _settle(call, queue, [Settlement(each, "release", body.delay_ms) for each in body.receipts])
+    told = [Settlement(each, "release", body.delay_ms, body.reason) for each in body.receipts]
+    return await _settle(call, queue, told)
 
 
 class Reject(Struct):

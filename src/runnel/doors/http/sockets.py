@@ -42,7 +42,7 @@ class Said(Struct):
     nack: Receipts = msgspec.field(default_factory=list)
     reject: Receipts = msgspec.field(default_factory=list)
     delay_ms: Whole | None = None  # of what is nacked
-    reason: Annotated[str, Meta(max_length=1_000)] = ""  # of what is rejected
+    reason: Annotated[str, Meta(max_length=1_000)] = ""  # of what is rejected, or nacked for the last time
     commit: bool | str | list[str | tuple[str, Partition, Whole]] = False  # see `committed`
 
     def committed(self) -> Sequence[tuple[str, int, int]] | None:

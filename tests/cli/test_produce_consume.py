@@ -78,10 +78,54 @@ def test_of_messages_that_were_not_kept_the_first_is_named(broker: BrokerProcess
 
 
 @pytest.mark.parametrize(
-    "line", ["[1]", "{", '{"value": 3}', '{"value": "x", "headers": [{}]}', '{"value_base64": "?"}']
-)
+    "line",
+    [
+        "[1]", "{", '{"value": 3}', '{"value": "x", "headers": [{}]}', '{"value": "x", "headers": {}}',
+        '{"value_base64": "?"}', '{"value_base64": 3}', '{"value": "x", "value_base64": "eA=="}',
+        '{"value": "x", "partition": "1"}', '{"value": "x", "timestamp_ms": true}',
+        '{"value": "x", "headers": [{"key": "a"}]}', '{"value": "x", "headers": [{"key": "a", "text": "b"}]}',
+    ],
+)  # fmt: skip
 def test_lines_that_are_no_json(call: Call, name: str, line: str) -> None:
     assert "is not a message in JSON" in call("produce", name, "--json", "-m", line, code=1).err
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('{"vlaue": "x"}', "there is no field 'vlaue', did you mean 'value'?"),
+        ('{"value": "x", "Key": "k"}', "there is no field 'Key', did you mean 'key'?"),
+        ('{"value": "x", "something": 1}', "there is no field 'something')"),
+        ('{"key": "k"}', 'it has no value: say "value": null if it is to have none'),
+    ],
+)
+@pytest.mark.parametrize("command", [["produce"], ["queue", "send"]], ids=" ".join)
+def test_a_field_that_is_misspelt_deletes_nothing(
+    call: Call, name: str, command: list[str], line: str, told: str
+) -> None:
+    call("queue", "create", name, "-p", "1")
+    assert told in call(*command, name, "--json", "-m", line, code=1).err
+    assert call("consume", name, "-e").out == ""
+
+
+def test_what_any_command_prints_can_be_sent(call: Call, name: str) -> None:
+    call("queue", "create", name, "-p", "1", "--attempts", "1")
+    call("queue", "send", name, "-m", "one", "-m", "two")
+    call("produce", name, "-m", "later", "--delay", "1h")
+    printed = [
+        call("consume", name, "-e", "--json").out,
+        call("queue", "peek", name, "--json").out,
+        call("queue", "receive", name, "-c", "1", "--then", "reject", "--json").out,
+        call("queue", "receive", name, "-c", "1", "--json").out,
+        call("schedule", "ls", name, "--json").out,
+    ]
+    while not (letters := call("dlq", "ls", name, "--json").out):
+        continue
+    call("topic", "create", f"{name}.copy", "-p", "1")
+    lines = "".join([*printed, letters]).splitlines()
+    call("produce", f"{name}.copy", "--json", *(word for line in lines for word in ("-m", line)))
+    copied = call("consume", f"{name}.copy", "-e").out.split()
+    assert copied == ["one", "two", "one", "two", "one", "two", "later", "one"]
 
 
 @pytest.mark.parametrize(

@@ -321,36 +321,13 @@ def outgoing_of(line: bytes, shape: Shape) -> Outgoing:
 
 
 def _from_json(line: bytes, shape: Shape) -> Outgoing:
-    """The reverse of `consume --json`: fields it does not know (topic, offset) are passed over."""
-    import json
+    from runnel.cli.message_input import read_json
 
-    try:
-        row = json.loads(line)
-        if not isinstance(row, dict):
-            raise TypeError("it is no object")
-        listed = tuple((h["key"], _field(h, "value")) for h in row.get("headers") or ())
-        return Outgoing(
-            _field(row, "value"),
-            _field(row, "key") if shape.key is None else shape.key,
-            (*shape.headers, *listed),
-            row.get("partition") if shape.partition is None else shape.partition,
-            row.get("timestamp_ms"),
-        )
-    except (ValueError, TypeError, KeyError) as problem:
-        start = line[:60].decode(errors="replace")
-        raise click.ClickException(
-            f"the line {start!r} is not a message in JSON ({problem}): use the fields of 'runnel consume --json'"
-        ) from None
-
-
-def _field(row: dict[str, Any], name: str) -> bytes | None:
-    """A text, or the bytes behind NAME_base64."""
-    from base64 import b64decode
-
-    coded = row.get(f"{name}_base64")
-    if coded is not None:
-        return b64decode(coded, validate=True)
-    value = row.get(name)
-    if value is None or isinstance(value, str):
-        return None if value is None else value.encode()
-    raise TypeError(f"{name} must be a string or null")
+    read = read_json(line)
+    return Outgoing(
+        read.value,
+        read.key if shape.key is None else shape.key,
+        (*shape.headers, *read.headers),
+        read.partition if shape.partition is None else shape.partition,
+        read.timestamp_ms,
+    )

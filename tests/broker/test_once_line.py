@@ -11,6 +11,7 @@ from tests.broker.test_messages import append_nonsense
 
 from runnel.broker.once_line import Line, check
 from runnel.broker.once_names import WINDOW_MS, Share
+from runnel.broker.recompression import Recompression
 from runnel.cluster.image import Partition as PartitionImage
 from runnel.model.errors import (
     BatchTooLarge,
@@ -40,7 +41,7 @@ BOTH = PartitionImage(ME, Epoch(2), Epoch(2), (ME, OTHER), (ME, OTHER))
 
 
 def line_of(partition: Partition, share: int = 1_000, page_bytes: int = 0) -> Line:
-    return Line(partition, CLOCK, lambda: Share(share, page_bytes))
+    return Line(partition, CLOCK, lambda: Share(share, page_bytes), Recompression())
 
 
 def message(name: str, floor: int = 0, **fields: Any) -> OnceMessage:

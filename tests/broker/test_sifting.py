@@ -10,6 +10,7 @@ from tests.broker.conftest import OpenPartition, Scenario
 from runnel.broker.once_line import Line
 from runnel.broker.once_names import Share
 from runnel.broker.produce import Append, Produced, Producing
+from runnel.broker.recompression import Recompression
 from runnel.broker.sifting import SMALL, Sifting
 from runnel.model.errors import BatchTooLarge, InvalidRecord, NotLeader, OutOfOrderSequence, RunnelError
 from runnel.model.headers import DELAY_MS, DELIVER_AT, MESSAGE_ID
@@ -53,14 +54,14 @@ class Lines:
 
     def line(self, partition: Partition) -> Line:
         if partition not in self._lines:
-            self._lines[partition] = Line(partition, CLOCK, lambda: Share(1_000, 0))
+            self._lines[partition] = Line(partition, CLOCK, lambda: Share(1_000, 0), Recompression())
         return self._lines[partition]
 
 
 class Door:
     def __init__(self) -> None:
         self.shelf, self.lines = Shelf(), Lines()
-        sifting = Sifting(cast(Any, self.lines), cast(Any, self.shelf), CLOCK, SystemRng())
+        sifting = Sifting(cast(Any, self.lines), cast(Any, self.shelf), Recompression(), CLOCK, SystemRng())
         self.producing = Producing(CLOCK, sifting=sifting)
 
     async def send(self, partition: Partition, *rows: Record, **options: Any) -> Produced | RunnelError:

@@ -46,15 +46,15 @@ def exchange(address: str, request: bytes) -> bytes:
 
 
 def fetch_records(address: str, topic: str, partition: int, offset: int) -> bytes:
-    """The record bytes that Fetch v4 answers with."""
-    place = struct.pack(">iqi", partition, offset, 8_000_000)
-    body = struct.pack(">iiiib", -1, 1000, 1, 8_000_000, 0) + struct.pack(">i", 1) + string(topic)
-    answer = exchange(address, frame(FETCH, 4, body + struct.pack(">i", 1) + place))
-    position = 4 + 4 + 2 + len(topic) + 4 + 4  # throttle, topics, name, partitions, index
-    error, _high, _stable, aborted = struct.unpack_from(">hqqi", answer, position)
+    """The record bytes that Fetch v10 answers with: the first version that may carry zstd."""
+    place = struct.pack(">iiqqi", partition, -1, offset, -1, 8_000_000) + struct.pack(">i", 0)
+    body = struct.pack(">iiiibii", -1, 1000, 1, 8_000_000, 0, 0, -1) + struct.pack(">i", 1) + string(topic)
+    answer = exchange(address, frame(FETCH, 10, body + struct.pack(">i", 1) + place))
+    position = 4 + 2 + 4 + 4 + 2 + len(topic) + 4 + 4  # throttle, error, session, topics, name, partitions, index
+    error, _high, _stable, _start, aborted = struct.unpack_from(">hqqqi", answer, position)
     assert (error, max(aborted, 0)) == (0, 0)
-    (size,) = struct.unpack_from(">i", answer, position + 22)
-    return answer[position + 26 : position + 26 + size]
+    (size,) = struct.unpack_from(">i", answer, position + 30)
+    return answer[position + 34 : position + 34 + size]
 
 
 def batches(records: bytes) -> Iterator[tuple[int, int, int, int]]:

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests.compat import setup_clients
 from tests.compat.agent import Message
+from tests.compat.raw import batch_attributes
 from tests.compat.stage import CLIENTS, CODECS, Stage, clients, values
 
 
@@ -40,6 +41,34 @@ def test_every_client_reads_what_all_wrote(
     client: str, codec: str, stage: Stage, written: dict[str, tuple[str, list[Message]]]
 ) -> None:
     topic, sent = written[codec]
+    found = stage.agent(client).read(topic)
+    assert [Message(m.value, m.key, m.headers, m.partition) for m in found] == sent
+    assert [message.offset for message in found] == list(range(len(sent)))
+
+
+@pytest.fixture(scope="module")
+def compressed_anew(stage: Stage) -> dict[str, tuple[str, list[Message]]]:
+    """One topic for each codec that a broker can give batches, filled by every client in a codec of its own."""
+    topics = {}
+    for number, codec in enumerate(CODECS):
+        setting = "uncompressed" if codec == "none" else codec
+        topic, sent = stage.topic(f"anew-{codec}", config={"compression.type": setting}), []
+        for turn, writer in enumerate(CLIENTS, number):
+            if setup_clients.missing(writer) is None:
+                messages = messages_of(writer)
+                stage.agent(writer).produce(topic, messages, codec=CODECS[turn % len(CODECS)])
+                sent += messages
+        assert {attributes & 0x07 for attributes, _ in batch_attributes(stage.address, topic)} == {number}
+        topics[codec] = (topic, sent)
+    return topics
+
+
+@clients()
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_client_reads_what_the_broker_compressed(
+    client: str, codec: str, stage: Stage, compressed_anew: dict[str, tuple[str, list[Message]]]
+) -> None:
+    topic, sent = compressed_anew[codec]
     found = stage.agent(client).read(topic)
     assert [Message(m.value, m.key, m.headers, m.partition) for m in found] == sent
     assert [message.offset for message in found] == list(range(len(sent)))

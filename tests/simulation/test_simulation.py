@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from tests.simulation.hunting import Pack, hunt
@@ -11,8 +12,11 @@ from tests.simulation.queue_mutants import PACK as QUEUE_PACK
 from tests.simulation.schedule_mutants import PACK as SCHEDULE_PACK
 from tests.simulation.transaction_mutants import PACK as TRANSACTION_PACK
 
+from runnel.testing.clock import SeededRng
 from runnel.testing.simulation import run
+from runnel.testing.swarm import Swarm
 
+COMPRESSED_SEEDS = 8
 TRANSACTION_SEEDS = 8
 SINK_SEEDS = 6
 QUEUE_SEEDS = 8
@@ -61,6 +65,14 @@ def test_other_seeds_are_other_runs() -> None:
 @pytest.mark.parametrize("name", sorted(QUICK_MUTANTS))
 def test_a_rule_that_is_switched_off_is_missed(name: str) -> None:
     assert noticed(PACK, name, QUICK_MUTANTS[name], QUICK_SEEDS)
+
+
+@pytest.mark.parametrize("seed", range(COMPRESSED_SEEDS))
+def test_batches_that_are_compressed_anew_stay_in_order(seed: int) -> None:
+    drawn = Swarm.draw(SeededRng(f"{seed}/swarm")).topic
+    outcome = run(seed, topic=replace(drawn, compression_type=("zstd", "lz4", "gzip", "snappy")[seed % 4]))
+    assert outcome.violations == []
+    assert outcome.acknowledged > 0
 
 
 @pytest.mark.parametrize("seed", range(TRANSACTION_SEEDS))

@@ -39,6 +39,7 @@ from runnel.broker.produce import Producing
 from runnel.broker.queue_definitions import QueueDefinitions
 from runnel.broker.queueing import Queueing, Surroundings
 from runnel.broker.reading import PartitionReading
+from runnel.broker.recompression import Recompression
 from runnel.broker.removal import Removal
 from runnel.broker.replication import Replication
 from runnel.broker.replication import Settings as ReplicationSettings
@@ -115,7 +116,8 @@ class Broker:
             on_damage=lambda partition: self._damages.found(partition), note_open=note_open,
         )  # fmt: skip
         self._reach_others(config, rng)
-        self.once = Once(self.id, self.partitions, self.calls, self._newest, clock, rng)
+        self._recompression = Recompression()
+        self.once = Once(self.id, self.partitions, self.calls, self._newest, self._recompression, clock, rng)
         self.schedule = Schedule(
             self.partitions, self.calls, self.once, self._newest, lambda: self.internal_topics.make(SCHEDULE),
             clock=clock, rng=rng, disk=disk, open_index=open_due,
@@ -156,7 +158,7 @@ class Broker:
         """Make the verbs of messages."""
         self._fetching = Fetching(config.fetch_bytes_max, self._near, self.bounds)
         self.views = Views(self.partitions, self.disk)
-        producing = Producing(clock, self.gate, Sifting(self.once, self.schedule, clock, rng))
+        producing = Producing(clock, self.gate, Sifting(self.once, self.schedule, self._recompression, clock, rng))
         self.produce = producing.produce
         self._routing = Routing(self.partitions, producing, self._peers, self._newest, rng)
         self.forward_produce = self._routing.produce

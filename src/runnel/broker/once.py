@@ -16,6 +16,7 @@ from runnel.broker.once_line import Line, check
 from runnel.broker.once_names import Share
 from runnel.broker.once_outbox import Outbox, Result
 from runnel.broker.partitions import Partitions
+from runnel.broker.recompression import Recompression
 from runnel.client.outcome import error_of_failure
 from runnel.cluster.image import Image
 from runnel.model.errors import NotLeader, RequestTimedOut, RetriableError, RunnelError, UnknownTopic, as_value
@@ -37,12 +38,14 @@ class Once:
     """The verb, on any broker."""
 
     def __init__(
-        self, me: BrokerId, partitions: Partitions, calls: Calls, image: Callable[[], Image], clock: Clock, rng: Rng
-    ) -> None:
+        self, me: BrokerId, partitions: Partitions, calls: Calls, image: Callable[[], Image],
+        recompression: Recompression, clock: Clock, rng: Rng,
+    ) -> None:  # fmt: skip
         self._me = me
         self._partitions = partitions
         self._calls = calls
         self._image = image
+        self._recompression = recompression
         self._clock = clock
         self._rng = rng
         self._lines: dict[PartitionKey, Line] = {}
@@ -140,7 +143,7 @@ class Once:
         line = self._lines.get(partition.key)
         if line is None or line.partition is not partition or not line.stands:
             self._lines = {key: line for key, line in self._lines.items() if line.stands}
-            line = self._lines[partition.key] = Line(partition, self._clock, self._share)
+            line = self._lines[partition.key] = Line(partition, self._clock, self._share, self._recompression)
             for other in self._lines.values():
                 other.trim()
         return line

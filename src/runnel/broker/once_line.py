@@ -7,17 +7,19 @@ Rule 2: a name is claimed from when its message came until its place in the log 
 Rule 3: a message is appended only when it is known that none of its name lies at or above its floor: by the names in
         memory, or else by a look into the log (`once_names`).
 Rule 4: whoever appends batches of a producer (broker/sifting.py) claims the names in them, and appends the rest.
-Rule 5: names that did not get into the log are forgotten; those of which nobody knows whether they are committed are
+Rule 5: where the topic names a codec, batches are compressed before they are appended, off the loop (`recompression`).
+Rule 6: names that did not get into the log are forgotten; those of which nobody knows whether they are committed are
         not: they are in the log, and who asks again waits for that one.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final, NamedTuple
 
 from runnel.broker.loads import loads
 from runnel.broker.once_names import KnownNames, Share, lowest
+from runnel.broker.recompression import Recompression, target_of
 from runnel.log.log import Appended
 from runnel.model.errors import BatchTooLarge, InvalidRecord, InvalidRequest, NotLeader, RunnelError, as_value
 from runnel.model.headers import MESSAGE_ID
@@ -46,13 +48,16 @@ class _Waiting(NamedTuple):
 class Line:
     """Those who wait, and the names that are known."""
 
-    def __init__(self, partition: Partition, clock: Clock, share: Callable[[], Share]) -> None:
+    def __init__(
+        self, partition: Partition, clock: Clock, share: Callable[[], Share], recompression: Recompression
+    ) -> None:
         self.partition = partition
+        self._recompression = recompression
         self.epoch: Epoch = partition.leader_epoch
         self.known = KnownNames(partition, clock, share)
         self._new: list[_Waiting] = []
         self._claims: dict[str, asyncio.Future[Placed]] = {}
-        self._scans: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def stands(self) -> bool:
@@ -117,10 +122,14 @@ class Line:
             claimed.append(waiting)
         if all(self.known.knows(waiting.message) for waiting in claimed):
             self._append(claimed)
-            return
-        task = asyncio.get_running_loop().create_task(self._look_up(claimed))
-        self._scans.add(task)
-        task.add_done_callback(self._scans.discard)
+        else:
+            self._go_on(self._look_up(claimed))
+
+    def _go_on(self, work: Coroutine[Any, Any, None]) -> None:
+        """In a task: the turn does not wait for it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _look_up(self, unknown: list[_Waiting]) -> None:
         """Find out about names that memory may not have; what is not in the log is appended."""
@@ -130,7 +139,7 @@ class Line:
             self._fail(unknown, error)
             return
         except BaseException:
-            self._fail(unknown, NotLeader(f"{self.partition.name}: the look into its log was ended: send again"))
+            self._fail(unknown, _ended(self.partition))
             raise
         fresh = []
         for waiting in unknown:
@@ -145,11 +154,37 @@ class Line:
 
     def _append(self, fresh: list[_Waiting]) -> None:
         """Append messages of which none is in the log, as few batches."""
+        parts = list(loads(self._admitted(fresh), lambda waiting: _size(waiting.message), BATCH_BYTES))
+        if target_of(self.partition.config) is None:
+            self._append_all([(part, _encoded(part)) for part in parts])
+        else:
+            self._go_on(self._compress(parts))
+
+    async def _compress(self, parts: list[list[_Waiting]]) -> None:
+        """Rule 5."""
+        everybody = [waiting for part in parts for waiting in part]
+        try:
+            batches = [await self._packed(_encoded(part)) for part in parts]
+        except RunnelError as error:
+            self._fail(everybody, error)
+        except BaseException:
+            self._fail(everybody, _ended(self.partition))
+            raise
+        else:
+            self._append_all(list(zip(parts, batches, strict=True)))
+
+    async def _packed(self, batch: memoryview) -> memoryview:
+        try:
+            return await self._recompression.pack(self.partition, batch, read_header(batch)) or batch
+        except BatchTooLarge:
+            return batch  # by being compressed: these messages were accepted long ago
+
+    def _append_all(self, batches: list[tuple[list[_Waiting], memoryview]]) -> None:
         failure: RunnelError | None = None
-        for part in loads(self._admitted(fresh), lambda waiting: _size(waiting.message), BATCH_BYTES):
+        for part, batch in batches:
             try:
                 if failure is None:
-                    self._begin(part)
+                    self._begin(part, batch)
             except RunnelError as error:
                 failure = as_value(error)
             if failure is not None:
@@ -169,11 +204,12 @@ class Line:
                 self._fail([waiting], error)
         return admitted
 
-    def _begin(self, part: list[_Waiting]) -> None:
+    def _begin(self, part: list[_Waiting], batch: memoryview) -> None:
         if not self.stands:
             raise NotLeader(f"{self.partition.name} is not led here in epoch {self.epoch} any more: send again")
         self.partition.must_have_enough()
-        batch = memoryview(bytearray(encode([_record(n, waiting.message) for n, waiting in enumerate(part)])))
+        if self.partition.quota is not None:
+            self.partition.quota(len(part))
         begun = self.partition.append(batch, read_header(batch))
         if isinstance(begun, Appended):
             self._appended(part, begun)
@@ -203,6 +239,14 @@ class Line:
             del self._claims[waiting.message.id]
             if not waiting.future.done():
                 waiting.future.set_exception(as_value(error))
+
+
+def _encoded(part: list[_Waiting]) -> memoryview:
+    return memoryview(bytearray(encode([_record(n, waiting.message) for n, waiting in enumerate(part)])))
+
+
+def _ended(partition: Partition) -> NotLeader:
+    return NotLeader(f"{partition.name}: the broker stopped before these messages were appended: send again")
 
 
 class Claims:

@@ -4,17 +4,20 @@ Rule 1: every append of a request has taken its place in the log before the next
         their order.
 Rule 2: one bad batch costs its own partition an error, and the others nothing.
 Rule 3: before the first batch of a transaction in a partition its coordinator is asked (`admission`). Of a topic that
-        delays messages or finds duplicates, records are taken out first (`sifting`). The keys of a large batch for a
-        compacted topic are looked for off the loop. No other batch waits for anybody before it is appended.
+        delays messages or finds duplicates, records are taken out first, and where a topic names a codec, batches of
+        another are compressed anew (`sifting`). The keys of a large batch for a compacted topic are looked for off the
+        loop. No other batch waits for anybody before it is appended.
 Rule 4: a batch that is refused for some of its records names them (KIP-467). Good batches are not searched for that.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from runnel.broker.admission import Claim, Closed, Gate, admit, begins
+from runnel.broker.recompression import ROOM_BYTES
 from runnel.broker.sifting import Sifted, Sifting
 from runnel.broker.turns import may_be_large
 from runnel.log.compaction import keyless
@@ -42,6 +45,7 @@ from runnel.replica.partition import Partition
 
 ACKS_ALL = -1
 NO_TIMESTAMP = -1
+SIFTED_BYTES_MAX = ROOM_BYTES  # of all batches of one request
 LARGE_RECORDS = 2_000  # in one batch: to look for their keys takes a few milliseconds
 Keyless: TypeAlias = Sequence[int]  # the places of records without a key
 
@@ -78,24 +82,13 @@ class Producing:
         `adds`: the partitions that are written to are to be added to the transaction.
         `own`: a coordinator writes its own topic.
         """
-        sifted: dict[int, Sifted | RunnelError] = {}
-        try:
-            if self._sifting is not None and _look_inside(appends):
-                await self._sift(self._sifting, appends, timeout_ms, sifted)
-            keys = await _check_keys(large, sifted) if (large := _large_compacted(appends)) else {}
-            guards: dict[int, Guard | RunnelError] = {}
-            if transactional_id is not None:
-                guards = await self._admitted(appends, Claim(transactional_id, adds, timeout_ms))
-        except BaseException:
-            _give_up(sifted)
-            raise
-        if not sifted and not guards and not keys:
+        inside = self._sifting is not None and _look_inside(appends)
+        large = _large_compacted(appends)
+        if not inside and not large and transactional_id is None:  # the common case
             begun = [(self._begin(append, acks, own=own), _epoch_of(append)) for append in appends]
         else:
-            begun = [
-                (self._begin(append, acks, guards.get(n), sifted.get(n), keys.get(n), own=own), _epoch_of(append))
-                for n, append in enumerate(appends)
-            ]
+            claim = None if transactional_id is None else Claim(transactional_id, adds, timeout_ms)
+            begun = await self._prepare_and_begin(appends, acks, timeout_ms, claim, large, own=own)
         let_pass()
         results: list[Produced | RunnelError] = []
         for append, (result, epoch) in zip(appends, begun, strict=True):
@@ -106,6 +99,27 @@ class Producing:
             else:
                 results.append(await _finish(append, result, epoch, acks, max(timeout_ms, 0) / 1000))
         return results
+
+    async def _prepare_and_begin(
+        self, appends: Sequence[Append], acks: int, timeout_ms: int, claim: Claim | None,
+        large: Mapping[int, tuple[Partition, memoryview]], *, own: bool,
+    ) -> "list[tuple[Appended | asyncio.Future[Appended] | RunnelError, Epoch]]":  # fmt: skip
+        """Rule 3."""
+        sifted: dict[int, Sifted | RunnelError] = {}
+        sifting = self._sifting
+        async with nullcontext() if sifting is None else sifting.room(appends):
+            try:
+                if sifting is not None:
+                    await self._sift(sifting, appends, timeout_ms, sifted)
+                keys = await _check_keys(large, sifted) if large else {}
+                guards = await self._admitted(appends, claim) if claim is not None else {}
+            except BaseException:
+                _give_up(sifted)
+                raise
+            return [
+                (self._begin(append, acks, guards.get(n), sifted.get(n), keys.get(n), own=own), _epoch_of(append))
+                for n, append in enumerate(appends)
+            ]
 
     async def _admitted(self, appends: Sequence[Append], claim: Claim) -> dict[int, Guard | RunnelError]:
         """Those that begin a transaction in their partition, each with its guard or what its coordinator said."""
@@ -125,12 +139,14 @@ class Producing:
         All requests go through partitions in the same order: one that has claimed names may wait for another's.
         """
         places = {partition.key: n for n, (partition, _) in enumerate(appends) if isinstance(partition, Partition)}
+        room = SIFTED_BYTES_MAX
         for _, number in sorted(places.items()):
             partition, batch = appends[number]
             if isinstance(partition, Partition) and batch is not None and partition.looks_inside:
                 try:
                     if (found := await sifting.sift(partition, batch, timeout_ms)) is not None:
-                        sifted[number] = found
+                        room -= found.header.size
+                        sifted[number] = _fitting(found, room)
                 except RunnelError as error:
                     sifted[number] = as_value(error)
 
@@ -254,6 +270,17 @@ def _refused(partition: Partition, header: BatchHeader, error: RunnelError) -> R
     if isinstance(error, NotEnoughReplicas | NotLeader | StorageFailed | ConcurrentTransactions):
         partition.refusals.note(header, error)
     return error
+
+
+def _fitting(found: Sifted, room: int) -> Sifted:
+    """What is left of a batch, if there is room for it beside the others of its request."""
+    if room >= 0:
+        return found
+    found.give_up()
+    raise BatchTooLarge(
+        f"the batches of this request have more than {SIFTED_BYTES_MAX} bytes when they are compressed as their topics"
+        " say: send fewer, or smaller ones, in one request"
+    )
 
 
 def _look_inside(appends: Sequence[Append]) -> bool:

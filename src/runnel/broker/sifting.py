@@ -1,4 +1,4 @@
-"""Records that are taken out of a producer's batch before it is appended, on topics that ask for it.
+"""What becomes of a producer's batch before it is appended, on topics that ask for it: records are taken out.
 
 Rule 1: a record that is not due yet waits in the schedule (`delay.enable`); one whose name came within the window is
         in the log already (`dedup.window.ms`). All others stay where they are.
@@ -7,15 +7,18 @@ Rule 2: a record is taken out as compaction would: the batch keeps its offsets, 
 Rule 3: what waits is kept before the rest is appended, under an id that follows from producer and sequence: a batch
         that is sent again parks the same messages. A batch that is in the log, or is out of order, parks none.
 Rule 4: a transaction can't be delayed, as nobody knows yet whether it will be; its names do not count.
+Rule 5: what is left is compressed as the topic says (`recompression`).
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from runnel.broker.once import Once
 from runnel.broker.once_line import Claims
+from runnel.broker.recompression import Recompression
 from runnel.broker.schedule import Schedule
 from runnel.broker.turns import may_be_large
 from runnel.log.log import Appended
@@ -65,11 +68,18 @@ class _Found(NamedTuple):
 class Sifting:
     """Looks into batches."""
 
-    def __init__(self, once: Once, schedule: Schedule, clock: Clock, rng: Rng) -> None:
+    def __init__(self, once: Once, schedule: Schedule, recompression: Recompression, clock: Clock, rng: Rng) -> None:
         self._once = once
         self._schedule = schedule
+        self._recompression = recompression
         self._clock = clock
         self._rng = rng
+
+    def room(
+        self, batches: Iterable[tuple[Partition | RunnelError, memoryview | None]]
+    ) -> AbstractAsyncContextManager[None]:
+        """For what the batches of one request become, until they are in the log or in line for it."""
+        return self._recompression.room(batches)
 
     async def sift(self, partition: Partition, batch: memoryview, timeout_ms: int) -> Sifted | None:
         """What is to be appended instead of a batch; None if it is to be appended, or refused, as it is."""
@@ -77,6 +87,24 @@ class Sifting:
         partition.must_lead()
         if header.size > partition.config.max_message_bytes or not _would_be_new(partition, header):
             return None
+        taken = None
+        if partition.config.takes_records_out:
+            taken = await self._take_out(partition, batch, header, timeout_ms)
+        return await self._compressed(partition, taken or Sifted(batch, header, None, {})) or taken
+
+    async def _compressed(self, partition: Partition, sifted: Sifted) -> Sifted | None:
+        """The same in the codec of its topic; None if it has that."""
+        try:
+            packed = await self._recompression.pack(partition, sifted.batch, sifted.header)
+        except BaseException:
+            sifted.give_up()
+            raise
+        return None if packed is None else sifted._replace(batch=packed, header=read_header(packed))
+
+    async def _take_out(
+        self, partition: Partition, batch: memoryview, header: BatchHeader, timeout_ms: int
+    ) -> Sifted | None:
+        """The batch without records that wait, or are in the log already; None if there is nothing to look at."""
         found = await _off_loop(partition, header, partial(_look, batch, partition.config, self._clock.wall_ms()))
         if found is None:
             return None
@@ -87,14 +115,14 @@ class Sifting:
         if found.names and not header.transactional:
             claims = await self._once.line(partition).claim(found.names)
         try:
-            left = await self._take_out(partition, batch, header, found, claims, timeout_ms)
+            left = await self._left(partition, batch, header, found, claims, timeout_ms)
         except BaseException:
             if claims is not None:
                 claims.give_up()
             raise
         return Sifted(left, read_header(left), claims, found.times)
 
-    async def _take_out(
+    async def _left(
         self, partition: Partition, batch: memoryview, header: BatchHeader, found: _Found, claims: Claims | None,
         timeout_ms: int,
     ) -> memoryview:  # fmt: skip

@@ -16,7 +16,10 @@ from runnel.model.parsing import whole
 from runnel.model.topic_config import LONG_MAX, SETTINGS, Setting, TopicConfig, field_name, shown
 
 BROKER_SETTINGS: Final[Mapping[str, str]] = {
+    "compression.gzip.level": "compression.gzip.level",
+    "compression.lz4.level": "compression.lz4.level",
     "compression.type": "compression.type",
+    "compression.zstd.level": "compression.zstd.level",
     "log.cleaner.delete.retention.ms": "delete.retention.ms",
     "log.cleaner.max.compaction.lag.ms": "max.compaction.lag.ms",
     "log.cleaner.min.cleanable.ratio": "min.cleanable.dirty.ratio",

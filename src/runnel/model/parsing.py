@@ -15,6 +15,15 @@ def whole(low: int, high: int) -> Callable[[str], int]:
     return parse
 
 
+def whole_or(special: int, low: int, high: int) -> Callable[[str], int]:
+    """A whole number within bounds, or one more that means something else."""
+
+    def parse(text: str) -> int:
+        return special if text.strip() == str(special) else whole(low, high)(text)
+
+    return parse
+
+
 def number(low: float, high: float) -> Callable[[str], float]:
     """A number within bounds."""
 

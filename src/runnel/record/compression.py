@@ -22,6 +22,8 @@ XERIAL_BLOCK_BYTES = 32 * KIB  # the block of snappy-java
 
 GZIP_WINDOW_BITS = 31  # 15 bits of window, +16 for the gzip container
 LENGTH = Struct(">i")
+LZ4_FAST = 9  # Kafka's default level means its fast compressor, any other the thorough one
+ZSTD_USUAL = 3
 
 
 class Compression(IntEnum):
@@ -44,9 +46,9 @@ GROWTH_MAX = (
 )
 
 
-def compress(codec: Compression, data: Buffer) -> bytes:
-    """The records section of a batch, compressed."""
-    return bytes(data) if codec is Compression.NONE else _COMPRESS[codec](data)
+def compress(codec: Compression, data: Buffer, level: int | None = None) -> bytes:
+    """The records section of a batch, compressed; `level`: how hard, in the numbers of Kafka's settings."""
+    return bytes(data) if codec is Compression.NONE else _COMPRESS[codec](data, level)
 
 
 def decompress(codec: Compression, data: Buffer, *, bytes_max: int) -> bytes:
@@ -65,7 +67,11 @@ def _broken(codec: str, why: object) -> InvalidRecord:
 
 
 # --- gzip
-def _gzip(data: Buffer) -> bytes:
+def _gzip(data: Buffer, level: int | None) -> bytes:
+    if level is not None and level > 0:  # isal knows no such levels
+        import zlib
+
+        return zlib.compress(data, level, wbits=GZIP_WINDOW_BITS)
     from isal import isal_zlib
 
     return bytes(isal_zlib.compress(data, wbits=GZIP_WINDOW_BITS))
@@ -78,11 +84,12 @@ def _gunzip(data: Buffer, bytes_max: int) -> bytes:
 
 
 # --- lz4
-def _lz4(data: Buffer) -> bytes:
+def _lz4(data: Buffer, level: int | None) -> bytes:
     import lz4.frame
 
+    thorough = 0 if level in (None, LZ4_FAST) else level
     # Java's reader knows independent blocks alone.
-    return bytes(lz4.frame.compress(data, block_linked=False, store_size=False))
+    return bytes(lz4.frame.compress(data, compression_level=thorough, block_linked=False, store_size=False))
 
 
 def _unlz4(data: Buffer, bytes_max: int) -> bytes:
@@ -105,10 +112,10 @@ def _frame(codec: str, data: Buffer, frame: Any, error: Any, bytes_max: int) -> 
 
 
 # --- zstd
-def _zstd(data: Buffer) -> bytes:
+def _zstd(data: Buffer, level: int | None) -> bytes:
     import zstandard
 
-    return zstandard.ZstdCompressor().compress(data)
+    return zstandard.ZstdCompressor(ZSTD_USUAL if level is None else level).compress(data)
 
 
 def _unzstd(data: Buffer, bytes_max: int) -> bytes:
@@ -125,7 +132,7 @@ def _unzstd(data: Buffer, bytes_max: int) -> bytes:
 
 
 # --- snappy
-def _snappy(data: Buffer) -> bytes:
+def _snappy(data: Buffer, level: int | None) -> bytes:
     from cramjam import snappy
 
     parts = [XERIAL_HEADER]
@@ -170,7 +177,7 @@ def _snappy_blocks(view: memoryview) -> Iterator[memoryview]:
         position += size
 
 
-_COMPRESS: dict[Compression, Callable[[Buffer], bytes]] = {
+_COMPRESS: dict[Compression, Callable[[Buffer, int | None], bytes]] = {
     Compression.GZIP: _gzip,
     Compression.SNAPPY: _snappy,
     Compression.LZ4: _lz4,

@@ -25,6 +25,7 @@ from runnel.record.batch import (
     TRANSACTIONAL,
     BatchHeader,
     assemble,
+    assemble_writable,
     may_hold,
     read_header,
 )
@@ -355,6 +356,13 @@ def thinned(header: BatchHeader, section: bytes, kept: Sequence[Span]) -> bytes:
     left = b"".join([section[span.start : span.end] for span in kept])
     header = header._replace(max_timestamp=max(span.timestamp for span in kept), count=len(kept))
     return assemble(header, compress(header.compression, left))
+
+
+def recompressed(batch: Buffer, codec: Compression, level: int | None, *, bytes_max: int) -> bytearray:
+    """The same records in another codec, in a buffer that can be changed; InvalidRecord if they are too large."""
+    header, section = open_batch(batch, bytes_max=bytes_max)
+    attributes = header.attributes & ~COMPRESSION_MASK | codec
+    return assemble_writable(header._replace(attributes=attributes), compress(codec, section, level))
 
 
 def emptied(header: BatchHeader) -> bytes:

@@ -496,3 +496,17 @@ def test_a_bad_batch_gets_its_code_and_leaves_no_trace(line: Line, topic: str, n
 @pytest.mark.parametrize(("version", "code"), [(6, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE), (7, ErrorCode.NONE)])
 def test_zstd_needs_produce_7(line: Line, topic: str, version: int, code: ErrorCode) -> None:
     assert produce(line, topic, batch(compression=Compression.ZSTD), version=version) == code
+
+
+@pytest.mark.parametrize(("version", "code"), [(9, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE), (10, ErrorCode.NONE)])
+def test_what_a_topic_compresses_by_zstd_needs_fetch_10(line: Line, version: int, code: ErrorCode) -> None:
+    name = f"traps-{uuid.uuid4().hex}"
+    setting = m.CreateTopicsRequest.CreatableTopicConfig(name="compression.type", value="zstd")
+    wanted = m.CreateTopicsRequest.CreatableTopic(name=name, num_partitions=1, replication_factor=1, configs=[setting])
+    line.ask(Api.CREATE_TOPICS, 7, m.CreateTopicsRequest(topics=[wanted], timeout_ms=30_000))
+    assert produce(line, name, batch(), version=3) == 0  # nobody who sends has to know of it
+    partition = m.FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1_000_000)
+    request = m.FetchRequest(topics=[m.FetchRequest.FetchTopic(topic=name, partitions=[partition])], min_bytes=0)
+    found = line.ask(Api.FETCH, version, request).responses[0].partitions[0]
+    assert found.error_code == code
+    assert bool(found.records) == (code is ErrorCode.NONE)

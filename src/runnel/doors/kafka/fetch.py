@@ -13,11 +13,12 @@ from runnel.doors.kafka.fetch_sessions import (
     SessionPartition,
     Wanted,
 )
-from runnel.model.errors import InvalidRequest, RunnelError, as_value
+from runnel.model.errors import InvalidRequest, RunnelError, UnsupportedCompression, as_value
 from runnel.model.ids import NO_TOPIC_ID, BrokerId, Epoch, Offset, PartitionKey, TopicId
 from runnel.replica.partition import Partition
 from runnel.wire.kafka import messages as m
 
+ZSTD_SINCE = 10
 FOLLOWERS_SINCE = 11  # who speaks it knows that followers can be read (KIP-392)
 TOPIC_IDS_SINCE = 13
 REPLICA_STATE_SINCE = 15  # a follower says in which life it is (KIP-903)
@@ -153,6 +154,8 @@ def _read_of(partition: SessionPartition, want: Wanted, request: m.FetchRequest,
         found, lens = call.broker.views.find_readable(
             partition.topic_id if by_id else partition.topic, partition.number
         )  # fmt: skip
+        if call.version < ZSTD_SINCE and found.config.compression_type == "zstd":
+            raise UnsupportedCompression(f"{found.name} is compressed by zstd: it needs Fetch v{ZSTD_SINCE}")
     except RunnelError as error:
         found = as_value(error)
     return Read(

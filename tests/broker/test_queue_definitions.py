@@ -231,11 +231,12 @@ def test_a_deleted_queue_keeps_nothing_and_leaves_its_topics_unless_asked(tmp_pa
         async with cluster_of(tmp_path, count=2) as brokers:
             await ask(brokers, 1, QUEUE_CREATE, CreateQueue("q"))
             keepers = brokers.up[1].broker.keepers
-            owner = owner_name("q", PartitionKey(brokers.up[1].broker.image.topic_named("q").id, 0))
-            kept = await keepers.open(KeeperOpen(owner, 5))
-            await keepers.write(KeeperWrite(owner, 5, kept.session, [(b"k", b"v")]))
+            topic = brokers.up[1].broker.image.topic_named("q")
+            owner, epoch = owner_name("q", PartitionKey(topic.id, 0)), topic.partitions[0].leader_epoch
+            kept = await keepers.open(KeeperOpen(owner, epoch))
+            await keepers.write(KeeperWrite(owner, epoch, kept.session, [(b"k", b"v")]))
             assert await ask(brokers, 2, QUEUE_DELETE, DeleteQueue("q")) == QueueDeleted("q", [])
-            assert (await keepers.open(KeeperOpen(owner, 5))).records == []
+            assert (await keepers.open(KeeperOpen(owner, epoch))).records == []
             assert all(listed(brokers, number, "q") == {} for number in brokers.up)
             assert "q" in brokers.up[2].broker.image.names
             with pytest.raises(UnknownQueue):

@@ -162,7 +162,7 @@ def test_when_an_append_fails_the_state_is_what_the_log_says(tmp_path: Path, mon
     async def scenario(rig: Rig) -> None:
         await rig.commit(1)
 
-        def refuse(*_: object) -> None:
+        def refuse(*_: object, **__: object) -> None:
             raise StorageFailed("the disk is full")
 
         with monkeypatch.context() as patched:
@@ -186,7 +186,7 @@ def test_a_log_that_can_not_be_read_is_read_again(tmp_path: Path, monkeypatch: p
         failures = [StorageFailed("the disk is full"), StorageFailed("the disk is ill")]
         read = rig.replica.read
 
-        def refuse(*_: object) -> None:
+        def refuse(*_: object, **__: object) -> None:
             raise failures.pop()
 
         async def read_once_well(offset: Offset, bytes_max: int) -> bytes | memoryview:

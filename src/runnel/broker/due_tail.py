@@ -137,12 +137,12 @@ class Tail:
                         self.trouble = None
                         await self._grown.wait()
             except IndexDamaged as error:
-                self.trouble = error
+                self.trouble = as_value(error)
                 logger.error("the index of %s is built again: %s", self.partition.name, error)
                 await self._discard()
                 await asyncio.sleep(PAUSE_S)
             except (RunnelError, OSError) as error:
-                self.trouble = error
+                self.trouble = as_value(error)
                 logger.warning("the index of %s can't follow, trying again: %s", self.partition.name, error)
                 await asyncio.sleep(PAUSE_S)
 

@@ -26,6 +26,7 @@ from runnel.model.errors import (
     NotPending,
     RunnelError,
     UnknownTopicId,
+    as_value,
 )
 from runnel.model.ids import PartitionKey
 from runnel.model.limits import MIB
@@ -136,7 +137,7 @@ class ScheduleShard:
             except NotLeader:
                 return
             except RunnelError as error:
-                self._trouble = None if isinstance(error, CoordinatorLoading) else error
+                self._trouble = None if isinstance(error, CoordinatorLoading) else as_value(error)
                 opening = isinstance(error, CoordinatorLoading)  # which takes a moment, and is nothing to be warned of
                 level = logging.DEBUG if opening else logging.WARNING
                 logger.log(level, "the schedule in %s can't begin yet: %s", self.partition.name, error)

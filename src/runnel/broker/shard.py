@@ -110,7 +110,7 @@ class Shard(Generic[V]):
         """Rule 3, after an error that nobody foresaw."""
         logger.error("%s failed, reading it all again in %g s", self._journal.name, self._pause_s, exc_info=error)
         self._forget()
-        self.trouble = error
+        self.trouble = as_value(error)
         if not self.lost and not self.closed and isinstance(error, Exception):
             if self._loader is not None:
                 self._loader.cancel()
@@ -143,7 +143,7 @@ class Shard(Generic[V]):
                 return
             except RunnelError as error:
                 logger.error("%s can't be read, trying again in %g s: %s", self._journal.name, pause_s, error)
-                self.trouble = error
+                self.trouble = as_value(error)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_S_MAX)
         if self.closed:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -19,7 +20,16 @@ from runnel.client.admin import Admin, NewTopic
 from runnel.client.calls import call, call_until_done
 from runnel.client.cluster import Cluster
 from runnel.cluster.image import Partition as PartitionImage
-from runnel.model.errors import CoordinatorLoading, FencedEpoch, InvalidTopicName, NotLeader, RunnelError
+from runnel.model.errors import (
+    CoordinatorLoading,
+    CoordinatorNotAvailable,
+    FencedEpoch,
+    InvalidRequest,
+    InvalidTopicName,
+    NotLeader,
+    RunnelError,
+    UnknownTopicId,
+)
 from runnel.model.ids import Millis, PartitionKey, TopicId
 from runnel.model.internal_calls import (
     KEEPER_OPEN,
@@ -253,6 +263,31 @@ def test_a_keeper_that_is_killed_has_all_that_it_said_it_kept(tmp_path: Path) ->
         broker.start()  # and leads in the next epoch
         kept = talk(broker.kafka, read)
     assert (kept.session, kept.records) == (2, [(b"k", b"v")])
+
+
+def test_an_owner_is_opened_in_no_epoch_that_its_partition_never_had(tmp_path: Path) -> None:
+    """Else every leader to come would be taken for one that was replaced."""
+
+    async def main() -> None:
+        async with cluster_of(tmp_path, count=1) as brokers:
+            await create(brokers, replicas=1)
+            rig = Rig(brokers)
+            shard = await rig.open()
+            await shard.ask("add", 1)
+            broker, key = brokers.up[1].broker, rig.partition().key
+            nobody = PartitionKey(TopicId(UUID(int=9)), 0)
+            for owner, epoch, error in (
+                (rig.owner(), rig.partition().leader_epoch + 1, CoordinatorNotAvailable),
+                (owner_name("q", PartitionKey(key.topic_id, 1)), 0, CoordinatorNotAvailable),
+                (owner_name("q", nobody), 0, UnknownTopicId),
+                ("p0", 1 << 40, InvalidRequest),
+            ):
+                with pytest.raises(error):
+                    await broker.calls.ask(broker.id, KEEPER_OPEN, KeeperOpen(owner, epoch))
+            assert await shard.ask("add", 1) == 2
+            shard.close()
+
+    run(main())
 
 
 def test_the_topic_is_compacted_and_no_other_is_made_that_way(tmp_path: Path) -> None:

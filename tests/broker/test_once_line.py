@@ -17,6 +17,7 @@ from runnel.model.errors import (
     BatchTooLarge,
     InvalidRecord,
     InvalidRequest,
+    InvalidTopicName,
     NotEnoughReplicas,
     NotLeader,
     PolicyViolation,
@@ -420,5 +421,29 @@ def test_a_name_that_a_message_has_already_is_not_added_again(run: Run) -> None:
         assert second.headers == (own, (MESSAGE_ID, b"ours"))
         found = await add(line_of(partition), message("mine"), message("ours"))
         assert [(one.offset, one.duplicate) for one in found] == [(0, True), (1, True)]
+
+    run(scenario)
+
+
+def test_a_time_that_no_batch_can_hold_is_refused_and_costs_nobody_behind_it_anything(run: Run) -> None:
+    async def scenario(open_partition: OpenPartition, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        for timestamp_ms in (1 << 63, -(1 << 63) - 1):
+            with pytest.raises(InvalidRequest, match="time"):
+                check(message("a", timestamp_ms=timestamp_ms), partition)
+        check(message("a", timestamp_ms=(1 << 63) - 1), partition)
+
+    run(scenario)
+
+
+def test_nothing_is_appended_once_to_an_internal_topic(run: Run) -> None:
+    async def scenario(open_partition: OpenPartition, disk: GatedDisk) -> None:
+        partition = await open_partition()
+        partition.internal = True
+        with pytest.raises(InvalidTopicName):
+            check(message("a", accepted=True), partition)
+        with pytest.raises(InvalidTopicName):
+            await add(line_of(partition), message("a"))
+        assert await kept(partition) == []
 
     run(scenario)

@@ -2,15 +2,17 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.broker.serving import eventually, serve
 
 from runnel.broker.broker import Broker
 from runnel.cluster.topic_rules import NewTopic
 from runnel.model.calls import CountPending
-from runnel.model.errors import NotPending
-from runnel.model.schedule import Parked
+from runnel.model.errors import BatchTooLarge, ClientError, InvalidRequest, NotPending
+from runnel.model.schedule import DUE_MS_MAX, NEWEST, SCHEDULE_PARK, Park, Parked
 from runnel.shell.clock import SystemClock
 
 
@@ -57,5 +59,37 @@ def test_a_message_that_came_under_the_id_since_is_what_is_asked_for(tmp_path: P
         for _ in range(2):
             [error] = await broker.schedule.cancel(["a"])
             assert isinstance(error, NotPending), "it was delivered"
+
+    serve(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        ({"id": ""}, InvalidRequest),
+        ({"id": "x" * 1_001}, InvalidRequest),  # it would hold up all that waits for its target
+        ({"due_ms": DUE_MS_MAX + 1}, InvalidRequest),
+        ({"due_ms": 1 << 63}, InvalidRequest),  # no index could hold it: none of the shard's replicas could follow
+        ({"due_ms": -1}, InvalidRequest),
+        ({"floor": NEWEST - 1}, InvalidRequest),
+        ({"floor": 1 << 63}, InvalidRequest),
+        ({"value": bytes(2 << 20)}, BatchTooLarge),
+    ],
+)
+def test_the_leader_of_a_shard_parks_nothing_that_can_not_be_sent(
+    tmp_path: Path, fault: dict[str, Any], error: type[ClientError]
+) -> None:
+    """Whoever asks it: a client can ask as brokers do."""
+
+    async def scenario(broker: Broker) -> None:
+        await broker.topics.create([NewTopic("t", 1)])
+        good = Parked("good", SystemClock().wall_ms() + 50, None, b"x", [])
+        await broker.schedule.park("t", 0, [replace(good, due_ms=DUE_MS_MAX, id="last")])
+        topic_id = broker.image.topic_named("t").id
+        with pytest.raises(error):
+            await broker.calls.ask(broker.id, SCHEDULE_PARK, Park(topic_id, 0, [good, replace(good, **fault)]))
+        await broker.schedule.park("t", 0, [good])
+        await eventually(lambda: sum(shard.fired for shard in broker.schedule.shards) == 1)
+        assert (await broker.schedule.count(CountPending("t"))).messages == 1
 
     serve(tmp_path, scenario)

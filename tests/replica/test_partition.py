@@ -12,11 +12,12 @@ import pytest
 
 from runnel.cluster.image import Partition as PartitionImage
 from runnel.log.log import Appended
-from runnel.model.errors import Corruption, NotLeader, OffsetOutOfRange, RequestTimedOut
+from runnel.model.errors import Corruption, InvalidTopicName, NotLeader, OffsetOutOfRange, RequestTimedOut
 from runnel.model.ids import BrokerId, Epoch, Offset, PartitionKey, TopicId
 from runnel.model.topic_config import FlushMode, TopicConfig
 from runnel.record import records
 from runnel.record.batch import check_produced, headers, patch
+from runnel.replica.ending import Ending
 from runnel.replica.following import Answer, Question, Verdict
 from runnel.replica.partition import Partition
 from runnel.shell.clock import SystemClock
@@ -489,5 +490,22 @@ def test_only_who_is_not_counted_on_heals(tmp_path: Path) -> None:
         assert partition.log.end_offset == intact < 6
         assert partition.high_watermark <= intact
         assert partition.question() == (5, intact, 3)
+
+    run(tmp_path, scenario, FlushMode.OS)
+
+
+def test_only_its_coordinator_appends_to_a_partition_of_an_internal_topic(tmp_path: Path) -> None:
+    async def scenario(partition: Partition, _: GatedDisk) -> None:
+        partition.internal = True
+        end = partition.log.end_offset
+        with pytest.raises(InvalidTopicName, match="internal"):
+            append(partition, b"1")
+        with pytest.raises(InvalidTopicName, match="internal"):
+            await partition.write_marker(Ending(7, 0, True, 0), LONG_S)
+        assert partition.log.end_offset == end
+        batch = batch_of(b"1")
+        begun = partition.append(batch, check_produced(batch), own=True)
+        appended = await begun if isinstance(begun, asyncio.Future) else begun
+        assert appended.base_offset == end
 
     run(tmp_path, scenario, FlushMode.OS)

@@ -14,7 +14,7 @@ from uuid import NAMESPACE_DNS, uuid5
 import msgspec
 from tests.simulation.hunting import Mutant, Pack, main
 
-from runnel.broker import end_offsets, followers, partitions, produce
+from runnel.broker import end_offsets, followers, internal_settings, partitions, produce
 from runnel.broker.confirming import Confirming
 from runnel.broker.damage import Damages
 from runnel.broker.followers import FollowerSession
@@ -28,6 +28,7 @@ from runnel.cluster import controller, elections, isr_changes, loading, membersh
 from runnel.cluster.drafting import Draft, Rules
 from runnel.cluster.image import Delta, Image
 from runnel.groups.classic import ClassicGroup
+from runnel.groups.store import Store
 from runnel.log import checkpoint, reader, recovery, rolling, scan, trimming, writer
 from runnel.log.keeper import Keeper
 from runnel.log.log import Log
@@ -47,6 +48,7 @@ from runnel.replica.partition import Partition
 from runnel.replica.progress import Progress
 from runnel.replica.readable import Readable
 from runnel.replica.refusals import Refusals
+from runnel.replica.unreadable import Unreadable
 from runnel.testing.simulation import run
 
 SEEDS_MAX = 150
@@ -174,6 +176,10 @@ async def _remove_whatever_is_unknown(self: Partitions) -> None:
 
 async def _done(*_: Any, **__: Any) -> None:
     return None
+
+
+def _raise_it(_: Unreadable, problem: Exception, offset: int) -> None:
+    raise problem
 
 
 def _no(*_: Any) -> bool:
@@ -600,6 +606,36 @@ MUTANTS = [
         "buffer-reused",
         "a receive buffer is used again when its requests are answered",
         ((buffers, "_unseen", _always_unseen), (Inbox, "_retire", _retire_at_once)),
+    ),
+    Mutant(
+        "foreign-write",
+        "only its coordinator appends to an internal topic",
+        ((Partition, "must_be_open_to_clients", _nothing),),
+        alone="tests/replica/test_partition.py::test_only_its_coordinator_appends_to_a_partition_of_an_internal_topic",
+    ),
+    Mutant(
+        "foreign-fatal",
+        "a record that can't be read is set aside",
+        ((Unreadable, "set_aside", _raise_it),),
+        alone="tests/broker/test_set_aside.py",
+    ),
+    Mutant(
+        "failed-verb-kept",
+        "what a verb left in memory when it failed counts for nothing",
+        ((Shard, "_failed", _nothing),),
+        alone="tests/broker/test_shard.py::test_what_a_verb_left_in_memory_when_it_failed_counts_for_nothing",
+    ),
+    Mutant(
+        "settings-open",
+        "what decides what is kept in an internal topic is not the clients' to set",
+        ((internal_settings, "check_settings", _nothing),),
+        alone="tests/broker/test_internal_settings.py",
+    ),
+    Mutant(
+        "strays",
+        "members of another kind than their group are taken out",
+        ((Store, "drop_strays", _nothing),),
+        alone="tests/groups/test_store.py",
     ),
 ]
 

@@ -10,7 +10,7 @@ from typing import Any
 from tests.simulation.hunting import Mutant, Pack, main
 
 from runnel.broker.batches import Batches
-from runnel.broker.keepers import KeeperJournal
+from runnel.broker.keepers import KeeperJournal, Keepers
 from runnel.doors.kafka.share_sessions import ShareSessions
 from runnel.model.step import Step
 from runnel.queues import keeper, taking, verdicts
@@ -31,6 +31,7 @@ SEEDS_MAX = 40
 LEADERS = ("kill", "pause", "isolate", "elect", "stop", "client-kill")  # what changes leaders and keepers
 LATE = ("isolate", "cut", "pause", "slow", "reset", "client-kill")  # what makes requests come late
 TESTS = "tests/queues/test_"
+OPENED = "test_an_owner_is_opened_in_no_epoch_that_its_partition_never_had"
 
 
 def plan(**more: Any) -> dict[str, Any]:
@@ -48,6 +49,10 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 async def _unkept(*_: Any, **__: Any) -> None:
     return None
+
+
+def _any_owner(owner: str) -> tuple[str, str]:
+    return owner, owner
 
 
 def _yes(*_: Any, **__: Any) -> bool:
@@ -208,6 +213,14 @@ MUTANTS = [
     Mutant("holder-for-ever", "the place falls free", ((Holder, "gone", _no),), alone=TESTS + "holder.py"),
     Mutant("no-breaker", "nothing is delivered while most fails", ((Breaker, "allowed", _plenty),),
            alone=TESTS + "breaker.py"),
+    Mutant("any-owner", "an owner is parsed before anything changes", ((keeper, "owner_partition", _any_owner),),
+           alone=TESTS + "keeper.py"),
+    Mutant("session-again", "no session comes twice, also where a record was set aside", ((keeper, "BEYOND_ALL", 0),),
+           alone=TESTS + "keeper.py"),
+    Mutant("epoch-of-nobody", "an owner is opened in no epoch that its partition never had",
+           ((Keepers, "_check_epoch", _nothing),), alone="tests/broker/test_keepers.py::" + OPENED),
+    Mutant("lost-chunk", "messages that an unreadable record told of come again", ((Delivery, "_lose", _nothing),),
+           alone=TESTS + "delivery.py"),
     Mutant("no-seal", "what is done in the middle is forgotten", ((Window, "pass_done", _pass_over_for_nothing),),
            alone=TESTS + "window.py"),
 ]  # fmt: skip

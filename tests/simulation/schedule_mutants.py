@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.simulation.hunting import Mutant, Pack, main
 
-from runnel.broker import schedule
+from runnel.broker import schedule, schedule_shards
 from runnel.broker.keyed_lock import KeyedLock
 from runnel.broker.once_names import KnownNames
 from runnel.broker.requests import Ledger
@@ -139,6 +139,8 @@ MUTANTS = [
     Mutant("first-again", "who parks again says so", ((schedule, "_again", _as_the_first_time),), alone=CLUSTER),
     Mutant("clock-believed", "a clock that is set back makes no pause longer", ((Agenda, "_look_at_clock", _nothing),),
            ("clock",), plan(named=0.0, delays_ms=(3_000,))),
+    Mutant("parks-anything", "the leader of a shard parks what can be sent", ((schedule_shards, "check", _nothing),),
+           alone="tests/broker/test_schedule.py"),
     Mutant("look-shared", "who looks into the log reads all that memory did not have",
            ((KnownNames, "_look_before", _until_now),), alone=LINE),
 ]  # fmt: skip

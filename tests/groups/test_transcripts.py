@@ -256,7 +256,7 @@ class Stage:
             tuple(self.partition(f"{name}/0").topic_id for name in names(given.get(word, "")))
             for word in ("add", "remove")
         )
-        return NoteTopics(given.get("group", "g"), added, removed)
+        return NoteTopics(given.get("group", "g"), added, removed, "creates" in flags)
 
     def ask_commit(self, actor: Actor, flags: set[str], given: dict[str, str]) -> CommitOffsets:
         generation = int(given.pop("gen", actor.epoch if actor.epoch > 0 else actor.generation))

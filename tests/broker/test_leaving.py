@@ -17,6 +17,9 @@ from runnel.model.calls import (
     CreateQueue,
     DropDead,
     ListDead,
+    ListDeadQueues,
+    MarkAway,
+    NamedQueue,
     Outgoing,
     Place,
     Receive,
@@ -26,8 +29,10 @@ from runnel.model.calls import (
     Settlement,
 )
 from runnel.model.errors import PolicyViolation, RunnelError
+from runnel.model.ids import Offset, PartitionKey
 from runnel.model.reading import ReadPartition
 
+LONG_S = 30.0
 LEASE_MS = 5_000  # an outlet looks at leases when they would end: before, it is not idle
 
 
@@ -109,6 +114,45 @@ def test_queues_that_share_a_topic_of_dead_letters_see_and_send_back_their_own(t
         assert len(await take(broker, "a", 5, wait_ms=60_000)) == 2
         assert await take(broker, "b", 5) == []
         assert len((await broker.redrives.list(ListDead("b"))).letters) == 2
+
+    serve(tmp_path, scenario)
+
+
+def test_each_queue_counts_the_letters_of_its_own_that_there_are(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        async def counts() -> dict[str, int]:
+            listed = (await broker.graves.queues(ListDeadQueues())).queues
+            here = await broker.graves.led_here(LONG_S)
+            assert {queue: count for queue, count in here.items() if count} == {
+                each.queue: each.messages for each in listed
+            }
+            for each in listed:
+                assert await broker.graves.count(each.queue) == each.messages
+                assert (await broker.queues.describe(NamedQueue(each.queue))).dead_letters == each.messages
+            return {each.queue: each.messages for each in listed}
+
+        for queue, topic in (("a", "graves"), ("b", "graves"), ("own", "own.dead")):
+            await make(broker, queue, 3, dead_letter_topic=topic)
+        await make(broker, "idle")
+        assert await counts() == {}
+        for queue in ("a", "b", "a", "own"):
+            await reject(broker, queue, 1)
+        await letters(broker, "graves", 3)
+        await letters(broker, "own.dead", 1)
+        assert await counts() == {"a": 2, "b": 1, "own": 1}
+        await reject(broker, "b", 1)  # what comes later is read on
+        await letters(broker, "graves", 4)
+        assert await counts() == {"a": 2, "b": 2, "own": 1}
+        await broker.redrives.mark(MarkAway("a", 0, [0]))
+        for _ in range(2):  # the second time nothing is open that knows
+            assert await counts() == {"a": 1, "b": 2, "own": 1}
+            broker.redrives.sweep()
+        await broker.redrives.mark(MarkAway("a", 0, [2]))  # it is opened again
+        broker.redrives.sweep()
+        assert await counts() == {"b": 2, "own": 1}
+        key = PartitionKey(broker.image.topic_named("graves").id, 0)
+        await broker.partitions.find_by_id(*key).log.advance_start(Offset(2))  # as retention does
+        assert await counts() == {"b": 1, "own": 1}
 
     serve(tmp_path, scenario)
 

@@ -6,6 +6,9 @@ from typing import Any
 import pytest
 from tests.cli.calls import Call, process
 
+from runnel.cli.queue_shift import _print_plan
+from runnel.cli.queue_show import _print_described
+from runnel.model.calls import Moved, QueueDescription, Shifted
 from runnel.testing.process import BrokerProcess
 
 
@@ -205,6 +208,22 @@ def test_the_last_release_says_why_a_message_died(call: Call, name: str) -> None
 )
 def test_what_does_not_go_together_is_wrong_usage(call: Call, arguments: list[str]) -> None:
     call("queue", *arguments, code=2)
+
+
+def test_what_could_not_be_asked_is_no_number(capsys: pytest.CaptureFixture[str]) -> None:
+    _print_described(QueueDescription("q", "t", True, [], [], scheduled=-1, dead_letters=-1), all_settings=False)
+    shown = capsys.readouterr()
+    assert "dead not known" in shown.out
+    assert "The schedule could not be asked" in shown.err
+    assert "-1" not in shown.out + shown.err
+    shifted = Shifted([Moved("t", 0, 0, 0)], scheduled=-1)
+    _print_plan(shifted)
+    assert "the schedule could not be asked" in capsys.readouterr().err
+
+
+def test_there_is_no_question_where_nothing_is_lost(call: Call, name: str) -> None:
+    call("queue", "create", name, "-p", "1")
+    assert "purged queue" in call("queue", "purge", name).out
 
 
 def test_a_queue_that_is_not_there_is_named(call: Call, name: str) -> None:

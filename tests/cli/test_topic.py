@@ -88,6 +88,7 @@ def test_a_view_is_not_trimmed_and_is_told_of_when_its_source_is_gone(call: Call
     assert view not in call("topic", "ls").err
     call("topic", "delete", name, "-y")
     assert f"{view} is a view whose source was deleted" in call("topic", "ls").err
+    assert f"This deletes {view} (a view whose source is gone) for ever." in call("topic", "delete", view, code=2).err
     call("topic", "delete", view, "-y")
     assert view not in call("topic", "ls").err
 
@@ -97,3 +98,14 @@ def test_describe_with_groups(call: Call, name: str) -> None:
     call("consume", name, "-g", f"{name}.g", "-c", "1")
     described = call("topic", "describe", name, "--groups", "--json").json
     assert {"group": f"{name}.g", "state": "Empty", "members": 0, "lag": 1} in described["groups"]
+
+
+def test_a_name_that_is_none_does_not_hide_what_others_hold(call: Call, name: str) -> None:
+    call("produce", name, "-m", "a", "-m", "b")
+    assert "nothing was deleted: topic name 't.*' is not allowed" in call("topic", "delete", name, "t.*", code=2).err
+    call("topic", "create", f"{name}.source")
+    call("topic", "create", f"{name}.view", "-c", f"view.of={name}.source", "-c", "view.filter=headers.a = '1'")
+    call("topic", "delete", f"{name}.source", "-y")
+    refused = call("topic", "delete", f"{name}.view", name, code=2).err
+    assert f"{name}.view (a view whose source is gone), {name} (2 messages)" in refused
+    call("topic", "delete", f"{name}.view", name, "-y")

@@ -93,6 +93,8 @@ def test_what_went_back_is_known_after_a_crash_and_for_the_next_task() -> None:
     assert rig.orders == [Run("a")]
     went = [offset for offset in range(3 * CHUNK_LETTERS) if rig.machine.went(offset)]
     assert went == [0, 7, CHUNK_LETTERS]
+    for start in range(3 * CHUNK_LETTERS):
+        assert rig.machine.went_from(start) == sum(offset >= start for offset in went)
     task = rig.machine.task
     assert task is not None
     assert (task.next, task.moved) == (CHUNK_LETTERS + 1, 3)

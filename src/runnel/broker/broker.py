@@ -245,7 +245,7 @@ class Broker:
             )
         )  # fmt: skip
         self.queues, self.deliveries = self._queueing.queues, self._queueing.deliveries
-        self.redrives, sources = self._queueing.redrives, self._queueing.sources
+        self.redrives, self.graves, sources = self._queueing.redrives, self._queueing.graves, self._queueing.sources
         self.sharing = Sharing(self.deliveries, sources.config, self.config.fetch_bytes_max)
         self.share_groups = ShareGroups(self.groups, sources.config, self.calls, self._newest)
         self.share_places = SharePlaces(self.deliveries, self.calls)

@@ -169,6 +169,7 @@ async def _queues(broker: Broker) -> list[Measure]:
         counts["dead"][outlet.queue] += told.counters.dead
         counts["accepted"][outlet.queue] += told.counters.accepted
         counts["released"][outlet.queue] += told.counters.released
+    counts["dead_letters"].update(await broker.graves.led_here(ASK_S))
     return [_by("queue", f"queue_{name}", kind, doc, counts[name]) for name, (kind, doc) in QUEUE_MEASURES.items()]
 
 
@@ -177,6 +178,7 @@ QUEUE_MEASURES: Final[dict[str, tuple[Literal["gauge", "counter"], str]]] = {
     "leased": ("gauge", "messages that are with consumers"),
     "waiting": ("gauge", "messages that wait for another attempt"),
     "dead": ("counter", "messages that were given up"),
+    "dead_letters": ("gauge", "dead letters that there are now, in the partitions that this broker leads"),
     "accepted": ("counter", "messages that were accepted"),
     "released": ("counter", "messages that were released, or whose lease ended"),
     "refused": ("counter", "messages that were refused because the queue was full (max.length)"),

@@ -8,6 +8,7 @@ Rule 3: what waits in the schedule for another attempt is part of its queue.
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from runnel.broker import queue_calls
@@ -43,6 +44,8 @@ PEEK_MAX: Final = 1_000  # messages at once
 PEEK_LOOKED_MAX: Final = 100_000  # messages looked at, to find those that pass
 PEEK_BYTES_MAX: Final = 16 << 20
 DONE: Final = "done"
+SCHEDULE_S: Final = 2.0  # for the schedule to say what waits in it
+PAUSE_S: Final = 0.05
 UNSCHEDULED_AT_ONCE: Final = 1_000
 
 Q = TypeVar("Q")
@@ -53,13 +56,15 @@ class Overseeing:
     """The verbs."""
 
     def __init__(
-        self, me: BrokerId, deliveries: Deliveries, sources: Sources, calls: Calls, messages: Messages
-    ) -> None:
+        self, me: BrokerId, deliveries: Deliveries, sources: Sources, calls: Calls, messages: Messages,
+        count_dead: Callable[[str], Awaitable[int]],
+    ) -> None:  # fmt: skip
         self._me = me
         self._deliveries = deliveries
         self._sources = sources
         self._calls = calls
         self._messages = messages
+        self._count_dead = count_dead
         calls.serve(queue_calls.STATES, self._states_here)
         calls.serve(queue_calls.PEEK, self._peek_here)
 
@@ -75,16 +80,21 @@ class Overseeing:
             for name in SETTINGS
         ]
         topic = queue.config.topic_of(queue.name)
-        return QueueDescription(queue.name, topic, True, settings, partitions, await self.count_scheduled(queue))
+        scheduled, dead = await self.count_scheduled(queue), await self._count_dead(queue.name)
+        return QueueDescription(queue.name, topic, True, settings, partitions, scheduled, dead)
 
     async def count_scheduled(self, queue: Queue) -> int:
         """How many messages wait in the schedule for another attempt; -1 if nobody can say."""
         await asyncio.sleep(0)  # timeouts need a task
         asked = [CountPending(topic) for topic in queue.retry_topics]
-        try:
-            return sum([(await self._calls.ask(self._me, SCHEDULE_COUNT, each)).messages for each in asked])
-        except RetriableError:
-            return -1
+        end = asyncio.get_running_loop().time() + SCHEDULE_S
+        while True:
+            try:
+                return sum([(await self._calls.ask(self._me, SCHEDULE_COUNT, each)).messages for each in asked])
+            except RetriableError:  # most often it is being made, or read
+                if asyncio.get_running_loop().time() >= end:
+                    return -1
+                await asyncio.sleep(PAUSE_S)
 
     async def states(self, queue: Queue) -> list[DeliveryState]:
         """How a queue stands in each partition: all leaders are asked, side by side."""

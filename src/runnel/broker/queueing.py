@@ -59,13 +59,13 @@ class Queueing:
         self.sources = Sources(image)
         exits = Exits(messages, once, self._park, Targets(once, image, around.make_topics), clock, rng)
         self.deliveries = Deliveries(partitions, keepers, messages, exits, clock, rng, self.sources, around.share_began)
-        self.queues = Queues(
-            calls.me, self.deliveries, self.sources, around.sending, around.sending_once, calls, messages, image,
-            around.life, rng,
-        )  # fmt: skip
         drives = DriveParts(keepers, messages, once, image, clock, rng)
         self.redrives = Redrives(partitions, self.sources, calls, drives)
-        self.graves = Graves(partitions, calls, image)
+        self.graves = Graves(partitions, calls, image, self.sources, self.redrives.counts)
+        self.queues = Queues(
+            calls.me, self.deliveries, self.sources, around.sending, around.sending_once, calls, messages, image,
+            around.life, rng, self.graves.count,
+        )  # fmt: skip
         self._lengths = Lengths(partitions, self.deliveries, self.sources)
         self._resuming = Resuming(calls.me, keepers, self.deliveries, self.redrives)
 

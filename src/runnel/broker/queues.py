@@ -4,7 +4,7 @@
 here.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -52,6 +52,7 @@ class Queues:
     def __init__(
         self, me: BrokerId, deliveries: Deliveries, sources: Sources, sending: Sending, sending_once: SendingOnce,
         calls: Calls, messages: Messages, image: Callable[[], Image], life: Callable[[], Life], rng: Rng,
+        count_dead: Callable[[str], Awaitable[int]],
     ) -> None:  # fmt: skip
         self._sources = sources
         self._sending = sending
@@ -59,7 +60,7 @@ class Queues:
         self._me = me
         self._rng = rng
         settling = Settling(me, deliveries, sources, calls, image, rng)
-        overseeing = Overseeing(me, deliveries, sources, calls, messages)
+        overseeing = Overseeing(me, deliveries, sources, calls, messages, count_dead)
         shifting = Shifting(me, deliveries, sources, calls, overseeing)
         self._owners = Owners(deliveries, calls, life)
         self._receiving = Receiving(deliveries, sources, calls, self._owners, life, settling.give_back)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from runnel.broker.calls import Calls
+from runnel.broker.dead_letter_counts import DeadLetterCounts
 from runnel.broker.drive import Drive, Parts, edit_in
 from runnel.broker.partitions import Partitions
 from runnel.broker.queue_calls import At
@@ -41,9 +42,9 @@ from runnel.model.calls import (
     Verb,
 )
 from runnel.model.errors import InvalidRequest, PolicyViolation, RunnelError, UnknownTopic, as_value
-from runnel.model.ids import BrokerId, Offset, PartitionKey, TopicId
+from runnel.model.ids import BrokerId, Epoch, Offset, PartitionKey, TopicId
 from runnel.queues.letters import Origin, attempts_of, header, is_letter_of, number, origin_of
-from runnel.queues.redrive import Asked, Mark, Start, Stop, Task, state_of
+from runnel.queues.redrive import Asked, Mark, Redriving, Start, Stop, Task, state_of
 from runnel.record.records import Record
 from runnel.replica.partition import Partition
 from runnel.route.filter import compile
@@ -90,6 +91,7 @@ class DropThere(Value, frozen=True):
     place: At
     upto: int | None
     dry_run: bool
+    queue: str = ""  # whose letters are counted
 
 
 LIST_THERE: Final = Verb("dead.list.there", ListThere, DeadLetters, waits=True)
@@ -109,6 +111,18 @@ class _Grave(NamedTuple):
         return At(self.key.topic_id, self.key.number)
 
 
+class _Read(NamedTuple):
+    """What was read of the letters that went back, by the leader in one epoch."""
+
+    partition: Partition
+    epoch: Epoch
+    machine: Redriving
+
+    @property
+    def stands(self) -> bool:
+        return self.partition.is_leader and self.partition.leader_epoch == self.epoch
+
+
 class Redrives:
     """The verbs."""
 
@@ -118,6 +132,8 @@ class Redrives:
         self._calls = calls
         self._parts = parts
         self._drives: dict[tuple[str, PartitionKey], Drive] = {}
+        self._read: dict[tuple[str, PartitionKey], _Read] = {}
+        self.counts = DeadLetterCounts(sources, parts.messages, self._machine)
         calls.serve(DEAD_LIST, self.list)
         calls.serve(DEAD_DROP, self.drop)
         calls.serve(DEAD_AWAY, self.away)
@@ -136,6 +152,8 @@ class Redrives:
             if not drive.shard.belongs_to(self._led(drive.partition.key)):
                 del self._drives[name]
                 drive.close()
+        self._read = {name: read for name, read in self._read.items() if read.stands}
+        self.counts.forget_led_elsewhere()
 
     def close(self) -> None:
         for drive in self._drives.values():
@@ -166,9 +184,20 @@ class Redrives:
             return drive
         if drive is not None:
             drive.close()
+        self._read.pop((queue, key), None)
         drive = self._drives[queue, key] = Drive(queue, partition, self._parts)
         drive.open()
         return drive
+
+    async def _machine(self, queue: str, partition: Partition) -> Redriving:
+        """Which letters went back. What was read once stays true while nothing is open that could change it."""
+        name = queue, partition.key
+        read = self._read.get(name)
+        if name not in self._drives and read is not None and read.stands and read.partition is partition:
+            return read.machine
+        machine = await self._drive(queue, partition.key).machine()
+        self._read[name] = _Read(partition, partition.leader_epoch, machine)
+        return machine
 
     # --- where they are
 
@@ -242,7 +271,7 @@ class Redrives:
         return DeadLetters(letters)
 
     async def drop(self, request: DropDead) -> Dropped:
-        """Delete dead letters for good."""
+        """Delete dead letters for good; those that went back go with them, and do not count."""
         topic = self._topic(request.queue)
         if topic is not None and (others := self._sources.dying_into(topic.name) - {request.queue}):
             raise PolicyViolation(
@@ -253,7 +282,7 @@ class Redrives:
         for grave in self._graves(request.queue):
             if request.only and grave.key.number not in upto:
                 continue
-            asked = DropThere(grave.at, upto.get(grave.key.number), request.dry_run)
+            asked = DropThere(grave.at, upto.get(grave.key.number), request.dry_run, request.queue)
             await asyncio.sleep(0)
             dropped += (await self._calls.ask(grave.leader, DROP_THERE, asked, timeout_ms=ASK_MS)).messages
         return Dropped(dropped)
@@ -264,9 +293,13 @@ class Redrives:
             raise PolicyViolation(f"{partition.name} is compacted: its messages can't be deleted by offset")
         start, end = partition.log.start_offset, partition.last_stable_offset
         upto = min(end if request.upto is None else request.upto, end)
-        if not request.dry_run and upto > start:
+        if upto <= start:
+            return Dropped(0)
+        machine = await self._machine(request.queue, partition)
+        dropped = upto - start - machine.went_from(start) + machine.went_from(upto)
+        if not request.dry_run:
             await partition.log.advance_start(Offset(upto))
-        return Dropped(max(upto - start, 0))
+        return Dropped(dropped)
 
     # --- what others sent away
 
@@ -362,6 +395,8 @@ def _check(request: Redrive, graves: int) -> None:
         raise InvalidRequest("rate_max and limit are at least 0, which is for: no bound")
     if (request.edit or request.empties) and len(request.only) != 1:
         raise InvalidRequest("a new value is for one dead letter: name it in `only`")
+    if request.only and not graves:
+        raise InvalidRequest(f"queue {request.queue!r} has no dead letters: there is nothing to be sent back")
     if any(not 0 <= place.partition < graves for place in request.only):
         raise InvalidRequest(f"the dead letters are in partitions 0 to {graves - 1}: name others in `only`")
     edit_in(_asked(request, "", None, 0, 1))

@@ -3,7 +3,7 @@
 Lanes are partitions: a message of a higher one goes first. Copies for another attempt go before new messages.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from runnel.cluster.group_rules import began_of, deleting_of, made_of
@@ -54,6 +54,8 @@ class Sources:
         self._image = image
         self._seen: Image | None = None
         self._queues: dict[str, Queue] = {}
+        self._graves_of: Image | None = None
+        self._graves: dict[str, list[str]] = {}
 
     def config(self, queue: str) -> QueueConfig:
         """The settings of a queue, or of a share group that has none of its own."""
@@ -83,9 +85,23 @@ class Sources:
         return {} if overrides is None else dict(overrides.values)
 
     def dying_into(self, topic: str) -> set[str]:
-        """The queues whose dead letters go to a topic. Looks at all of them."""
-        names = (key.removeprefix(GROUP) for key in self._image().configs if key.startswith(GROUP))
-        return {name for name in names if self.defined(name) and self.config(name).dead_topic_of(name) == topic}
+        """The queues whose dead letters go to a topic."""
+        return set(self.graves().get(topic, ()))
+
+    def graves(self) -> Mapping[str, Sequence[str]]:
+        """The topics of dead letters, and the queues that put theirs there."""
+        image = self._image()
+        if image is not self._graves_of:
+            names = (key.removeprefix(GROUP) for key in image.configs if key.startswith(GROUP))
+            self._graves_of, self._graves = image, {}
+            for name in names:
+                if self.defined(name) and (topic := self.config(name).dead_topic_of(name)):
+                    self._graves.setdefault(topic, []).append(name)
+        return self._graves
+
+    def is_shared_grave(self, topic: str) -> bool:
+        """Whether several queues put their dead letters into a topic."""
+        return len(self.graves().get(topic, ())) > 1
 
     def queue(self, name: str) -> Queue:
         """A queue with its sources; UnknownQueue if it was never created."""

@@ -96,19 +96,24 @@ def redrive(
 def _redrive(asked: "Redrive", *, dry_run: bool, detach: bool, yes: bool, as_json: bool, broker: str) -> None:
     from msgspec.structs import replace
 
-    from runnel.cli.output import confirm, note, plural
+    from runnel.cli.output import confirm, plural
     from runnel.cli.session import run
 
-    planned = run(broker, lambda cluster: _driven(cluster, asked))
-    if planned.state == DONE and not planned.moved and not planned.failure:
-        note(f"There is no dead letter of {asked.queue} to send back.")
-    elif not dry_run and planned.state == DONE:
-        where = f"to {asked.to}" if asked.to else "back to where they came from"
-        confirm(f"This sends {plural(planned.moved, 'dead letter')} of {asked.queue} {where}.", yes=yes)
-        planned = run(broker, lambda cluster: _driven(cluster, replace(asked, dry_run=False), detach=detach))
-    _print_state(planned, as_json=as_json)
-    if planned.failure:
-        raise click.ClickException(f"the re-drive of {asked.queue} failed: {planned.failure}")
+    state = run(broker, lambda cluster: _driven(cluster, asked))
+    if dry_run:
+        _print_plan(state, as_json=as_json)
+    elif state.state == DONE and not state.moved:
+        _print_nothing(replace(state, dry_run=False), as_json=as_json)
+    else:
+        if state.state == DONE:
+            where = f"to {asked.to}" if asked.to else "back to where they came from"
+            confirm(f"This sends {plural(state.moved, 'dead letter')} of {asked.queue} {where}.", yes=yes)
+            state = run(broker, lambda cluster: _driven(cluster, replace(asked, dry_run=False), detach=detach))
+        _print_state(state, as_json=as_json)
+    if state.failure and state.state == DONE:
+        raise click.ClickException(f"not all dead letters of {asked.queue} can go back; the first: {state.failure}")
+    if state.failure:
+        raise click.ClickException(f"the re-drive of {asked.queue} failed: {state.failure}")
 
 
 async def _driven(cluster: "Cluster", asked: "Redrive", *, detach: bool = False) -> "RedriveState":
@@ -156,23 +161,40 @@ def _look(name: str, *, stop: bool, as_json: bool, broker: str) -> None:
         click.echo(f"what went wrong first: {state.failure}")
 
 
+def _print_plan(state: "RedriveState", *, as_json: bool) -> None:
+    """What a re-drive would do that was only to be tried out."""
+    from runnel.cli.output import plural
+
+    if as_json or state.state != DONE:
+        _print_state(state, as_json=as_json)
+        return
+    click.echo(
+        f"Nothing was sent (--dry-run); it would be {plural(state.moved, 'dead letter')}"
+        f" of {state.total:,} of {state.queue}."
+    )
+
+
+def _print_nothing(state: "RedriveState", *, as_json: bool) -> None:
+    from runnel.cli.output import note, print_json
+
+    if as_json:
+        print_json(_state_row(state))
+    elif not state.failure:
+        note(f"There is no dead letter of {state.queue} to send back.")
+
+
 def _print_state(state: "RedriveState", *, as_json: bool) -> None:
     from runnel.cli.output import plural, print_json
 
     if as_json:
         print_json(_state_row(state))
-    elif state.dry_run and state.state == DONE:
-        click.echo(
-            f"Nothing was sent (--dry-run); it would be {plural(state.moved, 'dead letter')}"
-            f" of {state.total:,} of {state.queue}."
-        )
-    else:
-        task, done = ("dry run", "that would be sent back") if state.dry_run else ("re-drive", "sent back")
-        click.echo(
-            f"{task} of {state.queue} is {'stopping' if state.stopping else state.state}:"
-            f" {plural(state.moved, 'dead letter')} {done},"
-            f" {state.skipped:,} passed over, {state.looked_at:,} of {state.total:,} looked at"
-        )
+        return
+    task, done = ("dry run", "that would be sent back") if state.dry_run else ("re-drive", "sent back")
+    click.echo(
+        f"{task} of {state.queue} is {'stopping' if state.stopping else state.state}:"
+        f" {plural(state.moved, 'dead letter')} {done},"
+        f" {state.skipped:,} passed over, {state.looked_at:,} of {state.total:,} looked at"
+    )
 
 
 def _state_row(state: "RedriveState") -> dict[str, Any]:
@@ -208,7 +230,7 @@ def drop(name: str, until: "tuple[Place, ...]", dry_run: bool, yes: bool, as_jso
 
     only = list(until)
     count = run(broker, lambda cluster: call(cluster, DEAD_DROP, DropDead(name, only, True))).messages
-    if not dry_run:
+    if not dry_run and count:
         confirm(f"This removes {plural(count, 'dead letter')} of {name} for ever.", yes=yes)
         count = run(broker, lambda cluster: call(cluster, DEAD_DROP, DropDead(name, only))).messages
     if as_json:

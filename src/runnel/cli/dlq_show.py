@@ -142,7 +142,7 @@ def _list_queues(count: int, since: str, as_json: bool, broker: str) -> None:
             print_json(asdict(each))
     else:
         print_table(
-            [*left("QUEUE", "DEAD LETTERS IN"), *right("MESSAGES")],
+            [*left("QUEUE", "TOPIC"), *right("DEAD LETTERS")],
             [(each.queue, each.topic, f"{each.messages:,}") for each in found.queues],
             none="No queue has dead letters.",
         )

@@ -290,11 +290,11 @@ class _Report:
 
     def note_kept(self, producer: "Producer") -> None:
         """Say of which message the failure is, and how many there are to be sent again."""
-        from runnel.cli.output import note, plural
+        from runnel.cli.output import note
 
         self._drop_kept()
         if producer.failed and self._under_way:
-            kept = f"{producer.delivered:,} of {plural(self._count, 'message')} were kept"
+            kept = f"{producer.delivered:,} of {self._count:,} were kept"
             note(f"message {self._under_way[0][0]:,} of the input is the first that was not kept; {kept}")
 
     async def rest(self) -> None:

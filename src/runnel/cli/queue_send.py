@@ -110,10 +110,11 @@ async def _produce(
 def note_sent(count: int, name: str, due_ms: int | None) -> None:
     """Say how many messages were sent, or when they will be."""
     from runnel.cli.output import note, plural
+    from runnel.cli.session import SystemClock
     from runnel.cli.template import iso_of
 
     messages = plural(count, "message")
-    if due_ms is None:
+    if due_ms is None or due_ms <= SystemClock().wall_ms():
         note(f"sent {messages} to {name}")
     else:
         note(f"{messages} for {name} will be sent {iso_of(due_ms)}")

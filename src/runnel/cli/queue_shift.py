@@ -44,7 +44,8 @@ def purge(name: str, partition: int | None, dry_run: bool, yes: bool, as_json: b
         _print_plan(planned)
     done = planned
     if not dry_run:
-        confirm(f"This gives up {plural(count, 'message')} of {name}.", yes=yes)
+        if count or planned.scheduled < 0:
+            confirm(f"This gives up {plural(count, 'message')} of {name}{_unknown(planned)}.", yes=yes)
         done = run(broker, lambda cluster: call(cluster, QUEUE_PURGE, Purge(name, partition)))
     _report(name, done, dry_run=dry_run, as_json=as_json, word="purged")
 
@@ -104,6 +105,11 @@ def rewind(
 
 
 # --- what both print
+def _unknown(shifted: "Shifted") -> str:
+    """What the count of messages may lack."""
+    return "" if shifted.scheduled >= 0 else ", and those that wait in the schedule, which could not be asked"
+
+
 def _print_plan(shifted: "Shifted") -> None:
     from runnel.cli.output import left, note, print_table, right
 
@@ -111,6 +117,8 @@ def _print_plan(shifted: "Shifted") -> None:
     print_table([*left("PARTITION"), *right("BEFORE", "AFTER", "MOVED")], rows)
     if shifted.scheduled > 0:
         note(f"{shifted.scheduled:,} wait in the schedule for another attempt, and are taken out too")
+    elif shifted.scheduled < 0:
+        note("the schedule could not be asked: what waits in it for another attempt is taken out too")
     for moved in shifted.partitions:
         if moved.failure is not None:
             note(f"{moved.topic}/{moved.partition} can't be moved now: {moved.failure.message}")

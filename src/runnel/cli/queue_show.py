@@ -47,7 +47,7 @@ def ls(prefix: str, quiet: bool, as_json: bool, broker: str) -> None:
     print_table(
         [*left("QUEUE", "TOPIC"), *right("BACKLOG", "LEASED", "WAITING", "DEAD")],
         [
-            (r["queue"], r["topic"], *(f"{r[name]:,}" for name in ("backlog", "leased", "waiting", "dead")))
+            (r["queue"], r["topic"], *(number(r[name]) for name in ("backlog", "leased", "waiting", "dead")))
             for r in rows
         ],
         none="There are no queues. Create one with 'runnel queue create NAME'.",
@@ -86,8 +86,14 @@ def _summary(queue: "QueueDescription") -> dict[str, Any]:
         "backlog": sum(map(backlog_of, parts)),
         "leased": sum(part.leased for part in parts),
         "waiting": sum(part.waiting for part in parts) + max(0, queue.scheduled),
-        "dead": sum(part.dead for part in parts),
+        "dead": queue.dead_letters if queue.dead_letters >= 0 else None,
+        "died": sum(part.dead for part in parts),
     }
+
+
+def number(count: int | None) -> str | None:
+    """A count as people read it; None where nobody could tell."""
+    return None if count is None else f"{count:,}"
 
 
 def backlog_of(part: "DeliveryState") -> int:
@@ -141,20 +147,22 @@ def _print_described(queue: "QueueDescription", all_settings: bool) -> None:
     total = _summary(queue)
     click.echo(
         f"Queue {queue.queue}  topic {queue.topic}  backlog {total['backlog']:,}  leased {total['leased']:,}"
-        f"  dead {total['dead']:,}"
+        f"  dead {number(total['dead']) or 'not known'}"
     )
     click.echo()
     print_table(
         [
             *left("PARTITION"),
-            *right("LEADER", "BACKLOG", "LEASED", "READY", "WAITING", "BLOCKED", "ACCEPTED", "DEAD"),
+            *right("LEADER", "BACKLOG", "LEASED", "READY", "WAITING", "BLOCKED", "ACCEPTED", "DIED"),
             *left("OLDEST", "BREAKER"),
         ],
         [_partition_row(part) for part in queue.partitions],
         none="Its topic is not there: nothing is delivered.",
     )
-    if queue.scheduled:
+    if queue.scheduled > 0:
         note(f"{queue.scheduled:,} more wait in the schedule for another attempt: runnel schedule ls shows them.")
+    elif queue.scheduled < 0:
+        note("The schedule could not be asked: more may wait in it for another attempt.")
     for part in queue.partitions:
         if part.failure is not None:
             note(f"{part.topic}/{part.partition} could not be asked: {part.failure.message}")

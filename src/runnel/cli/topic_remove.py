@@ -16,9 +16,14 @@ from runnel.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from runnel.client.cluster import Cluster
     from runnel.client.metadata import TopicPartition
     from runnel.client.positions import Position
+
+
+ORPHAN = "a view whose source is gone"
 
 
 # --- delete
@@ -37,20 +42,14 @@ def delete(names: tuple[str, ...], yes: bool, as_json: bool, broker: str) -> Non
     """Delete topics with all their messages."""
     from runnel.cli.output import confirm, plural, print_json
     from runnel.cli.session import run
-    from runnel.cli.topic_show import limits_of
     from runnel.client.admin import Admin
-    from runnel.model.errors import InvalidTopicName
+    from runnel.model.limits import topic_name_problem
 
-    async def count(cluster: "Cluster") -> dict[str, int]:
-        try:
-            topics = await Admin(cluster).topics(names)
-        except InvalidTopicName:  # one of them is a view whose source is gone: nothing can be counted
-            return dict.fromkeys(names, 0)
-        limits = await limits_of(cluster, list(topics.values()))
-        return {n: sum(b.end - b.start for where, b in limits.items() if where.topic == n) for n in topics}
-
-    counts = run(broker, count)
-    lost = ", ".join(f"{name} ({plural(n, 'message')})" for name, n in counts.items())
+    for name in names:
+        if problem := topic_name_problem(name):
+            raise click.UsageError(f"nothing was deleted: {problem}")
+    counts = run(broker, lambda cluster: _held(cluster, names))
+    lost = ", ".join(f"{name} ({ORPHAN if n is None else plural(n, 'message')})" for name, n in counts.items())
     confirm(f"This deletes {lost} for ever.", yes=yes)
     run(broker, lambda cluster: Admin(cluster).delete_topics(names))
     for name in names:
@@ -58,6 +57,23 @@ def delete(names: tuple[str, ...], yes: bool, as_json: bool, broker: str) -> Non
             print_json({"topic": name, "deleted": True})
         else:
             click.echo(f"deleted topic {name}")
+
+
+async def _held(cluster: "Cluster", names: "Sequence[str]") -> dict[str, int | None]:
+    """How many messages each topic has; None for a view whose source is gone, which has none to be counted."""
+    from runnel.cli.topic_show import limits_of
+    from runnel.client.admin import Admin
+    from runnel.model.errors import InvalidTopicName
+
+    counts: dict[str, int | None] = dict.fromkeys(names)
+    for name in names:
+        try:
+            topics = await Admin(cluster).topics([name])
+        except InvalidTopicName:
+            continue
+        limits = await limits_of(cluster, list(topics.values()))
+        counts[name] = sum(each.end - each.start for each in limits.values())
+    return counts
 
 
 # --- trim

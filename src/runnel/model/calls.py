@@ -191,6 +191,7 @@ class QueueDescription(Value, frozen=True):
     settings: list[Setting]
     partitions: list[DeliveryState] = []
     scheduled: int = 0  # wait in the schedule for another attempt; -1: it could not be asked
+    dead_letters: int = 0  # that there are now; -1: they could not be counted
 
 
 # --- using queues
@@ -339,11 +340,11 @@ class ListDeadQueues(Value, frozen=True):
 
 
 class DeadQueue(Value, frozen=True):
-    """A queue that gave messages up, and what its topic of dead letters holds."""
+    """A queue that has dead letters."""
 
     queue: str
     topic: str
-    messages: int
+    messages: int  # dead letters that there are now
 
 
 class DeadQueues(Value, frozen=True):

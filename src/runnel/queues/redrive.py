@@ -146,6 +146,13 @@ class Redriving:
         place = offset % CHUNK_LETTERS
         return bits is not None and bits[place // 8] >> place % 8 & 1 == 1
 
+    def went_from(self, start: int) -> int:
+        """How many dead letters at or above an offset went back."""
+        return sum(
+            (int.from_bytes(bits, "little") >> max(0, start - number * CHUNK_LETTERS)).bit_count()
+            for number, bits in self._bits.items()
+        )
+
     # --- loading and time
 
     def replay(self, key: bytes, value: bytes | None) -> None:

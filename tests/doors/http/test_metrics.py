@@ -54,6 +54,23 @@ def test_metrics_tell_what_queues_had_no_room_for(api: Api) -> None:
     assert (now["runnel_queue_refused_total", label], now["runnel_queue_window_full_total", label]) == (3, 0)
 
 
+def test_metrics_tell_how_many_dead_letters_there_are(api: Api) -> None:
+    api.ok("POST", "/v1/queues", {"name": "m-dead", "partitions": 1})
+    api.ok("POST", "/v1/queues/m-dead/messages", [{"value": n} for n in range(3)])
+    got = api.ok("POST", "/v1/queues/m-dead/receive?limit=3&wait_ms=10000")["messages"]
+    api.ok("POST", "/v1/queues/m-dead/reject", {"receipts": [each["receipt"] for each in got]})
+    gauge, counter = ("runnel_queue_dead_letters", "runnel_queue_dead_total")
+    label = (("queue", "m-dead"),)
+    while scraped(api).get((gauge, label)) != 3:
+        continue
+    api.ok("POST", "/v1/queues/m-dead/redrive", {})
+    while scraped(api)[gauge, label] != 0:
+        continue
+    assert scraped(api)[counter, label] == 3
+    described = api.ok("GET", "/v1/queues/m-dead")
+    assert (described["dead"], described["died"]) == (0, 3)
+
+
 def test_metrics_tell_how_often_a_filter_could_not_reach(api: Api) -> None:
     api.ok("POST", "/v1/queues", {"name": "m-far", "partitions": 1, "settings": {"window.max": "2"}})
     label = (("queue", "m-far"),)

@@ -132,7 +132,8 @@ class QueueDetails(View, omit_defaults=False):
     ready: int  # that can be leased, of all partitions
     leased: int
     waiting: int  # for another attempt, here or in the schedule
-    dead: int  # since the queue began
+    dead: int | None  # dead letters that there are now; null: they could not be counted
+    died: int  # since the queue began
     settings: list[SettingState]
     partitions: list[DeliveryView]
 
@@ -150,7 +151,8 @@ async def describe_queue(call: Call, queue: str) -> QueueDetails:
         ready=sum(each.ready for each in states),
         leased=sum(each.leased for each in states),
         waiting=sum(each.waiting for each in states) + max(0, found.scheduled),
-        dead=sum(each.dead for each in states),
+        dead=found.dead_letters if found.dead_letters >= 0 else None,
+        died=sum(each.dead for each in states),
         settings=[SettingState(name=each.name, value=each.value, default=each.default) for each in found.settings],
         partitions=[_delivery(each) for each in states],
     )  # fmt: skip

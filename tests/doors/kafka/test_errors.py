@@ -13,7 +13,6 @@ KINDS = [
     for _, kind in inspect.getmembers(errors, inspect.isclass)
     if issubclass(kind, errors.RunnelError) and kind is not errors.RunnelError
 ]
-# A broker that ends, or never starts, answers no client; a record that can't be read is set aside.
 UNANSWERED = {"DataInUse", "DataUnusable", "BrokerIdInUse", "PlaceLost", "RecordUnreadable"}
 
 

@@ -187,7 +187,7 @@ def test_a_queue_takes_over_what_lies_beside_foreign_records(
         assert unreadable.count == len(FOREIGN) - 1
 
     run(scenario)
-    assert "a record of q/" in caplog.text
+    assert "a record of 'q/" in caplog.text
 
 
 def test_very_many_are_counted_and_the_first_are_told(caplog: pytest.LogCaptureFixture) -> None:

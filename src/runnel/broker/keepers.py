@@ -218,7 +218,8 @@ class KeeperJournal(Led):
             try:
                 take(key, value)
             except RecordUnreadable as problem:
-                self._keepers.unreadable.set_aside_at(problem, (self.name, key), f"a record of {self.name}")
+                place = hash((self.name, key))  # a key may be long
+                self._keepers.unreadable.set_aside_at(problem, place, f"a record of {self.name!r}")
 
     async def append(self, decided: list[Record]) -> None:
         try:

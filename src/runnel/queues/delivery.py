@@ -15,7 +15,8 @@ Rule 7: whoever finds nothing to lease is told when that may have changed (the o
 Rule 8: what was kept for another queue of the same name, which was deleted since, counts for nothing, and is taken out.
         What a share group kept is the queue's that it was made into.
 Rule 9: copies that do not count are done when they are offered: see `copies`.
-Rule 10: a record that can't be read loses no message. If it told of messages, these are delivered again.
+Rule 10: messages of a chunk that can't be read are delivered again; without the mark, all that are there. If it can't
+        be read that messages were leaving, these do not leave any more: they are in the log alone.
 """
 
 from collections.abc import Callable

@@ -127,6 +127,16 @@ async def http_read(target: Target) -> None:
     raise InvalidTopicName(answer.json["detail"])
 
 
+async def follow(target: Target) -> None:
+    answer = target.http.get(f"/v1/topics/{target.name}/events")
+    assert answer.code == "invalid-topic-name"
+    raise InvalidTopicName(answer.json["detail"])
+
+
+async def join(target: Target) -> None:
+    target.post("/v1/groups/g/members", {"topics": [target.name]})
+
+
 async def make_view(target: Target) -> None:
     view = NewTopic("seen", config={"view.of": target.name, "view.filter": "TRUE"})
     await Admin(target.cluster).create_topics([view])
@@ -221,6 +231,8 @@ PATHS: dict[str, Callable[[Target], Awaitable[None]]] = {
     "HTTP, with an idempotency key": lambda target: http_send(target, {}, idempotency_key="a"),
     "partition.read": read,
     "HTTP reading": http_read,
+    "events": follow,
+    "a member of a group over HTTP": join,
     "a view": make_view,
     "create": create,
     "create over HTTP": http_create,

@@ -61,6 +61,12 @@ def refuse_internal(name: str) -> None:
         raise internal_error(name)
 
 
+def refuse_reading(name: str) -> None:
+    """Raise unless clients can read a topic message by message: coordinators' records are nobody's messages."""
+    if name in INTERNAL:
+        raise InvalidTopicName(f"topic {name!r} is internal: only Kafka's protocol gives its records")
+
+
 def settings_of(name: str) -> dict[str, str]:
     """The settings that the broker gives an internal topic, beside those that follow from the number of brokers."""
     return {**CONFIG, **SPECIAL.get(name, {})}

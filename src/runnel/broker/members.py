@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 
 from runnel.broker.calls import Calls
 from runnel.broker.fetch import Waits
+from runnel.broker.internal import refuse_reading
 from runnel.client.cluster import Cluster
 from runnel.client.errors import BrokerUnreachable
 from runnel.client.fetcher import FetchSettings
@@ -144,6 +145,8 @@ class Members:
             raise TooManyMembers(
                 f"broker {self._me} runs {MEMBERS_MAX} members of groups already: close some, or ask another broker"
             )
+        for topic in asked.topics:
+            refuse_reading(topic)
         begin = END if asked.from_end else START
         settings = GroupConsumerSettings(GroupSettings(), FETCH, begin, commit_ms=None)
         consumer = GroupConsumer(self._cluster(), asked.group, asked.topics, settings)

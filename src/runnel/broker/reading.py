@@ -17,12 +17,13 @@ from runnel.broker.calls import Calls
 from runnel.broker.end_offsets import end_offset
 from runnel.broker.fetch import Read as FetchRead
 from runnel.broker.fetch import ReadResult, Waits
+from runnel.broker.internal import refuse_reading
 from runnel.broker.messages import Messages, size_of
 from runnel.broker.partitions import Partitions
 from runnel.broker.routing import ELSEWHERE, PAUSE_MS
 from runnel.cluster.image import VIEW_FILTER, Image
 from runnel.model.calls import Read
-from runnel.model.errors import InvalidTopicName, NotLeader, RetriableError
+from runnel.model.errors import NotLeader, RetriableError
 from runnel.model.ids import Offset, PartitionKey, TopicId
 from runnel.model.limits import MIB
 from runnel.model.reading import END, READ_PARTITION, START, Reading, ReadPartition
@@ -104,8 +105,7 @@ class PartitionReading:
         return await self._read(partition, asked, waits)
 
     async def _read(self, partition: Partition, asked: ReadPartition, waits: Waits) -> Reading:
-        if partition.internal:
-            raise InvalidTopicName(f"topic {partition.topic!r} is internal: only Kafka's protocol gives its records")
+        refuse_reading(partition.topic)
         found = _Found(partition, asked)
         loop = asyncio.get_running_loop()
         begun = loop.time()

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, Self
 
 from runnel.broker.fetch import Waits
+from runnel.broker.internal import refuse_reading
 from runnel.cluster.image import Image
 from runnel.model.calls import Read
 from runnel.model.errors import (
@@ -71,6 +72,7 @@ class Tail:
         _check_count(len(begin))
         self._source = source
         self._topic = source.image.topic_with_id(topic_id)
+        refuse_reading(self._topic.name)
         self._count = _partitions(source.image, topic_id)
         self._read = source.read
         self._grows = grows

@@ -276,6 +276,32 @@ def test_a_full_queue_refuses_messages_at_every_door(broker: BrokerProcess) -> N
     talk(broker.kafka, scenario)
 
 
+def test_what_a_full_queue_gives_up_is_among_the_dead_letters(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+
+        async def overflow(cluster: Cluster) -> None:
+            queue = Queue(cluster, "bounded")
+            await queue.create(partitions=1, max_length=3, filter="headers.wanted = 'yes'")
+            for number in range(20):
+                await queue.send(b"%d" % number, headers={"wanted": "yes" if number % 2 else "no"})
+            first = await receive(queue)
+            assert [message.value for message in first] == [b"17"]
+            broker.kill()  # what left is kept, and has perhaps not arrived
+
+        async def look(cluster: Cluster) -> None:
+            queue = Queue(cluster, "bounded")
+            await receive(queue, 10, wait=0.1)
+            while len(letters := await queue.dead_letters()) < 8:
+                await asyncio.sleep(0.05)
+            assert [(letter.value, letter.reason) for letter in letters] == [
+                (b"%d" % number, "max.length") for number in range(1, 17, 2)
+            ], "but for those that the queue would not have delivered"
+
+        talk(broker.kafka, overflow)
+        broker.start()
+        talk(broker.kafka, look)
+
+
 def test_queues_are_listed_however_many_pages_that_takes(broker: BrokerProcess) -> None:
     async def scenario(cluster: Cluster) -> None:
         names = [f"many-{n}" for n in range(5)]

@@ -86,7 +86,7 @@ class Naive:
 
     @property
     def left_out(self) -> bool:
-        return len(self.outbox) >= self.config.window_max
+        return sum(why is not Why.OVERFLOW for why, _ in self.outbox.values()) >= self.config.window_max
 
     def _learned(self, offset: int) -> bool:
         if not self.config.keyed:
@@ -213,17 +213,23 @@ class Naive:
         if self.config.dead_letter_topic or not why.dies:
             self.outbox[self.generation, offset] = (why, self.rows[offset].attempts)
 
+    def _overflow(self, offset: int) -> None:
+        self._drop(offset)
+        if self.config.dead_letter_topic:
+            self._leave(offset, Why.OVERFLOW)
+
     def trim(self, end: int) -> None:
-        """Drop the oldest that nobody has, beyond the maximum length."""
+        """The oldest that nobody has are dead, beyond the maximum length."""
         config = self.config
         if not config.max_length or config.overflow is not Overflow.DROP_OLDEST:
             return
         excess = len(self.open("ready", "waiting", "leased")) + max(0, end - len(self.rows)) - config.max_length
         for offset in self.open("ready", "waiting")[: max(0, excess)]:
-            self._drop(offset)
+            self._overflow(offset)
             excess -= 1
         for _ in range(max(0, min(excess, end - len(self.rows)))):
-            self.rows.append(Row("done"))
+            self.rows.append(Row())
+            self._overflow(len(self.rows) - 1)
 
     def follow(self, start: int) -> None:
         self.rows += [Row("done") for _ in range(start - len(self.rows))]

@@ -11,6 +11,7 @@ from runnel.model.errors import LeaseLost, RecordUnreadable
 from runnel.model.ids import Millis
 from runnel.model.queue_config import config_of
 from runnel.queues.delivery import Delivery
+from runnel.queues.outbox import OVERFLOW_PIECE_MAX, OVERFLOW_PIECES_MAX
 from runnel.queues.past import NOTES_MAX
 from runnel.queues.records import MARK_KEY, chunk_record
 from runnel.queues.values import Aimed, Granted, Offered, Outcome, OwnerGone, Settle, Span, Unsent, Verdict, View, Why
@@ -630,13 +631,51 @@ def test_a_message_expires_between_its_attempts() -> None:
 
 
 # --- length
-def test_at_the_maximum_length_the_oldest_go() -> None:
+def test_at_the_maximum_length_the_oldest_are_dead() -> None:
     rig = Rig(end=5, max_length=3)
     assert offsets(rig.lease("a", 1)) == [2]
-    assert rig.describe().counters.dropped == 2
+    assert rig.describe().counters.dead == 2
     rig.see(end=8)
     assert offsets(rig.lease("a", 10)) == [6, 7]
     assert rig.states(0, 7) == "ddldddll"
+    assert [(one.first, one.last, one.attempts, one.why) for one in rig.leaving] == [
+        (0, 1, 0, Why.OVERFLOW), (3, 5, 0, Why.OVERFLOW),
+    ]  # fmt: skip
+    rig.wake()
+    assert [(one.first, one.last) for one in rig.leaving] == [(0, 1), (3, 5)], "they leave until they have arrived"
+
+
+def test_a_message_that_was_tried_keeps_its_attempts_when_it_overflows() -> None:
+    rig = Rig(end=3, max_length=3)
+    rig.lease("a", 2)
+    rig.release(0, delay_ms=0)
+    rig.release(1, delay_ms=60_000)
+    rig.see(end=5)
+    assert offsets(rig.lease("a", 1)) == [], "it went just now"
+    assert offsets(rig.lease("a", 1)) == [2]
+    assert [(one.first, one.attempts) for one in rig.leaving] == [(0, 1), (1, 1)]
+
+
+def test_without_dead_letters_the_oldest_are_dropped() -> None:
+    rig = Rig(end=5, max_length=3, dead_letter_topic="")
+    assert offsets(rig.lease("a", 10)) == [2, 3, 4]
+    assert (rig.leaving, rig.describe().counters.dropped) == ([], 2)
+
+
+def test_a_long_backlog_overflows_piece_by_piece_and_holds_up_nobody() -> None:
+    rig = Rig(end=1_000_000, max_length=10, window_max=100)
+    bound = OVERFLOW_PIECES_MAX * OVERFLOW_PIECE_MAX
+    got = rig.lease("a", 10)
+    assert offsets(got) == list(range(bound, bound + 10)), "what is too much goes as far as there is room"
+    assert len(rig.leaving) == OVERFLOW_PIECES_MAX
+    assert max(rig.written) <= 2 * OVERFLOW_PIECES_MAX + 10
+    assert rig.accept(*(offset for offset, _ in got)) == set()
+    while rig.leaving:
+        rig.tell("left", rig.leaving.pop(0).id)
+    assert rig.describe().leaving == 0
+    assert rig.describe().counters.dead == 1_000_000 - 10 - 10
+    assert offsets(rig.lease("a", 20)) == list(range(999_990, 1_000_000))
+    assert len(rig.kept) < 100
 
 
 def test_a_full_queue_that_refuses_keeps_what_it_has() -> None:

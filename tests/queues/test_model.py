@@ -53,6 +53,7 @@ CONFIGS = [
         {"order": "key", "attempts_max": 2, "expired": "dead"},
         {"max_length": 9},
         {"max_length": 9, "order": "key"},
+        {"max_length": 4, "dead_letter_topic": ""},
     )
 ]
 owners = st.sampled_from("ab")
@@ -299,6 +300,7 @@ class Lives(RuleBasedStateMachine):
             assert leaving.target == (DEAD if why.dies else RETRY)
             assert (leaving.due_ms > self.wall_ms - 1_000_000) == (why in (Why.WAITS, Why.STRAGGLES))
             self.arrived.add((leaving.generation, offset))
+        self.naive.trim(self.view.end)
         self._decide(step, None)
 
     @rule()
@@ -380,6 +382,7 @@ class Lives(RuleBasedStateMachine):
         for offset in range(leaving.first, leaving.last + 1):
             if not self._is_recalled(leaving, offset):
                 self.naive.outbox.pop((leaving.generation, offset))
+        self.naive.trim(self.view.end)
         self._decide(step, None)
 
     def _is_recalled(self, leaving: Leaving, offset: int) -> bool:

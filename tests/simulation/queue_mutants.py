@@ -15,14 +15,15 @@ from runnel.doors.kafka.share_sessions import ShareSessions
 from runnel.model.step import Step
 from runnel.queues import keeper, taking, verdicts
 from runnel.queues.breaker import Breaker
-from runnel.queues.course import Course
+from runnel.queues.course import Course, Turn
 from runnel.queues.delivery import Delivery
 from runnel.queues.demand import Demand
 from runnel.queues.holder import Holder
 from runnel.queues.keys import Keys
 from runnel.queues.outbox import Outbox
 from runnel.queues.past import Past
-from runnel.queues.status import READY, Status
+from runnel.queues.status import READY, WAIT, Status
+from runnel.queues.values import Leaving, Why
 from runnel.queues.window import Window
 from runnel.testing.jobs import Queueing
 from runnel.testing.simulation import run
@@ -140,6 +141,17 @@ REWIND, PURGE = Delivery._rewind, Delivery._purge
 TAKE, NOTE = taking.Taking._take, Past.note
 RESUME = ShareSessions.resume
 
+
+def _count_alike(self: Outbox, leaving: Leaving, sign: int) -> None:
+    self.messages += sign * (leaving.last - leaving.first + 1)
+    self._pieces += sign * (leaving.why is Why.OVERFLOW)
+
+
+def _drop_excess(self: Course, excess: int, turn: Turn) -> None:
+    dropped = self.drop(self.window.unsettled(READY, WAIT), excess, turn)
+    self.pass_fresh(self.window.next + excess - dropped)
+
+
 MUTANTS = [
     Mutant("unkept", "a lease and what is said of it are kept", ((KeeperJournal, "append", _unkept),), LEADERS, plan()),
     Mutant(
@@ -196,6 +208,12 @@ MUTANTS = [
     Mutant("purge-all", "purging leaves what somebody has", ((Delivery, "_purge", _purged_with_leases),),
            alone=TESTS + "delivery.py"),
     Mutant("no-retention", "what retention took is done", ((Course, "follow_start", _nothing),),
+           alone=TESTS + "delivery.py"),
+    Mutant("overflow-dropped", "what overflows is among the dead letters", ((Course, "_overflow", _drop_excess),),
+           alone=TESTS + "delivery.py"),
+    Mutant("overflow-crowds", "what overflows holds up no consumer", ((Outbox, "_count", _count_alike),),
+           alone=TESTS + "delivery.py"),
+    Mutant("overflow-unbounded", "what overflows goes piece by piece", ((Outbox, "overflow_room", 1_000_000),),
            alone=TESTS + "delivery.py"),
     Mutant("no-length", "at the maximum length the oldest go", ((Course, "trim", _nothing),),
            alone=TESTS + "delivery.py"),

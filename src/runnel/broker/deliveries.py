@@ -134,7 +134,10 @@ class Deliveries:
             topic = self._image.topic(outlet.config.topic_of(queue))
             return len(topic.partitions) if topic is not None else 1
 
-        leaver = Leaver(queue, partition, lambda: outlet.config, partitions, self._exits, tell, lambda: outlet.made)
+        leaver = Leaver(
+            queue, partition, lambda: outlet.config, partitions, self._exits, tell, lambda: outlet.made,
+            lambda: outlet.rules,
+        )  # fmt: skip
         made = self._sources.made(queue)
 
         async def begin() -> None:

@@ -4,6 +4,8 @@ Rule 1: what is to leave is kept by the delivery until it lies in its target, co
         can't be appended now (its target has no leader, or refuses it) waits, and holds up nothing else.
 Rule 2: each message is appended once, by its name, from a floor that was kept before it was sent for the first time.
 Rule 3: a target that is not there is made; from then on the queue knows it, and how far it went.
+Rule 4: of what leaves because the queue is too long, most was never looked at: a message that the queue would not
+        deliver (its filter leaves it out, or it has expired) does not become a dead letter.
 """
 
 import asyncio
@@ -15,13 +17,14 @@ from typing import Any, Final, NamedTuple, Protocol
 from msgspec.structs import replace
 
 from runnel.broker.messages import Messages
+from runnel.broker.offers import Rules, offer_of
 from runnel.broker.once import Once, OnceMessage, Placed
 from runnel.cluster.image import Image
 from runnel.cluster.topic_rules import NewTopic
 from runnel.model.calls import Outgoing
 from runnel.model.errors import OffsetOutOfRange, RunnelError, UnknownTopic, UnknownTopicId, as_value
 from runnel.model.limits import MIB
-from runnel.model.queue_config import QueueConfig
+from runnel.model.queue_config import Expired, QueueConfig
 from runnel.model.seams import Clock, Rng
 from runnel.queues.copies import maker_of, told
 from runnel.queues.expiry import expires_ms
@@ -36,7 +39,12 @@ PAUSE_MS, PAUSE_MS_MAX = 50, 30_000
 LOUD_AFTER: Final = 6  # tries: about three seconds
 DEAD, COPY = "dead", "copy"
 
-REASONS: Final = {Why.REJECTED: "rejected", Why.ATTEMPTS: "attempts", Why.EXPIRED: "expired"}
+REASONS: Final = {
+    Why.REJECTED: "rejected",
+    Why.ATTEMPTS: "attempts",
+    Why.EXPIRED: "expired",
+    Why.OVERFLOW: "max.length",
+}
 
 logger = logging.getLogger("runnel.queues")
 
@@ -114,7 +122,7 @@ class Leaver:
 
     def __init__(
         self, queue: str, partition: Partition, config: Callable[[], QueueConfig], partitions: Callable[[], int],
-        exits: Exits, tell: Callable[[str, Any], None], made: Callable[[], int],
+        exits: Exits, tell: Callable[[str, Any], None], made: Callable[[], int], rules: Callable[[], Rules],
     ) -> None:  # fmt: skip
         self._queue = queue
         self._partition = partition
@@ -123,6 +131,7 @@ class Leaver:
         self._exits = exits
         self._tell = tell
         self._made = made  # the number of the queue
+        self._rules = rules
         self._left: dict[LeavingId, Leaving] = {}  # to do
         self._tries: dict[LeavingId, int] = {}
         self._worker: asyncio.Task[None] | None = None
@@ -222,6 +231,8 @@ class Leaver:
                     continue
                 if record is None:
                     continue  # retention or compaction took it
+                if leaving.why is Why.OVERFLOW and not self._would_deliver(leaving, record):
+                    continue
                 some.append(_Sent(leaving.id, self._message(leaving, record)))
                 size += len(record.value or b"")
                 if len(some) >= AT_ONCE_MAX or size >= AT_ONCE_BYTES_MAX:
@@ -258,6 +269,12 @@ class Leaver:
             return (await self._exits.messages.read(self._partition, offset)).get(offset)
         except OffsetOutOfRange:
             return None
+
+    def _would_deliver(self, leaving: Leaving, record: Record) -> bool:
+        """Rule 4."""
+        offer = offer_of(record, self._rules())
+        has_expired = 0 < offer.expires_ms <= leaving.left_ms and self._config().expired is Expired.DROP
+        return offer.passes and not has_expired
 
     def _message(self, leaving: Leaving, record: Record) -> OnceMessage:
         assert leaving.target is not None

@@ -174,7 +174,9 @@ class QueueConfig:
     order: Order = _choice("order", Order.NONE, "key: one message of a key at a time, in their order")
     consumers: Consumers = _choice("consumers", Consumers.MANY, "single: one consumer at a time in each partition")
     max_length: int = _long("max.length", 0, 0, "messages not settled yet in each partition; 0: no bound")
-    overflow: Overflow = _choice("overflow", Overflow.DROP_OLDEST, "what happens at max.length")
+    overflow: Overflow = _choice(
+        "overflow", Overflow.DROP_OLDEST, "at max.length: the oldest become dead letters, or new messages are refused"
+    )
     filter: str = _setting(
         "filter", "string", "", _filter, f"at most {FILTER_CHARS_MAX} characters",
         "only messages that pass are delivered; the others are done",

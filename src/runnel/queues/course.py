@@ -5,7 +5,9 @@ Rule 1: a message that was not accepted is delivered again after a pause, until 
 Rule 2: whoever leaves is done here, and stands in the outbox: dead letters, and copies of messages that would wait in
         the window for long, or crowd it. Key order needs them in place.
 Rule 3: whatever is done lets the next message of its key go.
-Rule 4: what is dropped (maximum length, purging, retention) is not dead: nobody failed at it.
+Rule 4: what is dropped (purging, retention) is not dead: nobody failed at it.
+Rule 5: at the maximum length the oldest are dead letters, but for those that somebody has. Where that are very many,
+        the queue is longer than it may be until they have left.
 """
 
 from collections.abc import Iterator
@@ -15,10 +17,10 @@ from runnel.model.queue_config import Overflow, QueueConfig
 from runnel.model.step import Step
 from runnel.queues.copies import Copies
 from runnel.queues.keys import Keys
-from runnel.queues.outbox import Outbox
+from runnel.queues.outbox import OVERFLOW_PIECE_MAX, Outbox
 from runnel.queues.past import OTHERWISE, Past
 from runnel.queues.retry import backoff_ms, rounded_up
-from runnel.queues.status import DONE_STATUS, LEASED, READY, WAIT, Status
+from runnel.queues.status import DONE_STATUS, FRESH_STATUS, LEASED, READY, WAIT, Status
 from runnel.queues.values import Counters, Leaving, View, Why
 from runnel.queues.window import NEVER, Piece, Window
 
@@ -166,15 +168,32 @@ class Course:
             self.keys.finish(first, offset - 1)
 
     def trim(self, turn: Turn) -> None:
-        """At the maximum length the oldest go, but for those that somebody has."""
+        """Rule 5; without dead letters the oldest are dropped."""
         config = turn.config
         excess = self.length(turn.view) - config.max_length
         if not config.max_length or config.overflow is not Overflow.DROP_OLDEST or excess <= 0:
+            return
+        if config.dead_letter_topic:
+            self._overflow(excess, turn)
             return
         dropped = self.drop(self.window.unsettled(READY, WAIT), excess, turn)
         fresh = max(0, min(excess - dropped, turn.view.end - self.window.next))
         self.pass_fresh(self.window.next + fresh)
         self.counters.dropped += dropped + fresh
+
+    def _overflow(self, excess: int, turn: Turn) -> None:
+        """So many leave, as far as there is room for them."""
+        for first, last, status in self.window.unsettled(READY, WAIT):
+            while first <= last and excess > 0 and self.outbox.overflow_room:
+                size = min(last - first + 1, excess, OVERFLOW_PIECE_MAX)
+                self.put_done(first, first + size - 1)
+                self.leave(Piece(first, first + size - 1, status), Why.OVERFLOW, "", 0, turn)
+                first, excess = first + size, excess - size
+        while excess > 0 and self.outbox.overflow_room and (fresh := turn.view.end - self.window.next) > 0:
+            first, size = self.window.next, min(fresh, excess, OVERFLOW_PIECE_MAX)
+            self.pass_fresh(first + size)
+            self.leave(Piece(first, first + size - 1, FRESH_STATUS), Why.OVERFLOW, "", 0, turn)
+            excess -= size
 
     def follow_start(self, view: View) -> None:
         """What retention took is done."""

@@ -420,6 +420,7 @@ class Delivery:
         """Messages that were ordered to leave are all in their target, committed."""
         turn = self._begin(view, now_ms, wall_ms)
         self._outbox.left(news, turn.step)
+        self._course.trim(turn)  # there is room for more that is too much
         return self._finish(turn)
 
     # --- the frame of a verb

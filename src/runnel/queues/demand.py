@@ -63,7 +63,7 @@ class Demand:
         config = turn.config
         if config.consumers is Consumers.SINGLE and not self._holder.admits(owner, self.leased, turn.now):
             return 0
-        if self._course.outbox.messages >= config.window_max:
+        if self._course.outbox.messages - self._course.outbox.overflowing >= config.window_max:
             return 0
         return min(config.leases_max - self.leased, self._breaker.allowed(config, turn.now))
 

@@ -5,13 +5,20 @@ Rule 2: it is ordered to leave when that is kept, and again by each new leader; 
         once. The floor is from before the order was kept, so whatever was appended for it lies above.
 Rule 3: whatever happens to the queue meanwhile (purge, rewind) does not concern who has left. But a copy would count
         for nothing after a rewind (see `copies`): it does not leave any more.
+Rule 4: what overflows leaves in large pieces, and not all at once: it has room of its own, so that it never keeps
+        consumers from what is left in the queue.
 """
+
+from typing import Final
 
 from msgspec.structs import replace
 
 from runnel.model.step import Step
 from runnel.queues.records import leaving_record
-from runnel.queues.values import Aimed, Leave, Leaving, LeavingId
+from runnel.queues.values import Aimed, Leave, Leaving, LeavingId, Why
+
+OVERFLOW_PIECES_MAX: Final = 64
+OVERFLOW_PIECE_MAX: Final = 4_096  # messages: all of a piece is sent again if one of them can't be
 
 
 class Outbox:
@@ -20,13 +27,27 @@ class Outbox:
     def __init__(self) -> None:
         self._leaving: dict[LeavingId, Leaving] = {}
         self.messages = 0
+        self.overflowing = 0  # of these: messages that the queue had no room for
+        self._pieces = 0  # that they are in
+
+    @property
+    def overflow_room(self) -> int:
+        """How many pieces more may overflow now."""
+        return max(0, OVERFLOW_PIECES_MAX - self._pieces)
 
     def restore(self, id: LeavingId, leaving: Leaving | None) -> None:
         if (was := self._leaving.pop(id, None)) is not None:
-            self.messages -= _size(was)
+            self._count(was, -1)
         if leaving is not None:
             self._leaving[id] = leaving
-            self.messages += _size(leaving)
+            self._count(leaving, 1)
+
+    def _count(self, leaving: Leaving, sign: int) -> None:
+        size = leaving.last - leaving.first + 1
+        self.messages += sign * size
+        if leaving.why is Why.OVERFLOW:
+            self.overflowing += sign * size
+            self._pieces += sign
 
     def wake(self, step: Step) -> None:
         step.orders.extend(Leave(leaving) for leaving in self._leaving.values())
@@ -35,7 +56,7 @@ class Outbox:
         """Nobody leaves any more: they were another queue's."""
         step.records.extend(leaving_record(id, None) for id in self._leaving)
         self._leaving.clear()
-        self.messages = 0
+        self.messages = self.overflowing = self._pieces = 0
 
     def recall(self, step: Step) -> None:
         """No copy leaves any more; dead letters do."""
@@ -61,7 +82,3 @@ class Outbox:
         if id in self._leaving:
             self.restore(id, None)
             step.records.append(leaving_record(id, None))
-
-
-def _size(leaving: Leaving) -> int:
-    return leaving.last - leaving.first + 1

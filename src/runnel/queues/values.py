@@ -32,11 +32,12 @@ class Why(IntEnum):
     EXPIRED = 3
     WAITS = 4  # for longer than it may wait in place
     STRAGGLES = 5  # the window is full, and it only waits
+    OVERFLOW = 6  # the queue was longer than it may be
 
     @property
     def dies(self) -> bool:
         """Whether it becomes a dead letter; else it is copied forward, and delivered from there."""
-        return self in (Why.REJECTED, Why.ATTEMPTS, Why.EXPIRED)
+        return self in (Why.REJECTED, Why.ATTEMPTS, Why.EXPIRED, Why.OVERFLOW)
 
 
 class Span(NamedTuple):
@@ -215,7 +216,7 @@ class Counters(Struct, array_like=True):
     copied: int = 0
     filtered: int = 0
     expired: int = 0
-    dropped: int = 0  # at the maximum length, by purging, or with the end of their retention
+    dropped: int = 0  # by purging, with the end of their retention, or at the maximum length without dead letters
 
 
 class Described(Struct, frozen=True):

@@ -156,3 +156,11 @@ def test_the_last_of_several_headers_counts_and_numbers_are_numbers() -> None:
     )  # fmt: skip
     assert merged([1], {"a": 1}) == {"a": 1}
     assert merged({"a": {"b": 1}}, {"a": [1]}) == {"a": [1]}
+
+
+def test_a_merge_leaves_numbers_as_they_were_written() -> None:
+    """No float holds them, or not exactly."""
+    value = b'{"big":1e400,"price":1.10,"whole":18446744073709551616}'
+    edit = edit_of({}, [], "", '{"rate": 0.10, "gone": null}')
+    back = going_back(as_record(buried(message(value=value))), "n", edit)
+    assert back.value == b'{"big":1e400,"price":1.10,"whole":18446744073709551616,"rate":0.10}'

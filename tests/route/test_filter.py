@@ -80,13 +80,42 @@ def test_unknown_beside_true_and_false() -> None:
     assert compile(f"({unknown}) IS NULL").passes(MESSAGE)
 
 
+NOT_JSON = [
+    b'"\xff"', b'"\xed\xa0\x80"', b'"\xc0\x80"', b'{"\xff": 1}', rb'"\ud800"', rb'"\ud800 and more of it"',
+    rb'"\udc00"', rb'"\ud800\u0041"', b"NaN", b"01", b'"\x01"',
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "value", [None, b"", b"{", b"nonsense", b'{"a": "\xff"}', b"[" * 100_000, b'{"amount": 1e999}']
-)
+    "value",
+    [None, b"", b"{", b"nonsense", b"[" * 100_000, *(b'{"amount": 7, "b": %b}' % b for b in NOT_JSON),
+     *(b'{"amount": 7, "b": {"c": %b}}' % b for b in NOT_JSON), *(b'{"amount": %b}' % b for b in NOT_JSON)],
+)  # fmt: skip
 def test_what_is_no_json_has_no_fields(value: bytes | None) -> None:
+    """Whichever fields are asked for: what is skipped counts too."""
     message = MESSAGE._replace(value=value)
     assert compile("body.amount IS NULL AND body IS NULL").passes(message)
     assert compile("body.amount IS NULL").passes(message)
+    assert compile("body.amount IS NULL AND body.b IS NULL").passes(message)
+
+
+@pytest.mark.parametrize(
+    "number", [b"1e400", b"-1e400", b"9" * 400, b"9" * 5_000, b"-" + b"9" * 5_000, b"1" * 400 + b".5"]
+)
+def test_a_number_that_no_float_holds_is_null_by_itself(number: bytes) -> None:
+    for body in (
+        b'{"big": %b, "a": 7, "t": "x", "l": [7]}' % number,
+        b'{"a": 7, "l": [7], "t": "x", "big": %b}' % number,
+    ):
+        message = MESSAGE._replace(value=body)
+        for text in (
+            "body.a = 7", "body.t = 'x'", "body.l[0] = 7", "body IS NOT NULL", "(body.big > 0) IS NULL",
+            "body.a = 7 AND (body.big = 1) IS NULL", "body.a = 7 AND body.big IS NOT NULL OR body.t = 'x'",
+        ):  # fmt: skip
+            assert compile(text).passes(message), text
+        assert not compile("body.big > 0 OR body.big <= 0").passes(message)
+    cut = MESSAGE._replace(value=b'{"big": %b, "a": 7, }' % number)
+    assert compile("body.a IS NULL AND body.big IS NULL").passes(cut), "it is still no JSON"
 
 
 @pytest.mark.parametrize(

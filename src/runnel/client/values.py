@@ -11,7 +11,9 @@ import msgspec
 from runnel.client.consumer import Message as Fetched
 from runnel.model import calls
 from runnel.model.errors import InvalidConfig, InvalidRecord
+from runnel.model.json_values import parse
 from runnel.model.seams import Clock
+from runnel.model.unreadable import UNREADABLE
 
 Body: TypeAlias = Any  # bytes, text, None; everything else is sent as JSON
 HeaderMap: TypeAlias = Mapping[str, str | bytes | None]
@@ -63,10 +65,10 @@ class Message:
         return time_of(self.timestamp_ms)
 
     def json(self) -> Any:
-        """The value as JSON."""
+        """The value as JSON. A number that no float holds is infinite, as in Python's own json."""
         try:
-            return msgspec.json.decode(self.value or b"null")
-        except msgspec.DecodeError as problem:
+            return parse(self.value or b"null")
+        except UNREADABLE as problem:
             place = f"{self.topic}/{self.partition}@{self.offset}"
             raise InvalidRecord(
                 f"the value of the message at {place} is not JSON ({problem}): read it by its .value or .text, or"

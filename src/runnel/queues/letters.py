@@ -31,6 +31,9 @@ ATTEMPTS_MAX: Final = 2**31 - 1  # that a copy is believed: a receipt has 32 bit
 
 Json: TypeAlias = Any
 
+# Numbers with a point stay as they were written: no float may hold them.
+_decode: Final = msgspec.json.Decoder(Any, float_hook=lambda text: msgspec.Raw(text.encode())).decode
+
 
 class Origin(NamedTuple):
     """Where a message was first."""
@@ -136,7 +139,7 @@ def edit_of(
     """What a request says is to be changed: the value as base64, what is merged as JSON; nothing leaves them."""
     try:
         replaced = b64decode(value, validate=True) if value or empties else None
-        merged = msgspec.json.decode(merge) if merge else None
+        merged = _decode(merge) if merge else None
     except Base64Error as error:
         raise InvalidRequest(f"the new value is not base64: {error}") from None
     except UNREADABLE as error:
@@ -161,7 +164,7 @@ def _value(letter: Record, edit: Edit) -> bytes | None:
     if edit.merge is None:
         return letter.value
     try:
-        return msgspec.json.encode(merged(msgspec.json.decode(letter.value or b"null"), edit.merge))
+        return msgspec.json.encode(merged(_decode(letter.value or b"null"), edit.merge))
     except UNREADABLE as error:
         why = f"the dead letter at offset {letter.offset} is not JSON that can be merged into: {error}"
         raise InvalidRequest(why) from None

@@ -3,7 +3,8 @@
 Rule 1: a message's value is parsed once at most, and only if the evaluation comes to a field of the body.
 Rule 2: only the fields that the filter names are built; the rest is skipped, which costs a fifth of the time. A value
         of another shape than the names suggest (a list where a field has a name) is parsed as a whole.
-Rule 3: what can't be parsed, or is larger than 4 MiB, has no fields: all are NULL.
+Rule 3: what is no JSON (model/json_values.py), or is larger than 4 MiB, has no fields: all are NULL, whichever of them
+        the filter names. A number that no float holds is NULL by itself.
 """
 
 from collections.abc import Iterable
@@ -13,6 +14,7 @@ import msgspec
 from msgspec import Struct, ValidationError
 from msgspec.json import Decoder
 
+from runnel.model.json_values import must_be_utf8, parse
 from runnel.model.limits import MIB
 from runnel.model.unreadable import UNREADABLE
 from runnel.route.message import Message
@@ -23,7 +25,6 @@ DEPTH_MAX = 8
 BYTES_MAX = 4 * MIB  # of a value: a larger one would hold everything else up for too long
 
 _Tree: TypeAlias = dict[str, "_Tree | None"]  # the fields below a field; None: all that is there
-_anything = Decoder[Any]()
 
 
 class Body:
@@ -41,11 +42,12 @@ class Body:
             return None
         try:
             if self._some is not None:
+                must_be_utf8(value)
                 try:
                     return self._some.decode(value)
                 except ValidationError:
-                    pass  # well-formed as far as it was read, but of another shape
-            return _anything.decode(value)
+                    pass  # well-formed as far as it was read, but of another shape, or with a number that is too large
+            return parse(value)
         except UNREADABLE:
             return None
 

@@ -244,3 +244,27 @@ def test_what_was_trimmed_is_read_no_more(api: Api, broker: BrokerProcess) -> No
 
 def test_internal_topics_are_not_written(api: Api) -> None:
     assert api.post("/v1/topics/__consumer_offsets/messages", {"value": 1}).code == "invalid-topic-name"
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"value": "\xff"}', b'{"value": {"\xff": 1}}', b'{"value": "\\ud800"}', b'{"value": 01}']
+)
+def test_what_is_no_json_is_not_taken_for_it(api: Api, body: bytes) -> None:
+    if api.get("/v1/topics/no-json").status == 404:
+        api.ok("POST", "/v1/topics", {"name": "no-json"})
+    assert api.post("/v1/topics/no-json/messages", body).code == "malformed-body"
+    assert api.ok("GET", "/v1/topics/no-json/partitions/0/messages")["messages"] == []
+
+
+def test_a_number_that_no_float_holds_comes_back_as_it_was_sent_and_is_null_to_a_filter(api: Api) -> None:
+    api.ok("POST", "/v1/topics", {"name": "huge"})
+    assert api.post("/v1/topics/huge/messages", b'{"value": {"n": 1e400, "to": "bob"}}').status == 200
+    path = "/v1/topics/huge/partitions/0/messages?filter="
+    for passing in ("body.to%20%3D%20'bob'", "(body.n%20%3E%200)%20IS%20NULL"):
+        assert b'"value":{"n": 1e400, "to": "bob"}' in api.get(path + passing).content
+    assert api.ok("GET", path + "body.n%20%3E%200")["messages"] == []
+
+
+def test_an_address_that_is_not_utf_8_is_refused(api: Api) -> None:
+    assert api.get("/v1/users/%FF/events").code == "invalid-input"
+    assert api.get("/v1/topics/%C3").code == "invalid-input"

@@ -367,6 +367,16 @@ def test_what_can_not_be_had_is_refused_at_the_handshake(broker: BrokerProcess, 
     assert refusal["code"] == "unknown-topic"
 
 
+@pytest.mark.parametrize("id", ["0", "1700000000000", "start", "2026-01-31T08:00:00Z", "0-1-2", "x", "-1-1"])
+def test_a_last_event_id_that_is_none_is_refused(broker: BrokerProcess, user: User, id: str) -> None:
+    """Digits were taken for a time: the stream began anywhere."""
+    if user.ask("GET", "/v1/topics/push-resumed")[0] == 404:
+        topic_of(user, "push-resumed")
+    status, problem = user.ask("GET", "/v1/topics/push-resumed/events", headers={"Last-Event-ID": id})
+    assert (status, problem["code"]) == (422, "invalid-input")
+    assert "Last-Event-ID" in problem["detail"]
+
+
 def test_nonsense_ends_a_socket_with_a_reason(broker: BrokerProcess, user: User) -> None:
     topic = topic_of(user, "push-11")
     with line(broker, f"{topic}/socket") as socket:

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from runnel.doors.http.call import Call, PeerWaits
 from runnel.doors.http.feeds import Feed, GroupFeed, QueueFeed, TopicFeed, UserFeed
-from runnel.doors.http.following import From, Numbers, tail_of
+from runnel.doors.http.following import From, Numbers, resumed, tail_of
 from runnel.doors.http.inbox import User
 from runnel.doors.http.messages import Filter, Value
 from runnel.doors.http.operation import EVENTS, Header, Stream, operation
@@ -82,7 +82,7 @@ async def topic_events(
         GET /v1/topics/orders/events?begin=start
     """
     waits = call.waits()
-    tail = tail_of(call, topic, last_event_id or begin, partition, filter, waits)
+    tail = tail_of(call, topic, resumed(last_event_id) if last_event_id else begin, partition, filter, waits)
     return stream(call, waits, TopicFeed(tail, value))
 
 

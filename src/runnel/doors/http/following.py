@@ -53,6 +53,16 @@ def parse_place(id: str) -> tuple[str, int, int]:
     return topic, number, offset
 
 
+def resumed(last_event_id: str) -> str:
+    """The positions that the id of an event is; digits alone are no time here."""
+    if parse_positions(last_event_id) is None:
+        raise InvalidInput(
+            f"Last-Event-ID {last_event_id[:60]!r} is not the id of an event: send one as it came, e.g. 0-15.1-7;"
+            " to begin at a time, use the parameter begin"
+        )
+    return last_event_id
+
+
 def shown_positions(positions: dict[int, int]) -> str:
     return ".".join(f"{number}-{offset}" for number, offset in sorted(positions.items()))
 

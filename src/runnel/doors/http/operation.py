@@ -28,6 +28,7 @@ import msgspec
 
 from runnel.doors.http.call import Call
 from runnel.doors.http.problems import InvalidInput, MalformedBody
+from runnel.model.json_values import must_be_utf8
 from runnel.model.unreadable import UNREADABLE
 
 JSON: Final = "application/json"
@@ -195,6 +196,7 @@ class Operation:
 def decoded(decode: Callable[[bytes], T], body: bytes) -> T:
     """A body; raises what is wrong with it."""
     try:
+        must_be_utf8(body)
         return decode(body)
     except msgspec.ValidationError as error:
         raise InvalidInput(f"the body is not allowed: {_plain(error)}") from None

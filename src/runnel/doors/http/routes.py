@@ -9,6 +9,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from runnel.doors.http.operation import Operation
+from runnel.doors.http.problems import InvalidInput
 
 ANY = "{}"
 
@@ -54,8 +55,16 @@ class Routes:
             below = node.below.get(part)
             if below is None:
                 below = node.below.get(ANY)
-                values.append(unquote(part) if "%" in part else part)
+                values.append(_unquoted(part) if "%" in part else part)
             if below is None:
                 return None
             node = below
         return Found(node.methods, values) if node.methods else None
+
+
+def _unquoted(part: str) -> str:
+    """What is no UTF-8 must not become another name by being replaced."""
+    try:
+        return unquote(part, errors="strict")
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"the address can't be read: {part[:40]!r} is not UTF-8 ({error})") from None

@@ -39,7 +39,8 @@ QUEUE_HEAD = """
 By `runnel queue create NAME -c key=value`, `runnel queue alter`, or any Kafka admin client, as the configuration of the
 group of the queue's name. Changes hold at once. Kafka's names, for share groups, mean the same. In names of topics
 `{queue}` stands for the name of the queue. A share group that nobody created as a queue has `start=latest`,
-`isolation=read_uncommitted`, `retry.backoff.ms=0` and no retry topic as its defaults, as in Kafka.
+`isolation=read_uncommitted`, `retry.backoff.ms=0` and no retry topic as its defaults, as in Kafka. A queue with a
+`webhook.url` has `attempts.max=40` and `retry.backoff.max.ms=1800000`: it tries for hours.
 
 | key | Kafka's name | default | allowed | what it does |
 |---|---|---|---|---|

@@ -3,6 +3,7 @@
 import os
 import re
 import select
+import shlex
 import signal
 import socket
 import subprocess
@@ -99,6 +100,40 @@ def test_a_cluster_lives_and_ends_together(tmp_path: Path) -> None:
         assert running.end() == 0
         assert "everything is stopped" in running.printed
         assert not any(alive(pid) for pid in running.pids)
+
+
+def test_zookeeper_stays_for_brokers_that_were_started_again(tmp_path: Path) -> None:
+    need_zookeeper()
+    with dev(tmp_path, "--brokers", "2", "--port", "0") as running:
+        address = running.until(r"the cluster is up: use it with -b (\S+)")[1]
+        zookeeper, *brokers = running.pids
+        for pid in brokers:
+            os.kill(pid, signal.SIGKILL)
+        commands = [running.until(f"broker {n} was ended.*to start it again: (.*)")[1] for n in (1, 2)]
+        running.until("no broker is left: there are 60 s to start one again")
+        environment = {**os.environ, "RUNNEL_SESSION_MS": "2000"}
+        again = [
+            subprocess.Popen(shlex.split(command), stdout=subprocess.PIPE, cwd=tmp_path, env=environment)
+            for command in commands
+        ]
+        try:
+            for broker in again:
+                assert broker.stdout is not None
+                assert broker.stdout.readline()  # it serves
+            done = subprocess.run([*COMMAND, "produce", "t", "-m", "x", "-b", address], check=False)
+            assert done.returncode == 0  # where it was
+            assert alive(zookeeper)
+            running.process.send_signal(signal.SIGINT)
+            assert running.end() == 0
+            for number, broker in enumerate(again, 1):
+                assert (
+                    f"broker {number} was started again by somebody else: stop it too (kill {broker.pid})"
+                    in running.printed
+                )
+        finally:
+            for broker in again:
+                broker.kill()
+                broker.communicate()
 
 
 @contextmanager

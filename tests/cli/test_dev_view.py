@@ -1,5 +1,6 @@
 """What `runnel dev` shows of a cluster."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,24 @@ def test_a_process_and_the_cluster_may_disagree(shown: Shown) -> None:
     assert shown.states() == {"1": "serving", "2": "ended"}
     see(shown, 2, 7)
     assert shown.states() == {"1": "out of the cluster", "2": "serving, not ours", "7": "serving, not ours"}
+
+
+def test_a_broker_that_was_started_again_is_told_as_such(shown: Shown) -> None:
+    first, second = shown.brokers
+    first.state, second.state = State.SERVING, State.ENDED
+    with subprocess.Popen(["sleep", "60"]) as again:
+        second.process = subprocess.Popen(["true"])
+        second.process.wait()
+        second.folder.mkdir()
+        (second.folder / "lock").write_text(f"{second.process.pid}\n")
+        see(shown, 1, 2)
+        assert shown.states()["2"] == "ended, not missed yet"
+        (second.folder / "lock").write_text(f"{again.pid}\n")
+        assert shown.states()["2"] == "serving, not ours"
+        see(shown, 1)
+        assert shown.states()["2"] == "starting, not ours"
+        again.kill()
+    assert shown.states()["2"] == "ended"
 
 
 def test_silence_is_told_once(shown: Shown, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from runnel.model.queue_config import (
     parse_setting,
 )
 from runnel.model.topic_config import shown
+from runnel.queues.retry import backoff_ms
 
 
 def test_every_default_is_allowed_and_reads_as_it_is_shown() -> None:
@@ -88,3 +89,16 @@ def test_a_share_group_that_is_no_queue_has_kafkas_defaults() -> None:
     assert (mere.start, mere.retry_backoff_ms, mere.retry_topic, mere.attempts_max) == (Start.LATEST, 0, "", 3)
     queue = config_of(frozenset({("topic", "t")}))
     assert (queue.start, queue.retry_backoff_ms, queue.retry_topic_of("q")) == (Start.EARLIEST, 1_000, "q.retry")
+
+
+def test_a_webhook_tries_for_hours_with_growing_pauses() -> None:
+    hook = config_of(frozenset({"topic": "t", "webhook.url": "http://example.com"}.items()))
+    for jitter, hours in ((0.0, 7), (1.0, 15)):
+        pauses = [backoff_ms(hook, attempts, jitter) for attempts in range(1, hook.attempts_max)]
+        assert pauses == sorted(pauses)
+        assert round(sum(pauses) / 3_600_000) == hours
+    assert pauses[0] == 1_000
+    own = config_of(frozenset({"topic": "t", "webhook.url": "http://example.com", "attempts.max": "3"}.items()))
+    assert own.attempts_max == 3
+    for no_hook in ({"topic": "t"}, {"topic": "t", "webhook.url": ""}):
+        assert config_of(frozenset(no_hook.items())).attempts_max == DEFAULTS.attempts_max

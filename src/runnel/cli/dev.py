@@ -60,7 +60,8 @@ def dev(brokers: int, zookeeper: str | None, data: Path, port: int, http_port: i
     """Run a cluster on this machine: a ZooKeeper and several brokers, on loopback only.
 
     They are started together and end together, with Ctrl-C. A broker that dies is shown, not restarted: kill some, and
-    see what happens. The data is kept, and found again by the next 'runnel dev'.
+    see what happens. Start them again with the commands that are shown: ZooKeeper stays for them. The data is kept, and
+    found again by the next 'runnel dev'.
     """
     from runnel.cli.dev_view import screen
 

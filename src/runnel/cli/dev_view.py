@@ -32,6 +32,7 @@ class Screen:
         self.zookeeper = "starting"
         self._sight: Sight | None = None
         self._silent = False
+        self._again: set[int] = set()  # brokers that somebody else started again
         self._left: set[int] = set()  # brokers whose process ended, and whom the cluster has missed since
 
     def tell(self, line: str) -> None:
@@ -79,6 +80,7 @@ class Screen:
     def rows(self) -> list[tuple[str, ...]]:
         """One for each broker, also for those that somebody else started."""
         children = {child.number: child for child in self.cluster.brokers} if self.cluster else {}
+        self._again = {child.number for child in children.values() if child.successor()}
         seen = self._sight.view.brokers if self._sight else {}
         return [self._row(number) for number in sorted({*children, *seen})]
 
@@ -100,6 +102,8 @@ class Screen:
 
     def _state(self, number: int, state: State | None, registered: bool) -> str:
         """The process's state, and whether the cluster agrees."""
+        if state is State.ENDED and number in self._again:
+            return "serving, not ours" if registered else "starting, not ours"
         if state is State.ENDED and registered and number not in self._left:
             return "ended, not missed yet"
         if state is None or state is State.ENDED:

@@ -6,11 +6,12 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 
 from runnel.dev.brokers import ready_addresses, serve_command
+from runnel.shell.disk import LOCK_NAME
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _LOG_PREFIX = re.compile(r"^(\S+ \S+ [A-Z]+ +|runnel: )")
@@ -38,7 +39,8 @@ class BrokerChild:
         self.address = kafka
         self.http = ""  # HOST:PORT once it serves, or off
         self.log = folder / f"broker-{number}.log"
-        self.command = serve_command(folder / f"broker-{number}", kafka, "--broker-id", str(number), *options)
+        self.folder = folder / f"broker-{number}"
+        self.command = serve_command(self.folder, kafka, "--broker-id", str(number), *options)
         self.state = State.STARTING
         self.process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
@@ -62,8 +64,20 @@ class BrokerChild:
             self.state = State.ENDED
         elif self.state is State.STARTING and (ready := ready_addresses(self._written())):
             self.address, self.http = ready
+            self.command = _at(self.command, {"--kafka": self.address, "--http": self.http})
             self.state = State.SERVING
         return self.state
+
+    def successor(self) -> int | None:
+        """The process that has this broker's folder now, which somebody else started after ours had ended."""
+        if self.process is None or self.state is not State.ENDED:
+            return None
+        try:
+            holder = int((self.folder / LOCK_NAME).read_bytes())
+            os.kill(holder, 0)
+        except (OSError, ValueError):
+            return None
+        return holder if holder != self.process.pid else None
 
     def end(self) -> None:
         """Ask it to stop in order."""
@@ -93,3 +107,8 @@ class BrokerChild:
         with self.log.open("rb") as log:
             log.seek(self._log_start)
             return log.read()
+
+
+def _at(command: Sequence[str], places: Mapping[str, str]) -> list[str]:
+    """The command with these options: so it can be given again, and clients find the broker where it was."""
+    return [places.get(before, word) for before, word in zip(["", *command], command, strict=False)]

@@ -1,7 +1,8 @@
 """ZooKeeper and brokers on one machine, as processes that live and end together.
 
 Rule 1: all start, or none stays.
-Rule 2: nothing is restarted by itself. Who ended is told, with the command that starts it again.
+Rule 2: nothing is restarted by itself. Who ended is told, with the command that starts it again. ZooKeeper stays for
+        brokers that were started again like that, and a while for those that may be.
 Rule 3: the end is orderly: brokers first, then ZooKeeper. Who does not end in time is killed.
 Rule 4: our end is theirs, also if we are killed (on Linux).
 Rule 5: one folder is used by one cluster at a time.
@@ -23,6 +24,7 @@ from runnel.model.errors import RunnelError
 
 LOOK_S = 0.05  # between two looks at the processes
 READY_S = 60.0  # generous: a busy machine may be slow
+LEFT_S = 60.0  # that ZooKeeper waits for brokers to be started again, when none is left
 STOP_S = 20.0  # for brokers, which hand over what they lead; then they are killed
 TICK_MS = 500
 REBALANCE_MS = 10_000  # sooner than usual: who tries things out wants to see it
@@ -52,6 +54,7 @@ class DevCluster:
         self.zookeeper: ZooKeeperServer | None = None
         self._zookeeper_over = False
         self._told: set[int] = set()
+        self._none_since: float | None = None  # no broker is left, ours or started again
         self._lock: TextIO | None = None
 
     # --- starting
@@ -126,7 +129,7 @@ class DevCluster:
         return [child.address for child in self.brokers]
 
     def look(self) -> bool:
-        """Notice who ended since the last look; False once no process is left."""
+        """Notice who ended since the last look; False once no broker is left, and none was started again in time."""
         for child in self.brokers:
             if child.look() is State.ENDED and child.number not in self._told:
                 self._told.add(child.number)
@@ -135,7 +138,16 @@ class DevCluster:
         if self.zookeeper is not None and self.zookeeper.process.poll() is not None and not self._zookeeper_over:
             self._zookeeper_over = True
             self._tell("ZooKeeper ended: the brokers will end too, as soon as they can't trust their session any more")
-        return any(child.state is not State.ENDED for child in self.brokers)
+        return self._is_used()
+
+    def _is_used(self) -> bool:
+        if any(child.state is not State.ENDED or child.successor() for child in self.brokers):
+            self._none_since = None
+            return True
+        if self._none_since is None:
+            self._none_since = time.monotonic()
+            self._tell(f"no broker is left: there are {LEFT_S:.0f} s to start one again")
+        return not self._zookeeper_over and time.monotonic() - self._none_since < LEFT_S
 
     # --- the end
     async def stop(self) -> None:
@@ -149,6 +161,9 @@ class DevCluster:
                 self._tell(f"broker {running[0].number} did not stop within {STOP_S:.0f} s: it is killed")
                 running[0].kill()
             await asyncio.sleep(LOOK_S)
+        for child in self.brokers:
+            if self.zookeeper is not None and (pid := child.successor()):
+                self._tell(f"broker {child.number} was started again by somebody else: stop it too (kill {pid})")
         if self.zookeeper is not None:
             await asyncio.to_thread(self.zookeeper.stop)
         if self._lock is not None:

@@ -258,9 +258,14 @@ def named(template: str, queue: str) -> str:
 
 SETTINGS: dict[str, Setting] = {f.metadata["setting"].name: f.metadata["setting"] for f in fields(QueueConfig)}
 DEFAULTS = QueueConfig()
+WEBHOOK_URL = "webhook.url"
 DEFINED = "topic"  # what a queue has a setting of, in any case; without it there is but a share group of the name
 SHARE_DEFAULTS = replace(  # as in Kafka: members do not read a retry topic, and what is released is free at once
     DEFAULTS, start=Start.LATEST, retry_backoff_ms=0, retry_topic="", isolation=Isolation.UNCOMMITTED
+)
+
+WEBHOOK_DEFAULTS = replace(  # a subscriber may be down overnight: the last of 39 pauses ends after 7 to 15 hours
+    DEFAULTS, attempts_max=40, retry_backoff_max_ms=1_800_000
 )
 
 ALIASES: dict[str, str] = {  # Kafka's names for share groups
@@ -297,4 +302,11 @@ def parse_setting(name: str, text: str) -> Any:
 def config_of(overrides: frozenset[tuple[str, str]]) -> QueueConfig:
     """The settings of a queue, or of a mere share group, that has these of its own."""
     given = dict(overrides)
-    return (DEFAULTS if DEFINED in given else SHARE_DEFAULTS).with_overrides(given)
+    return defaults_of(given).with_overrides(given)
+
+
+def defaults_of(overrides: Mapping[str, str]) -> QueueConfig:
+    """What holds where nobody said otherwise: for a queue, one with a webhook, or a mere share group."""
+    if DEFINED not in overrides:
+        return SHARE_DEFAULTS
+    return WEBHOOK_DEFAULTS if overrides.get(WEBHOOK_URL) else DEFAULTS

@@ -110,7 +110,7 @@ def topic_entries(topic: Topic, broker: Broker) -> list[Entry]:
 
 def group_entries(own: Mapping[str, str]) -> list[Entry]:
     """Every setting of a queue or share group, by our names, and then by Kafka's where it has one."""
-    defaults = queue_config.DEFAULTS if queue_config.DEFINED in own else queue_config.SHARE_DEFAULTS
+    defaults = queue_config.defaults_of(own)
     entries = [_group_entry(name, name, own, defaults) for name in queue_config.SETTINGS]
     return entries + [_group_entry(alias, name, own, defaults) for alias, name in queue_config.ALIASES.items()]
 

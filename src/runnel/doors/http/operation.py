@@ -9,6 +9,7 @@ Rule 2: its first parameter is the `Call`. One that its path names comes from th
 Rule 3: what nobody knows is refused: a query parameter with a typing error must not be taken for none, nor must a body
         where none is taken.
 Rule 4: the docstring ends with an example, indented: `METHOD /path?query {"a": "body"}`.
+Rule 5: where Python leaves docstrings out (-OO), everything works but the texts and examples of the docs.
 
     @operation("POST /v1/topics", status=201)
     async def create_topic(call: Call, body: NewTopic) -> TopicView:
@@ -19,6 +20,7 @@ Rule 4: the docstring ends with an example, indented: `METHOD /path?query {"a": 
 """
 
 import inspect
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, TypeVar, get_args, get_origin, get_type_hints
@@ -34,6 +36,7 @@ from runnel.model.unreadable import UNREADABLE
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
 QUERY_FIELDS_MAX: Final = 100
+DOCSTRINGS: Final = sys.flags.optimize < 2  # else Python was told to leave them out (-OO, PYTHONOPTIMIZE=2)
 SOCKET: Final = "SOCKET"  # the method of operations that speak WebSocket
 
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
@@ -261,7 +264,7 @@ def operation_of(
     partly: bool = False, changing_get: bool = False,
 ) -> Operation:  # fmt: skip
     hints = get_type_hints(function, include_extras=True)
-    documented, example = _documented(function)
+    documented, example = _documented(function) if DOCSTRINGS else _undocumented(function, method, path)
     summary, _, description = documented.partition("\n")
     parameters = []
     signature = inspect.signature(function).parameters
@@ -283,6 +286,11 @@ def _parameter(name: str, kind: Any, default: Any, path: str) -> Parameter:
     if header is not None:
         return Parameter(name, header.name, "header", kind, default)
     return Parameter(name, name, "query", kind, default)
+
+
+def _undocumented(function: Callable[..., Any], method: str, path: str) -> tuple[str, Example]:
+    """The same where there are no docstrings: addresses and types have to do."""
+    return f"{function.__name__.replace('_', ' ').capitalize()}.", Example(method, path)
 
 
 def _documented(function: Callable[..., Any]) -> tuple[str, Example]:

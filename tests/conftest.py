@@ -111,7 +111,9 @@ def trio(zookeeper: ZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """Brokers 1, 2 and 3 of one cluster, for all tests that do them no harm; they use topics of their own."""
     folder = tmp_path_factory.mktemp("trio")
     with ExitStack() as stack:
-        yield [stack.enter_context(cluster_broker(zookeeper, folder, number)) for number in (1, 2, 3)]
+        # Nobody ends here: so sessions are long, and a machine that stands still for a moment ends none.
+        patient = {"RUNNEL_SESSION_MS": "30000"}
+        yield [stack.enter_context(cluster_broker(zookeeper, folder, number, **patient)) for number in (1, 2, 3)]
 
 
 def cluster_broker(zookeeper: ZooKeeper, folder: Path, number: int, **more: str) -> BrokerProcess:

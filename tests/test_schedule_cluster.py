@@ -155,9 +155,10 @@ def test_a_name_of_ones_own_waits_once_and_is_sent_once(tmp_path: Path) -> None:
         async with cluster_of(tmp_path, 1, schedule_partitions=1) as brokers:
             await create(brokers, replicas=1)
             broker = any_of(brokers)
-            due = CLOCK.wall_ms() + 300
+            due = CLOCK.wall_ms() + 3_600_000
             assert await broker.schedule.park("t", 0, [parked("mine", due, WINDOW)]) == [due]
             assert await broker.schedule.park("t", 0, [parked("mine", due + 9_999, WINDOW)]) == [due]
+            await broker.schedule.move("mine", CLOCK.wall_ms() + 50)
             while await waiting(brokers):
                 await asyncio.sleep(0.02)
             await broker.schedule.park("t", 0, [parked("mine", CLOCK.wall_ms(), WINDOW)])  # sent again after all

@@ -66,9 +66,9 @@ def test_a_member_that_nobody_asks_for_is_forgotten() -> None:
 
 def test_a_call_keeps_its_member() -> None:
     async def scenario(some: Members) -> None:
-        name = await opened(some, expires_ms=20)
+        name = await opened(some, expires_ms=500)
         with cast(Any, some)._find(name, "g"):
-            await asyncio.sleep(0.1)  # much longer than it would be kept
+            await asyncio.sleep(1.5)  # much longer than it would be kept
             assert len(some) == 1
         while len(some):
             await asyncio.sleep(0.005)

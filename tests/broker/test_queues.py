@@ -148,10 +148,15 @@ def test_copies_with_odd_attempts_hold_up_no_queue(tmp_path: Path) -> None:
 def test_a_delayed_message_is_not_received_before_its_time(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         await make(broker, "q")
-        due_ms = SystemClock().wall_ms() + 3_000
-        sent = await send(broker, "q", Outgoing(b"later", deliver_at_ms=due_ms), Outgoing(b"now"))
+        later = Outgoing(b"later", deliver_at_ms=SystemClock().wall_ms() + 3_600_000)
+        sent = await send(broker, "q", later, Outgoing(b"now"))
         assert not any(sent.failures)
         assert await take(broker, "q", 10) == [(b"now", 1)]
+        due_ms = SystemClock().wall_ms() + 200
+        placed = sent.placed[0]
+        assert placed is not None
+        assert placed.scheduled_id is not None
+        await broker.schedule.move(placed.scheduled_id, due_ms)
         assert await take(broker, "q", 10, wait_ms=LONG_MS) == [(b"later", 1)]
         assert SystemClock().wall_ms() >= due_ms
 

@@ -170,7 +170,7 @@ def test_names_are_free_again_when_a_request_is_given_up(run: Run) -> None:
         sending.cancel()
         with pytest.raises(asyncio.CancelledError):
             await sending
-        assert isinstance(await asyncio.wait_for(door.send(one, row(0, "c", name="x")), 10), Produced)
+        assert isinstance(await asyncio.wait_for(door.send(one, row(0, "c", name="x")), 30), Produced)
         assert await kept(one) == [(0, "c")]
 
     run(scenario)

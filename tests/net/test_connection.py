@@ -465,7 +465,7 @@ def test_a_silent_connection_is_closed_after_its_time(monkeypatch: pytest.Monkey
         assert await client.receive() == b"a"
         assert await client.ended()
 
-    run(scenario, echo, idle_s=0.1)
+    run(scenario, echo, idle_s=1.0)
 
 
 def test_answers_that_are_not_taken_are_charged_until_they_are_or_their_client_goes() -> None:

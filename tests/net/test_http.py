@@ -405,7 +405,7 @@ def test_half_a_request_is_not_waited_for_for_ever(half: bytes) -> None:
 
 def test_a_client_that_never_reads_loses_its_connection() -> None:
     async def main() -> None:
-        async with served(stalled_s=0.1, sweep_s=0.05) as server:
+        async with served(stalled_s=1.0, sweep_s=0.05) as server:
             server.stage.answer_bytes = 30_000_000
             client = await server.client()
             client.writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -418,10 +418,10 @@ def test_a_client_that_never_reads_loses_its_connection() -> None:
 
 def test_a_request_that_takes_long_keeps_its_connection() -> None:
     async def main() -> None:
-        async with served(stalled_s=0.1, sweep_s=0.02, idle_s=0.1) as server:
+        async with served(stalled_s=0.5, sweep_s=0.02, idle_s=0.5) as server:
             client = await server.client()
             client.send(get("/wait"))
-            await asyncio.sleep(0.4)  # much longer than who stalls would be given
+            await asyncio.sleep(1.5)  # much longer than who stalls would be given
             server.stage.go_on.set()
             assert await client.answer() == (200, b"GET /wait 0")
             assert await client.closed(), "an idle connection is closed in the end"

@@ -40,7 +40,7 @@ def http() -> Any:
 
 
 async def ended(client: socket.socket) -> bool:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         try:
             return await asyncio.get_running_loop().sock_recv(client, 1) == b""
         except ConnectionError:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -179,16 +180,25 @@ def test_numbers_and_ids_do_not_tell_reasons_apart(text: str, same: str) -> None
     assert alike(text) == same
 
 
-def test_a_pace_is_kept() -> None:
-    import time
+def test_a_pace_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    from runnel.pipelines.jobs.deadletters import tasks
 
-    from runnel.pipelines.jobs.deadletters.tasks import Pace
+    now = 7.0
 
-    begun, pace = time.monotonic(), Pace(100)
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(tasks, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    pace = tasks.Pace(100)
     for _ in range(10):
         pace.wait(1)
-    assert time.monotonic() - begun >= 0.1
-    Pace(0).wait(1_000_000)
+    assert now == pytest.approx(7.1)
+    now += 5.0  # whoever was slow need not wait
+    pace.wait(1)
+    assert now == pytest.approx(12.1)
+    tasks.Pace(0).wait(1_000_000)
+    assert now == pytest.approx(12.1)
 
 
 def test_a_sink_that_decided_nothing_is_not_waited_for(cluster: Gateway) -> None:

@@ -20,7 +20,7 @@ def test_a_class_is_built_once_and_nests_its_structs() -> None:
 
 def test_threads_that_name_a_class_at_once_get_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(vars(m), "FetchRequest", raising=False)
-    both_build = threading.Barrier(2, timeout=10)
+    both_build = threading.Barrier(2, timeout=60)
 
     def slow_build(schema: notation.Message) -> type[Message]:
         both_build.wait()

@@ -227,9 +227,9 @@ def test_to_peek_changes_nothing(tmp_path: Path) -> None:
 def test_a_lease_that_is_extended_lasts_longer(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         await make(broker, "q", 1)
-        [message] = (await broker.queues.receive(Receive("q", lease_ms=150), Waits())).messages
+        [message] = (await broker.queues.receive(Receive("q", lease_ms=2_000), Waits())).messages
         assert (await broker.queues.extend(Extend("q", [message.receipt], LONG_MS))).failures == [None]
-        assert await take(broker, "q", wait_ms=400) == []
+        assert await take(broker, "q", wait_ms=3_000) == []
         assert (await broker.queues.settle(Settle("q", [Settlement(message.receipt, "accept")]))).failures == [None]
         refused = (await broker.queues.extend(Extend("q", [message.receipt]))).failures
         assert [failure.name for failure in refused if failure] == ["LeaseLost"]

@@ -106,9 +106,9 @@ def test_one_consumer_at_a_time_has_a_name(api: Api) -> None:
 def test_a_lease_can_be_extended(api: Api) -> None:
     path = queue(api, "q-extend")
     api.ok("POST", f"{path}/messages", {"value": "x"})
-    got = receive(api, path, "&lease_ms=1000")
+    got = receive(api, path, "&lease_ms=3000")
     assert api.ok("POST", f"{path}/extend", {**receipts(got), "lease_ms": 60_000})["settled"] == 1
-    assert api.ok("POST", f"{path}/receive?wait_ms=1500")["messages"] == [], "the first lease would be over now"
+    assert api.ok("POST", f"{path}/receive?wait_ms=4500")["messages"] == [], "the first lease would be over now"
     assert api.ok("POST", f"{path}/ack", receipts(got))["settled"] == 1
 
 
@@ -206,8 +206,9 @@ def test_what_waits_is_listed_moved_and_cancelled(api: Api) -> None:
 
 def test_a_delayed_message_of_a_queue_is_delivered_later(api: Api) -> None:
     path = queue(api, "q-delay")
-    api.ok("POST", f"{path}/messages", [{"value": "later", "delay_ms": 500}, {"value": "now"}])
+    told = api.ok("POST", f"{path}/messages", [{"value": "later", "delay_ms": 3_600_000}, {"value": "now"}])
     assert [each["value"] for each in receive(api, path, "&limit=2")] == ["now"]
+    assert api.ask("PATCH", f"/v1/schedule/{told['results'][0]['scheduled_id']}", {"delay_ms": 200}).status == 204
     assert [each["value"] for each in receive(api, path, "&limit=2")] == ["later"]
 
 

@@ -150,6 +150,9 @@ MEANINGS: dict[int, Meaning] = {
     ErrorCode.UNKNOWN_LEADER_EPOCH: Meaning(e.UnknownEpoch, _LEADER, _AGAIN),
     ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: Meaning(e.UnsupportedCompression, Remedy.NONE, "use another compression"),
     ErrorCode.OFFSET_NOT_AVAILABLE: Meaning(e.OffsetNotAvailable, _LEADER, _AGAIN),
+    ErrorCode.BROKER_ID_NOT_REGISTERED: Meaning(
+        e.BrokerNotRegistered, Remedy.NONE, "see which brokers there are: 'runnel cluster brokers'"
+    ),
     ErrorCode.STALE_BROKER_EPOCH: Meaning(e.StaleBrokerEpoch, Remedy.NONE, "start the broker again"),
     ErrorCode.INVALID_UPDATE_VERSION: Meaning(e.StalePartitionEpoch, _LEADER, _AGAIN),
     ErrorCode.INELIGIBLE_REPLICA: Meaning(e.IneligibleReplica, _LEADER, _AGAIN),

@@ -213,6 +213,7 @@ TABLE: dict[type[e.RunnelError], Row] = {
     e.NotController: Row(S.SERVICE_UNAVAILABLE, _AGAIN),
     e.BrokerNotRegistered: Row(S.NOT_FOUND, "see GET /v1/cluster for the brokers of the cluster"),
     e.BrokerIdInUse: Row(S.CONFLICT, "give each broker a number of its own"),
+    e.BrokerNotRegistered: Row(S.NOT_FOUND, "name a broker of the cluster: 'runnel cluster brokers' lists them"),
     e.StaleBrokerEpoch: Row(S.CONFLICT, _AGAIN),
     e.StalePartitionEpoch: Row(S.CONFLICT, _AGAIN),
     e.IneligibleReplica: Row(S.CONFLICT, _AGAIN),

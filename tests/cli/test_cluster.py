@@ -198,6 +198,7 @@ def test_a_cluster_is_drained_balanced_and_mended(
     eventually(lambda: counts(call, "leads") == [2, 2, 2])
     assert "nothing has to move" in call("cluster", "balance").out
     own[2].kill()
+    eventually(lambda: counts(call, "leads")[2] == 0)
     lack = "Not all is well: 4 under-replicated, 4 below min.insync.replicas"
     eventually(lambda: lack in call("cluster", "status", "--check", code=1).out)
     assert re.search(r"^ +3 .* gone ", call("cluster", "status", "--check", code=1).out, re.MULTILINE)

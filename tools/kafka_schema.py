@@ -2,8 +2,8 @@
 
 Given a kafka-clients jar, or a folder with Kafka's JSON message files, it rewrites schema/messages.txt in our notation
 (docs/formats/kafka-schema.md). Then, and without an argument only then, it rewrites what is generated from that file
-and from schema/runnel.txt, which holds our own messages: apis.py and messages.pyi. Facts are taken over (names, types,
-versions, tags, defaults), none of Kafka's text.
+and from schema/group_records.txt and schema/runnel.txt, which are kept by hand: apis.py and messages.pyi. Facts are
+taken over (names, types, versions, tags, defaults), none of Kafka's text.
 """
 
 import json

@@ -1,7 +1,7 @@
 """A record that its coordinator can't take over costs its neighbours nothing, is told of once, and is counted."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 from uuid import UUID
@@ -17,7 +17,8 @@ from runnel.broker.journal import PartitionJournal
 from runnel.broker.keepers import KeeperJournal, Keepers
 from runnel.broker.shard import Machine, Shard
 from runnel.cluster.image import Image
-from runnel.groups import records as groups
+from runnel.groups import record_codec as groups
+from runnel.groups.records import AnyKey, OffsetKey, OffsetRecord, TopicKey, TopicRecord, Value
 from runnel.groups.shard import GroupShard
 from runnel.groups.values import FetchOffsets, GroupConfig
 from runnel.model.ids import PartitionKey, ProducerId, TopicId
@@ -43,16 +44,21 @@ from runnel.transactions.sinks import SinkShard
 from runnel.transactions.values import State, TransactionConfig
 
 KEY = PartitionKey(TopicId(UUID(int=7)), 0)
+OFFSET = OffsetKey("g", "t", 0)
 OWNER_NAME = owner_name("q", KEY)
 encode = msgspec.msgpack.encode
 
 
+def group_record(key: AnyKey, value: Value) -> Record:
+    return groups.encode_key(key), groups.encode_value(key, value)
+
+
 class Case(NamedTuple):
-    """A coordinator, a record of its own, and a question whose answer rests on that record."""
+    """A coordinator, records of its own, and a question whose answer rests on them."""
 
     machine: Callable[[], Machine[Any]]
     view: Callable[[], Any]
-    own: Record
+    own: Sequence[Record]
     verb: str
     question: Any
     answer: Callable[[Any], Any]
@@ -64,20 +70,22 @@ CASES = {
     "groups": Case(
         lambda: GroupShard(GroupConfig(), SeededRng(1)),
         lambda: ImageTopics(Image("cluster")),
-        (groups.encode_key(groups.OffsetKey("g", KEY)), groups.encode_value(groups.OffsetRecord(42, 0, "", 1))),
+        (group_record(TopicKey("g", "t"), TopicRecord(KEY.topic_id)), group_record(OFFSET, OffsetRecord(42, 0, "", 1))),
         "fetch_offsets",
         FetchOffsets("g", (KEY,)),
         lambda fetched: fetched.offsets[0].offset,
         42,
-        (groups.encode_key(groups.OffsetKey("h", KEY)), encode([1, "no number"])),
+        (groups.encode_key(OFFSET), b"\x00\x03 no number"),
     ),
     "transactions": Case(
         lambda: TransactionShard(TransactionConfig(60_000, 60_000)),
         lambda: ImageTopics(Image("cluster")),
-        (
-            transactions.encode_key("tx"),
-            transactions.encode_value(transactions.Transaction(State.EMPTY, ProducerId(5), 3, 60_000, 1)),
-        ),
+        [
+            (
+                transactions.encode_key("tx"),
+                transactions.encode_value(transactions.Transaction(State.EMPTY, ProducerId(5), 3, 60_000, 1)),
+            )
+        ],
         "describe",
         "tx",
         lambda described: described.producer.producer_id,
@@ -87,7 +95,7 @@ CASES = {
     "sinks": Case(
         lambda: SinkShard(SinkConfig()),
         lambda: None,
-        (sinks.encode_key(sinks.Key("s")), sinks.encode_value(sinks.Head("query", 9, 1))),
+        [(sinks.encode_key(sinks.Key("s")), sinks.encode_value(sinks.Head("query", 9, 1)))],
         "describe",
         NamedSink("s"),
         lambda described: described.last_batch,
@@ -97,7 +105,7 @@ CASES = {
     "queues": Case(
         KeeperShard,
         lambda: frozenset(),
-        (encode((KEPT, OWNER_NAME, b"k")), b"v"),
+        [(encode((KEPT, OWNER_NAME, b"k")), b"v")],
         "open",
         KeeperOpen(OWNER_NAME, 1),
         lambda kept: kept.records,
@@ -109,7 +117,7 @@ FOREIGN: list[tuple[bytes | None, bytes | None]] = [
     (None, b"without a key"),
     (b"", b""),
     (b"order-17", b'{"amount": 3}'),
-    (b"\x00\x01\x00\x01g\x00\x01t\x00\x00\x00\x00", b"\x00\x03" + bytes(20)),  # as Kafka's own coordinator writes
+    (b"\x00\x01\x00\x01g\x00\x01t\x00\x00\x00\x00", b"\x00\x03" + bytes(20)),  # its key is one of Kafka's
     (b"\xc1", b"\xc1"),
     (b"\x91" * 5_000, b""),
     (encode([]), b""),
@@ -139,7 +147,7 @@ def test_a_coordinator_serves_what_lies_beside_foreign_records(
         partition = await open_partition()
         append(partition, *FOREIGN, case.almost)
         append_nonsense(partition)
-        append(partition, case.own, *FOREIGN)
+        append(partition, *case.own, *FOREIGN)
         for _ in range(2):  # what was told is not told again
             shard = shard_of(case, partition)
             await shard.load()

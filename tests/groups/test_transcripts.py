@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from runnel.groups import GroupConfig, GroupShard, Step
-from runnel.groups.records import OffsetKey, PendingKey, PendingRecord, decode
+from runnel.groups.record_codec import decode
+from runnel.groups.records import OffsetKey, PendingKey, PendingRecord, TopicKey
 from runnel.groups.share_values import DescribedShareGroup, NoteTopics, ShareAlive, ShareHeartbeat
 from runnel.groups.subscription import Subscription, read_assignment, write_assignment, write_subscription
 from runnel.groups.values import (
@@ -400,12 +401,15 @@ class Stage:
         assert record is not None
         name, sign = record[0], "-" if value is None else "+"
         if isinstance(name, OffsetKey):
-            return f"{sign}offset {self.listed((name.partition,))}"
+            return f"{sign}offset {name.topic}/{name.number}"
+        if isinstance(name, TopicKey):
+            return f"{sign}topic {name.topic}"
         if isinstance(name, PendingKey):
             held = record[1].offsets if isinstance(record[1], PendingRecord) else ()
             shown = [f"{self.listed((each.partition,))}={each.offset}" for each in held]
             return " ".join([f"{sign}pending {name.producer_id}", *shown])
-        return f"{sign}{name.kind.name.lower()} {short(name.member_id)}".rstrip()
+        shown_kind = name.kind.name.lower().split("_", 1)[-1].replace("_", "-")
+        return f"{sign}{shown_kind} {short(name.member_id)}".rstrip()
 
 
 VERBS = {

@@ -28,6 +28,7 @@ from runnel.cluster import controller, elections, isr_changes, loading, membersh
 from runnel.cluster.drafting import Draft, Rules
 from runnel.cluster.image import Delta, Image
 from runnel.groups.classic import ClassicGroup
+from runnel.groups.old_records import OldRecords
 from runnel.groups.store import Store
 from runnel.log import checkpoint, reader, recovery, rolling, scan, trimming, writer
 from runnel.log.keeper import Keeper
@@ -633,9 +634,21 @@ MUTANTS = [
     ),
     Mutant(
         "strays",
-        "members of another kind than their group are taken out",
+        "members of another type than their group are taken out",
         ((Store, "drop_strays", _nothing),),
         alone="tests/groups/test_store.py",
+    ),
+    Mutant(
+        "old-unwritten",
+        "what an older Runnel wrote of groups is written anew before anything is answered",
+        ((OldRecords, "rewrite", _nothing),),
+        alone="tests/groups/test_old_records.py",
+    ),
+    Mutant(
+        "former-offsets",
+        "a topic that was created again begins without offsets",
+        ((Store, "drop_topic", _nothing),),
+        alone="tests/groups/test_store.py::test_a_topic_that_was_created_again_takes_the_offsets_of_the_former_with_it",
     ),
 ]
 

@@ -7,6 +7,7 @@ what a member owns, it says in its next join.
 
 from runnel.groups.consumers import Consumer, Consumers
 from runnel.groups.records import ClassicTerms, ConsumerMemberRecord, MemberState
+from runnel.groups.seats import new_member_id
 from runnel.groups.subscription import (
     CONSUMER,
     Malformed,
@@ -73,7 +74,7 @@ class ClassicSeats(Consumers):
             raise UnknownMember(
                 f"{request.member_id!r} is no member of the group (any more): join anew, owning nothing"
             )
-        member_id = request.member_id or f"{request.instance_id or request.client_id}-{turn.rng.token(16).hex()}"
+        member_id = request.member_id or new_member_id(request, turn.rng)
         if holder is not None:
             return self._succeed(self.members[holder], member_id, turn)
         if len(self.members) >= turn.config.consumer_members_max:

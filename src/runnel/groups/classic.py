@@ -6,8 +6,9 @@ Rule 3: metadata and assignments are the members' business; only of consumers do
 """
 
 from runnel.groups.rebalance import Rebalance
-from runnel.groups.records import ClassicGroupRecord
+from runnel.groups.records import ClassicGroupRecord, GroupDetails, Kind
 from runnel.groups.roster import Member
+from runnel.groups.seats import new_member_id
 from runnel.groups.store import Stored
 from runnel.groups.subscription import CONSUMER, Subscription
 from runnel.groups.timers import Alarm
@@ -54,16 +55,19 @@ class ClassicGroup(Rebalance):
     def restored(cls, group_id: str, stored: Stored) -> "ClassicGroup":
         """The group as the log has it. A rebalance that was under way begins anew when the members notice."""
         group = cls(group_id)
-        record = stored.group
-        if not isinstance(record, ClassicGroupRecord):
+        record: ClassicGroupRecord | None = stored.group(Kind.CLASSIC_GROUP)
+        if record is None:
             return group  # offsets alone: nobody ever joined
-        for member_id, member in stored.members.items():
-            group.roster.add(Member.of_record(member_id, member))  # type: ignore[arg-type]  # of the group's type
+        assigned = any(each.assignment for each in record.members)
+        details: GroupDetails = stored.group(Kind.DETAILS) or GroupDetails(stable=assigned)
+        offers = dict(details.protocols)
+        for member in record.members:
+            group.roster.add(Member.of_record(member, offers.get(member.member_id), record.protocol))
         group.generation, group.since_ms = record.generation, record.since_ms
         group.protocol_type, group.protocol = record.protocol_type, record.protocol
         group.roster.leader = record.leader
         if group.roster.members:
-            group.state = GroupState.STABLE if record.stable else GroupState.COMPLETING_REBALANCE
+            group.state = GroupState.STABLE if details.stable else GroupState.COMPLETING_REBALANCE
             group._read_topics()
         return group
 
@@ -116,7 +120,7 @@ class ClassicGroup(Rebalance):
         return len(self.roster) >= members_max and member is None
 
     def _join_new(self, request: Join, ticket: object, turn: Turn) -> None:
-        member_id = f"{request.instance_id or request.client_id}-{turn.rng.token(16).hex()}"
+        member_id = new_member_id(request, turn.rng)
         if request.instance_id is not None and request.instance_id in self.roster.statics:
             self._return_static(member_id, request, ticket, turn)
         elif request.instance_id is None and request.requires_known_id:

@@ -58,6 +58,7 @@ class ConsumerGroup(ClassicSeats):
             return
         count = len(self.members)
         member = self._enrol(request, turn) if request.member_epoch == 0 else self._speaker(request)
+        self.session_timeout_ms = request.session_timeout_ms
         changed = self._wish(member, wishes_of(request, None if request.member_epoch == 0 else member.record), turn)
         if self._notice_topics(turn) or changed or len(self.members) > count:
             self._bump(turn)
@@ -112,7 +113,7 @@ class ConsumerGroup(ClassicSeats):
             current = member.current
             left = Current(LEAVE_STATIC, LEAVE_STATIC, MemberState.STABLE, current.assigned)
             self._hold(member, left)
-            turn.store.put(Key(Kind.CURRENT, self.group_id, member.member_id), left.record())
+            turn.store.put(Key(Kind.CONSUMER_CURRENT, self.group_id, member.member_id), left.record())
             turn.timers.cancel(self._timer(Alarm.REVOKE, member.member_id))
         else:
             self._dismiss(member, turn)
@@ -134,8 +135,8 @@ class ConsumerGroup(ClassicSeats):
         current, member.current = member.current, Current()
         self._seat(member)
         self._hold(member, current)
-        turn.store.put(Key(Kind.MEMBER, self.group_id, member.member_id), member.record)
-        turn.store.put(Key(Kind.CURRENT, self.group_id, member.member_id), current.record())
+        turn.store.put(Key(Kind.CONSUMER_MEMBER, self.group_id, member.member_id), member.record)
+        turn.store.put(Key(Kind.CONSUMER_CURRENT, self.group_id, member.member_id), current.record())
         self._keep_target(member, turn)
         self._heard(member, turn)
         if current.state is MemberState.UNREVOKED:
@@ -288,7 +289,6 @@ def wishes_of(request: ConsumerHeartbeat, before: ConsumerMemberRecord | None) -
         before.topic_names if names is None else tuple(sorted(set(names))),
         before.topic_regex if request.topic_regex is None else request.topic_regex,
         before.assignor if request.assignor is None else request.assignor,
-        session_timeout_ms=request.session_timeout_ms,
     )  # fmt: skip
 
 

@@ -12,7 +12,16 @@ from dataclasses import dataclass, field
 
 from runnel.groups.assignors import ASSIGNORS, Claimant
 from runnel.groups.reconcile import NOTHING, Current, reconcile
-from runnel.groups.records import ConsumerGroupRecord, ConsumerMemberRecord, Key, Kind, MemberState, TargetRecord
+from runnel.groups.records import (
+    ConsumerMemberRecord,
+    GroupDetails,
+    GroupEpochRecord,
+    Key,
+    Kind,
+    MemberState,
+    TargetEpochRecord,
+    TargetRecord,
+)
 from runnel.groups.seats import find_seated
 from runnel.groups.store import Stored
 from runnel.groups.timers import Alarm, Timer
@@ -48,24 +57,29 @@ class Consumers(TopicsRead[Consumer]):
         self.assignment_epoch = 0
         self.assignor = ""
         self.since_ms = 0
+        self.session_timeout_ms = 0  # the group's own setting, as its last heartbeat had it; 0: the broker's
         self.statics: dict[str, str] = {}  # instance id -> member id
         self._holders: dict[PartitionKey, str] = {}
         self._assigned_ms: Millis | None = None
 
     # --- loading
     def _restore(self, stored: Stored) -> None:
-        record = stored.group
-        assert isinstance(record, ConsumerGroupRecord)
-        self.epoch, self.assignment_epoch, self.assignor = record.epoch, record.assignment_epoch, record.assignor
-        self._topics_hash, self.since_ms = record.topics_hash, record.since_ms
-        for member_id, wishes in stored.members.items():
-            assert isinstance(wishes, ConsumerMemberRecord)
+        record: GroupEpochRecord | None = stored.group(Kind.CONSUMER_GROUP)
+        target_epoch: TargetEpochRecord | None = stored.group(Kind.CONSUMER_TARGET_EPOCH)
+        details: GroupDetails = stored.group(Kind.DETAILS) or GroupDetails()
+        assert record is not None
+        self.epoch, self.assignment_epoch = record.epoch, target_epoch.epoch if target_epoch else 0
+        self._topics_hash, self.since_ms, self.assignor = record.topics_hash, details.since_ms, details.assignor
+        self.session_timeout_ms = details.session_timeout_ms
+        targets = stored.members(Kind.CONSUMER_TARGET)
+        currents = stored.members(Kind.CONSUMER_CURRENT)
+        for member_id, wishes in stored.members(Kind.CONSUMER_MEMBER).items():
             member = Consumer(member_id, wishes)
-            if member_id in stored.targets:
-                member.target = ungrouped(stored.targets[member_id].partitions)
+            if member_id in targets:
+                member.target = ungrouped(targets[member_id].partitions)
             self._seat(member)
-            if member_id in stored.currents:
-                self._hold(member, Current.of_record(stored.currents[member_id]))
+            if member_id in currents:
+                self._hold(member, Current.of_record(currents[member_id]))
 
     def wake(self, turn: Turn) -> None:
         """Start the timers after loading: every session begins anew."""
@@ -89,7 +103,7 @@ class Consumers(TopicsRead[Consumer]):
             del self.statics[member.record.instance_id]
         for alarm in (Alarm.SESSION, Alarm.REVOKE, Alarm.JOIN, Alarm.SYNC):
             turn.timers.cancel(self._timer(alarm, member.member_id))
-        for kind in (Kind.CURRENT, Kind.TARGET, Kind.MEMBER):
+        for kind in (Kind.CONSUMER_CURRENT, Kind.CONSUMER_TARGET, Kind.CONSUMER_MEMBER):
             turn.store.drop(Key(kind, self.group_id, member.member_id))
 
     def _hold(self, member: Consumer, current: Current) -> None:
@@ -105,7 +119,7 @@ class Consumers(TopicsRead[Consumer]):
         if before.instance_id != record.instance_id:
             self.statics.pop(before.instance_id or "", None)
             self._seat(member)
-        turn.store.put(Key(Kind.MEMBER, self.group_id, member.member_id), record)
+        turn.store.put(Key(Kind.CONSUMER_MEMBER, self.group_id, member.member_id), record)
         if (before.topic_names, before.topic_regex) != (record.topic_names, record.topic_regex):
             self._read_topics(member, turn)
             return True
@@ -146,8 +160,10 @@ class Consumers(TopicsRead[Consumer]):
 
     def keep(self, turn: Turn) -> None:
         """Write the group itself down; the shard does so after every change."""
-        record = ConsumerGroupRecord(self.epoch, self.assignment_epoch, self.assignor, self._topics_hash, self.since_ms)
-        turn.store.put(Key(Kind.GROUP, self.group_id), record)
+        turn.store.put(Key(Kind.CONSUMER_GROUP, self.group_id), GroupEpochRecord(self.epoch, self._topics_hash))
+        turn.store.put(Key(Kind.CONSUMER_TARGET_EPOCH, self.group_id), TargetEpochRecord(self.assignment_epoch))
+        details = GroupDetails(self.since_ms, assignor=self.assignor, session_timeout_ms=self.session_timeout_ms)
+        turn.store.put(Key(Kind.DETAILS, self.group_id), details)
 
     def _assign_if_due(self, turn: Turn) -> None:
         """Make new targets if the group has changed; a large group gathers changes for a moment first."""
@@ -178,7 +194,8 @@ class Consumers(TopicsRead[Consumer]):
         self._assigned_ms = turn.now_ms
 
     def _keep_target(self, member: Consumer, turn: Turn) -> None:
-        turn.store.put(Key(Kind.TARGET, self.group_id, member.member_id), TargetRecord(grouped(member.target)))
+        key = Key(Kind.CONSUMER_TARGET, self.group_id, member.member_id)
+        turn.store.put(key, TargetRecord(grouped(member.target)))
 
     def _choose_assignor(self, default: str) -> str:
         """The one that most members ask for; the default if nobody asks."""
@@ -196,7 +213,7 @@ class Consumers(TopicsRead[Consumer]):
         if after is before:
             return False
         self._hold(member, after)
-        turn.store.put(Key(Kind.CURRENT, self.group_id, member.member_id), after.record())
+        turn.store.put(Key(Kind.CONSUMER_CURRENT, self.group_id, member.member_id), after.record())
         if after.state is not MemberState.UNREVOKED:
             turn.timers.cancel(self._timer(Alarm.REVOKE, member.member_id))
         elif before.state is not MemberState.UNREVOKED or after.epoch != before.epoch:
@@ -209,7 +226,7 @@ class Consumers(TopicsRead[Consumer]):
 
     def _heard(self, member: Consumer, turn: Turn) -> None:
         classic = member.record.classic
-        own_ms = classic.session_timeout_ms if classic else member.record.session_timeout_ms
+        own_ms = classic.session_timeout_ms if classic else self.session_timeout_ms
         timeout_ms = own_ms or turn.config.consumer_session_timeout_ms
         turn.timers.set(self._timer(Alarm.SESSION, member.member_id), turn.now_ms + timeout_ms)
 

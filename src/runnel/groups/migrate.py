@@ -9,7 +9,7 @@ from runnel.groups.classic import ClassicGroup
 from runnel.groups.consumer import ConsumerGroup
 from runnel.groups.consumers import Consumer
 from runnel.groups.reconcile import Current
-from runnel.groups.records import ClassicTerms, ConsumerMemberRecord, Key, Kind, MemberState
+from runnel.groups.records import ClassicTerms, ConsumerMemberRecord, MemberState
 from runnel.groups.roster import Member
 from runnel.groups.subscription import (
     CONSUMER,
@@ -50,7 +50,7 @@ def upgraded(classic: ClassicGroup, turn: Turn) -> ConsumerGroup:
     subscriptions = _check_upgrade(classic, turn)
     answer = RebalanceInProgress(f"group {classic.group_id!r} has moved to the consumer protocol: join again")
     classic.disband(answer, turn)
-    classic.forget_gone(turn)
+    turn.store.drop_membership(classic.group_id)
     group = ConsumerGroup(classic.group_id)
     group.epoch = group.assignment_epoch = classic.generation
     group.since_ms = turn.wall_ms
@@ -123,8 +123,7 @@ def downgraded(consumer: ConsumerGroup, turn: Turn) -> ClassicGroup:
     group.protocol_type = CONSUMER
     for each in consumer.members.values():
         group.roster.add(_member(each, turn))
-        for kind in (Kind.CURRENT, Kind.TARGET):
-            turn.store.drop(Key(kind, consumer.group_id, each.member_id))
+    turn.store.drop_membership(consumer.group_id)
     group.resume(turn)
     return group
 

@@ -10,7 +10,7 @@ Rule 4: of several offsets of one partition the one that came last counts, in wh
 
 from collections.abc import Callable, Iterable
 
-from runnel.groups.records import OffsetKey, OffsetRecord, PendingKey, PendingOffset, PendingRecord
+from runnel.groups.records import OffsetRecord, PendingKey, PendingOffset, PendingRecord
 from runnel.groups.store import Stored
 from runnel.groups.turn import Turn
 from runnel.groups.values import CommitInTransaction, EndTransaction, OffsetToCommit
@@ -75,9 +75,10 @@ def _is_meant(request: EndTransaction, record: PendingRecord) -> bool:
 
 def _keep(group_id: str, record: PendingRecord, turn: Turn) -> None:
     for each in record.offsets:
-        if each.number < turn.topics.partition_count(each.partition.topic_id):
+        name = turn.topics.name_of(each.partition.topic_id)
+        if name is not None and each.number < turn.topics.partition_count(each.partition.topic_id):
             kept = OffsetRecord(each.offset, each.leader_epoch, each.metadata, turn.wall_ms)
-            turn.store.put(OffsetKey(group_id, each.partition), kept)
+            turn.store.put_offset(group_id, name, each.partition, kept)
     orders = {each.partition: each.order for each in record.offsets}
     forget(group_id, lambda each: each.order < orders.get(each.partition, 0), turn)
 

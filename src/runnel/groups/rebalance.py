@@ -10,7 +10,7 @@ Rule 2: a member that waits for us can't send heartbeats, so its session stands 
 
 from typing import Final
 
-from runnel.groups.records import ClassicGroupRecord, Key, Kind
+from runnel.groups.records import ClassicGroupRecord, GroupDetails, Key, Kind
 from runnel.groups.roster import Member, Roster
 from runnel.groups.subscription import CONSUMER
 from runnel.groups.timers import Alarm, Timer
@@ -194,17 +194,12 @@ class Rebalance:
         self.persist(turn)
 
     def persist(self, turn: Turn) -> None:
-        self.forget_gone(turn)
-        for member in self.roster.members.values():
-            turn.store.put(Key(Kind.MEMBER, self.group_id, member.member_id), member.record())
+        members = self.roster.members.values()
         record = ClassicGroupRecord(
-            self.protocol_type, self.generation, self.protocol, self.roster.leader,
-            self.state is GroupState.STABLE, self.since_ms,
+            self.protocol_type, self.generation, self.protocol, self.roster.leader, self.since_ms,
+            tuple(member.record(self.protocol) for member in members),
         )  # fmt: skip
-        turn.store.put(Key(Kind.GROUP, self.group_id), record)
-
-    def forget_gone(self, turn: Turn) -> None:
-        """Members that left while a rebalance was under way are still in the log: take them out."""
-        stored = turn.store.groups.get(self.group_id)
-        for member_id in [each for each in (stored.members if stored else ()) if each not in self.roster.members]:
-            turn.store.drop(Key(Kind.MEMBER, self.group_id, member_id))
+        offers = tuple((member.member_id, member.offers()) for member in members)
+        turn.store.put(Key(Kind.CLASSIC_GROUP, self.group_id), record)
+        details = GroupDetails(stable=self.state is GroupState.STABLE, protocols=offers)
+        turn.store.put(Key(Kind.DETAILS, self.group_id), details)

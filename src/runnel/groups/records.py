@@ -1,38 +1,48 @@
 """The records of the internal topic: what of a group survives. docs/formats/group-records.md draws them.
 
-A key says what the record is about, so that compaction keeps the last state of each thing; no value is a tombstone.
-Keys and values are msgpack arrays. A value begins with the number of its shape; fields may be added at its end.
+Rule 1: a key says what the record is about, so that compaction keeps the last state of each thing; no value is a
+        tombstone.
+Rule 2: a record that Kafka has is Kafka's. What only Runnel keeps stands in records of types that Kafka's tools skip.
 """
 
 from enum import IntEnum
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 import msgspec
 
-from runnel.model.errors import RecordUnreadable
 from runnel.model.ids import PartitionKey, TopicId
 from runnel.model.partition_sets import Grouped
-from runnel.model.unreadable import FOREIGN
+
+TIME_MS_MAX: Final = (1 << 63) - 1
 
 
 class Kind(IntEnum):
-    """The first element of a key."""
+    """The type of a record: the number at the beginning of its key. From PENDING on they are Runnel's own."""
 
-    GROUP = 1
-    MEMBER = 2
-    TARGET = 3
-    CURRENT = 4
-    OFFSET = 5
-    PENDING = 6
+    OFFSET = 1
+    CLASSIC_GROUP = 2
+    CONSUMER_GROUP = 3
+    CONSUMER_MEMBER = 5
+    CONSUMER_TARGET_EPOCH = 6
+    CONSUMER_TARGET = 7
+    CONSUMER_CURRENT = 8
+    SHARE_MEMBER = 10
+    SHARE_GROUP = 11
+    SHARE_TARGET_EPOCH = 12
+    SHARE_TARGET = 13
+    SHARE_CURRENT = 14
+    PENDING = 10100  # what a group's offsets will be if a producer's transaction is committed
+    TOPIC = 10101  # which topic of a name the group's offsets are about
+    DETAILS = 10102  # of the group, beside what Kafka keeps of it
 
 
 class MemberState(IntEnum):
-    """Where a KIP-848 member stands between its current and its target assignment."""
+    """Where a KIP-848 member stands between its current and its target assignment; Kafka's numbers."""
 
-    STABLE = 1
-    UNREVOKED = 2  # it has been told to give partitions up, and has not yet done so
-    UNRELEASED = 3  # it waits for partitions that others have not given up yet
+    STABLE = 0
+    UNREVOKED = 1  # it has been told to give partitions up, and has not yet done so
+    UNRELEASED = 2  # it waits for partitions that others have not given up yet
 
 
 class Key(NamedTuple):
@@ -45,62 +55,60 @@ class Key(NamedTuple):
 
 class OffsetKey(NamedTuple):
     group_id: str
-    partition: PartitionKey
+    topic: str
+    number: int
+
+
+class TopicKey(NamedTuple):
+    group_id: str
+    topic: str
 
 
 class PendingKey(NamedTuple):
-    """What a group's offsets will be if a producer's transaction is committed."""
-
     group_id: str
     producer_id: int
 
 
-AnyKey: TypeAlias = Key | OffsetKey | PendingKey
+AnyKey: TypeAlias = Key | OffsetKey | TopicKey | PendingKey
 
 
-class ClassicGroupRecord(msgspec.Struct, frozen=True, array_like=True, tag=1):
+class ClassicMemberRecord(msgspec.Struct, frozen=True):
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes  # its metadata for the group's protocol
+    assignment: bytes
+
+
+class ClassicGroupRecord(msgspec.Struct, frozen=True):
     protocol_type: str
     generation: int
     protocol: str
     leader: str
-    stable: bool  # the leader's assignment has arrived
     since_ms: int  # wall time of the last change; for an empty group, since when it is empty
+    members: tuple[ClassicMemberRecord, ...]
 
 
-class ConsumerGroupRecord(msgspec.Struct, frozen=True, array_like=True, tag=2):
+class GroupEpochRecord(msgspec.Struct, frozen=True):
     epoch: int
-    assignment_epoch: int
-    assignor: str
     topics_hash: int  # of ids and partition counts of the topics subscribed to, when the epoch was set
-    since_ms: int
 
 
-class ShareGroupRecord(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    epoch: int
-    topics_hash: int
-    since_ms: int
-    topics: tuple[UUID, ...]  # in which the group has, or may have, a place
-    counts: tuple[int, ...] = ()  # of each: the partitions that it had when the group came to it; -1: nobody knows
+class TargetEpochRecord(msgspec.Struct, frozen=True):
+    epoch: int  # the group epoch that the targets were made for
 
 
-class ClassicMemberRecord(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    protocols: tuple[tuple[str, bytes], ...]
-    assignment: bytes
-
-
-class ClassicTerms(msgspec.Struct, frozen=True, array_like=True):
+class ClassicTerms(msgspec.Struct, frozen=True):
     """What a member of an upgraded group that still speaks the classic protocol has asked for."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
 
 
-class ConsumerMemberRecord(msgspec.Struct, frozen=True, array_like=True, tag=2):
+class ConsumerMemberRecord(msgspec.Struct, frozen=True):
     instance_id: str | None
     rack_id: str | None
     client_id: str
@@ -110,22 +118,20 @@ class ConsumerMemberRecord(msgspec.Struct, frozen=True, array_like=True, tag=2):
     topic_regex: str
     assignor: str
     classic: ClassicTerms | None = None
-    session_timeout_ms: int = 0  # the group's own; 0: the broker's
 
 
-class ShareMemberRecord(msgspec.Struct, frozen=True, array_like=True, tag=3):
+class ShareMemberRecord(msgspec.Struct, frozen=True):
     rack_id: str | None
     client_id: str
     client_host: str
-    session_timeout_ms: int
     topic_names: tuple[str, ...]
 
 
-class TargetRecord(msgspec.Struct, frozen=True, array_like=True, tag=1):
+class TargetRecord(msgspec.Struct, frozen=True):
     partitions: Grouped
 
 
-class CurrentRecord(msgspec.Struct, frozen=True, array_like=True, tag=1):
+class CurrentRecord(msgspec.Struct, frozen=True):
     epoch: int
     previous_epoch: int
     state: MemberState
@@ -133,7 +139,7 @@ class CurrentRecord(msgspec.Struct, frozen=True, array_like=True, tag=1):
     revoking: Grouped
 
 
-class OffsetRecord(msgspec.Struct, frozen=True, array_like=True, tag=1):
+class OffsetRecord(msgspec.Struct, frozen=True):
     offset: int
     leader_epoch: int
     metadata: str
@@ -141,7 +147,12 @@ class OffsetRecord(msgspec.Struct, frozen=True, array_like=True, tag=1):
     expires_ms: int | None = None  # wall time; only if an old client asked for its own retention
 
 
-class PendingOffset(msgspec.Struct, frozen=True, array_like=True):
+def expiry_ms(wanted_ms: int) -> int:
+    """The time to expire that a record can hold, for one that may lie in any future: clients say how long."""
+    return max(0, min(wanted_ms, TIME_MS_MAX))
+
+
+class PendingOffset(msgspec.Struct, frozen=True):
     topic_id: UUID
     number: int
     order: int  # which of the group's pending offsets came later, also those of other producers
@@ -154,63 +165,29 @@ class PendingOffset(msgspec.Struct, frozen=True, array_like=True):
         return PartitionKey(TopicId(self.topic_id), self.number)
 
 
-class PendingRecord(msgspec.Struct, frozen=True, array_like=True, tag=1):
+class PendingRecord(msgspec.Struct, frozen=True):
     epoch: int  # of the producer
     coordinator_epoch: int  # of the transaction's coordinator, when it let the offsets in
     offsets: tuple[PendingOffset, ...]
 
 
-GroupRecord: TypeAlias = ClassicGroupRecord | ConsumerGroupRecord | ShareGroupRecord
-MemberRecord: TypeAlias = ClassicMemberRecord | ConsumerMemberRecord | ShareMemberRecord
-Value: TypeAlias = GroupRecord | MemberRecord | TargetRecord | CurrentRecord | OffsetRecord | PendingRecord
-
-_encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
-_values: dict[Kind, msgspec.msgpack.Decoder[Value]] = {
-    Kind.GROUP: msgspec.msgpack.Decoder(GroupRecord),
-    Kind.MEMBER: msgspec.msgpack.Decoder(MemberRecord),
-    Kind.TARGET: msgspec.msgpack.Decoder(TargetRecord),
-    Kind.CURRENT: msgspec.msgpack.Decoder(CurrentRecord),
-    Kind.OFFSET: msgspec.msgpack.Decoder(OffsetRecord),
-    Kind.PENDING: msgspec.msgpack.Decoder(PendingRecord),
-}
+class TopicRecord(msgspec.Struct, frozen=True):
+    topic_id: UUID
 
 
-def encode_key(key: AnyKey) -> bytes:
-    if isinstance(key, OffsetKey):
-        return _encoder.encode((Kind.OFFSET, key.group_id, key.partition.topic_id.bytes, key.partition.number))
-    if isinstance(key, PendingKey):
-        return _encoder.encode((Kind.PENDING, key.group_id, key.producer_id))
-    return _encoder.encode((key.kind, key.group_id, key.member_id))
+class GroupDetails(msgspec.Struct, frozen=True):
+    """Of a classic group `stable` and `protocols`; of a consumer group `since_ms`, `assignor` and
+    `session_timeout_ms`; of a share group `since_ms`, `session_timeout_ms` and `topics`."""
+
+    since_ms: int = -1  # wall time of the last change
+    stable: bool = False  # the leader's assignment has arrived
+    assignor: str = ""
+    session_timeout_ms: int = 0  # of the members, as the group's settings have it; 0: the broker's
+    topics: tuple[tuple[UUID, int], ...] = ()  # in which the group may have a place; the partitions then, or -1
+    protocols: tuple[tuple[str, tuple[tuple[str, bytes], ...]], ...] = ()  # all that each member offers
 
 
-def encode_value(value: Value) -> bytes:
-    return _encoder.encode(value)
-
-
-def decode(key: bytes, value: bytes | None) -> tuple[AnyKey, Value | None] | None:
-    """One record as it was written; None if its kind is unknown: a newer broker wrote it and can do without us."""
-    try:
-        parts = msgspec.msgpack.decode(key)
-        if parts[0] not in _values:
-            return None
-        kind = Kind(parts[0])
-        return _key(kind, parts), None if value is None else _values[kind].decode(value)
-    except FOREIGN as problem:
-        raise RecordUnreadable(
-            f"group record with key {key[:64].hex()} can't be read: {problem}; was it written by a newer Runnel?"
-        ) from None
-
-
-def _key(kind: Kind, parts: list[object]) -> AnyKey:
-    if kind is Kind.PENDING:
-        _, group_id, producer_id = parts
-        if not isinstance(producer_id, int):
-            raise ValueError("a pending offset's key names its producer by a number")
-        return PendingKey(str(group_id), producer_id)
-    if kind is not Kind.OFFSET:
-        _, group_id, member_id = parts
-        return Key(kind, str(group_id), str(member_id))
-    _, group_id, topic_id, number = parts
-    if not (isinstance(topic_id, bytes) and isinstance(number, int)):
-        raise ValueError("an offset's key names its topic by 16 bytes and its partition by a number")
-    return OffsetKey(str(group_id), PartitionKey(TopicId(UUID(bytes=topic_id)), number))
+Value: TypeAlias = (
+    ClassicGroupRecord | GroupEpochRecord | TargetEpochRecord | ConsumerMemberRecord | ShareMemberRecord | TargetRecord
+    | CurrentRecord | OffsetRecord | PendingRecord | TopicRecord | GroupDetails
+)  # fmt: skip

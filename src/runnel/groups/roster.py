@@ -35,17 +35,24 @@ class Member:
         return member
 
     @classmethod
-    def of_record(cls, member_id: str, record: ClassicMemberRecord) -> "Member":
+    def of_record(
+        cls, record: ClassicMemberRecord, offers: tuple[tuple[str, bytes], ...] | None, protocol: str
+    ) -> "Member":
+        """A member as the log has it; where it does not say what the member offers, that is the group's protocol."""
+        protocols = ((protocol, record.subscription),) if offers is None else offers
         return cls(
-            member_id, record.instance_id, record.client_id, record.client_host, record.session_timeout_ms,
-            record.rebalance_timeout_ms, tuple(OfferedProtocol(*each) for each in record.protocols), record.assignment,
+            record.member_id, record.instance_id, record.client_id, record.client_host, record.session_timeout_ms,
+            record.rebalance_timeout_ms, tuple(OfferedProtocol(*each) for each in protocols), record.assignment,
         )  # fmt: skip
 
-    def record(self) -> ClassicMemberRecord:
+    def record(self, protocol: str) -> ClassicMemberRecord:
         return ClassicMemberRecord(
-            self.instance_id, self.client_id, self.client_host, self.session_timeout_ms, self.rebalance_timeout_ms,
-            tuple((each.name, each.metadata) for each in self.protocols), self.assignment,
+            self.member_id, self.instance_id, self.client_id, self.client_host, self.rebalance_timeout_ms,
+            self.session_timeout_ms, self.metadata(protocol), self.assignment,
         )  # fmt: skip
+
+    def offers(self) -> tuple[tuple[str, bytes], ...]:
+        return tuple((each.name, each.metadata) for each in self.protocols)
 
     def update(self, request: Join) -> None:
         self.client_id, self.client_host = request.client_id, request.client_host

@@ -1,11 +1,23 @@
 """Who may speak for a seat in a group: the same in both protocols."""
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 
+from runnel.groups.values import Join
 from runnel.model.errors import FencedInstance, UnknownMember
+from runnel.model.seams import Rng
+from runnel.wire.kafka.primitives import STRING_BYTES_MAX
+
+TOKEN_BYTES: Final = 16
+NAME_BYTES_MAX: Final = STRING_BYTES_MAX - len("-") - 2 * TOKEN_BYTES
 
 M = TypeVar("M")
+
+
+def new_member_id(request: Join, rng: Rng) -> str:
+    """An id for a member that joins without one; as long as a string of the protocol at the most."""
+    name = (request.instance_id or request.client_id).encode()[:NAME_BYTES_MAX].decode(errors="ignore")
+    return f"{name}-{rng.token(TOKEN_BYTES).hex()}"
 
 
 def find_seated(

@@ -6,13 +6,15 @@ Rule 3: if an append fails the caller throws the shard away and replays the log.
 """
 
 from collections.abc import Callable
-from typing import TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from runnel.groups import offsets, pending
 from runnel.groups.classic import ClassicGroup
 from runnel.groups.consumer import ConsumerGroup, check_heartbeat
 from runnel.groups.migrate import downgraded, emptied_to_classic, emptied_to_consumer, upgraded
-from runnel.groups.records import ConsumerGroupRecord, GroupRecord, ShareGroupRecord, decode
+from runnel.groups.old_records import OldRecords, is_old
+from runnel.groups.record_codec import decode
+from runnel.groups.records import Kind
 from runnel.groups.regex import Patterns
 from runnel.groups.share import ShareGroup, check_share_heartbeat
 from runnel.groups.share_values import NoteTopics, ShareHeartbeat
@@ -54,6 +56,11 @@ from runnel.model.step import Step
 from runnel.model.timers import Timers
 
 Group: TypeAlias = ClassicGroup | ConsumerGroup | ShareGroup
+# A group that has offsets alone is a classic one.
+TYPES: Final[dict[Kind | None, type[ConsumerGroup] | type[ShareGroup]]] = {
+    Kind.CONSUMER_GROUP: ConsumerGroup,
+    Kind.SHARE_GROUP: ShareGroup,
+}
 R = TypeVar("R")
 
 
@@ -62,6 +69,7 @@ class GroupShard:
         self._config = config
         self._rng = rng
         self._store = Store()
+        self._old = OldRecords()
         self._timers = Timers[Timer]()
         self._patterns = Patterns()
         self._groups: dict[str, Group] = {}
@@ -69,16 +77,18 @@ class GroupShard:
     # --- loading
     def replay(self, key: bytes, value: bytes | None) -> None:
         """Take over one record of the log, in its order; call `wake` after the last."""
-        record = decode(key, value)
-        if record is not None:
+        if is_old(key):
+            self._old.replay(key, value)
+        elif (record := decode(key, value)) is not None:
             self._store.apply(*record)
 
     def wake(self, topics: TopicView, now_ms: Millis, wall_ms: Millis) -> Step:
         """Begin to serve: every session starts with a fresh full timeout."""
         turn = self._turn(topics, now_ms, wall_ms)
+        self._old.rewrite(turn)
         self._store.drop_strays()
         for group_id, stored in self._store.groups.items():
-            self._groups[group_id] = _kind_of(stored.group).restored(group_id, stored)
+            self._groups[group_id] = TYPES.get(stored.type, ClassicGroup).restored(group_id, stored)
         for group in self._groups.values():
             group.wake(turn)
         self._timers.set(Timer(Alarm.EXPIRE), now_ms + self._config.offsets_check_interval_ms)
@@ -368,15 +378,6 @@ class GroupShard:
             group.keep(turn)
         elif group is not None and group.idle and group_id not in self._store.groups:
             del self._groups[group_id]
-
-
-def _kind_of(record: GroupRecord | None) -> type[ClassicGroup] | type[ConsumerGroup] | type[ShareGroup]:
-    match record:
-        case ConsumerGroupRecord():
-            return ConsumerGroup
-        case ShareGroupRecord():
-            return ShareGroup
-    return ClassicGroup  # also one that has offsets alone
 
 
 def check_name(group_id: str) -> None:

@@ -20,11 +20,13 @@ from runnel.groups.assignors.simple import assign_simple
 from runnel.groups.foreign import Foreign
 from runnel.groups.records import (
     CurrentRecord,
+    GroupDetails,
+    GroupEpochRecord,
     Key,
     Kind,
     MemberState,
-    ShareGroupRecord,
     ShareMemberRecord,
+    TargetEpochRecord,
     TargetRecord,
 )
 from runnel.groups.share_values import DescribedShareGroup, DescribedSharer, NoteTopics, ShareAlive, ShareHeartbeat
@@ -40,6 +42,7 @@ from runnel.model.partition_sets import Partitions, grouped, ungrouped
 ASSIGNOR = "simple"
 NOTHING: Partitions = frozenset()
 UNKNOWN = -1
+SESSION_TIMEOUT_MS = 45_000  # share.session.timeout.ms
 
 
 @dataclass(slots=True)
@@ -67,19 +70,20 @@ class ShareGroup(TopicsRead[Sharer], Foreign):
         self.group_id = group_id
         self.epoch = 0
         self.since_ms = 0
+        self.session_timeout_ms = SESSION_TIMEOUT_MS  # the group's setting, as its last heartbeat had it
         self.topics: dict[TopicId, int] = {}  # in which the group has, or may have, a place; their partitions then
 
     # --- loading
     @classmethod
     def restored(cls, group_id: str, stored: Stored) -> "ShareGroup":
-        group, record = cls(group_id), stored.group
-        assert isinstance(record, ShareGroupRecord)
-        group.epoch, group.since_ms, group._topics_hash = record.epoch, record.since_ms, record.topics_hash
-        known = len(record.counts) == len(record.topics)
-        counts = record.counts if known else (UNKNOWN,) * len(record.topics)
-        group.topics = dict(zip(map(TopicId, record.topics), counts, strict=True))
-        for member_id, wishes in stored.members.items():
-            assert isinstance(wishes, ShareMemberRecord)
+        group = cls(group_id)
+        record: GroupEpochRecord | None = stored.group(Kind.SHARE_GROUP)
+        details: GroupDetails = stored.group(Kind.DETAILS) or GroupDetails()
+        assert record is not None
+        group.epoch, group._topics_hash, group.since_ms = record.epoch, record.topics_hash, details.since_ms
+        group.session_timeout_ms = details.session_timeout_ms or SESSION_TIMEOUT_MS
+        group.topics = {TopicId(topic_id): count for topic_id, count in details.topics}
+        for member_id, wishes in stored.members(Kind.SHARE_MEMBER).items():
             group.members[member_id] = _restored(member_id, wishes, stored)
         return group
 
@@ -96,6 +100,7 @@ class ShareGroup(TopicsRead[Sharer], Foreign):
             turn.reply(ticket, ShareAlive(request.member_id, LEAVE, request.heartbeat_interval_ms, None))
             return
         count = len(self.members)
+        self.session_timeout_ms = request.session_timeout_ms
         member = self._enrol(request, turn) if request.member_epoch == 0 else self._speaker(request)
         changed = self._wish(member, request, turn)
         if self._notice_topics(turn) or changed or len(self.members) > count:
@@ -131,7 +136,7 @@ class ShareGroup(TopicsRead[Sharer], Foreign):
     def _wish(self, member: Sharer, request: ShareHeartbeat, turn: Turn) -> bool:
         """Take over what a member wishes; True if it reads other topics now."""
         before, member.record = member.record, wishes_of(request, member.record)
-        turn.store.put(Key(Kind.MEMBER, self.group_id, member.member_id), member.record)
+        turn.store.put(Key(Kind.SHARE_MEMBER, self.group_id, member.member_id), member.record)
         if before.topic_names == member.record.topic_names:
             return False
         self._read_topics(member, turn)
@@ -142,10 +147,10 @@ class ShareGroup(TopicsRead[Sharer], Foreign):
         if member.epoch != self.epoch:
             member.previous_epoch, member.epoch = member.epoch, self.epoch
             member.assigned = member.target
-            turn.store.put(Key(Kind.CURRENT, self.group_id, member.member_id), member.current())
+            turn.store.put(Key(Kind.SHARE_CURRENT, self.group_id, member.member_id), member.current())
 
     def _heard(self, member: Sharer, turn: Turn) -> None:
-        turn.timers.set(self._timer(member), turn.now_ms + member.record.session_timeout_ms)
+        turn.timers.set(self._timer(member), turn.now_ms + self.session_timeout_ms)
 
     def _timer(self, member: Sharer) -> Timer:
         return Timer(Alarm.SESSION, self.group_id, member.member_id)
@@ -157,7 +162,7 @@ class ShareGroup(TopicsRead[Sharer], Foreign):
     def _dismiss(self, member: Sharer, turn: Turn) -> None:
         del self.members[member.member_id]
         turn.timers.cancel(self._timer(member))
-        for kind in (Kind.CURRENT, Kind.TARGET, Kind.MEMBER):
+        for kind in (Kind.SHARE_CURRENT, Kind.SHARE_TARGET, Kind.SHARE_MEMBER):
             turn.store.drop(Key(kind, self.group_id, member.member_id))
         self._assign(turn)
 
@@ -175,7 +180,8 @@ class ShareGroup(TopicsRead[Sharer], Foreign):
         targets = assign_simple(claimants, counts)
         for member in self.members.values():
             member.target = targets[member.member_id]
-            turn.store.put(Key(Kind.TARGET, self.group_id, member.member_id), TargetRecord(grouped(member.target)))
+            key = Key(Kind.SHARE_TARGET, self.group_id, member.member_id)
+            turn.store.put(key, TargetRecord(grouped(member.target)))
         self.topics = counts | self.topics  # rule 5: the first count stays
         self.epoch += 1
         self.since_ms = turn.wall_ms
@@ -183,10 +189,11 @@ class ShareGroup(TopicsRead[Sharer], Foreign):
 
     def keep(self, turn: Turn) -> None:
         """Write the group itself down; the shard does so after every change."""
-        topics = tuple(sorted(self.topics))
-        counts = tuple(self.topics[topic_id] for topic_id in topics)
-        record = ShareGroupRecord(self.epoch, self._topics_hash, self.since_ms, topics, counts)
-        turn.store.put(Key(Kind.GROUP, self.group_id), record)
+        turn.store.put(Key(Kind.SHARE_GROUP, self.group_id), GroupEpochRecord(self.epoch, self._topics_hash))
+        turn.store.put(Key(Kind.SHARE_TARGET_EPOCH, self.group_id), TargetEpochRecord(self.epoch))
+        topics = tuple(sorted(self.topics.items()))
+        details = GroupDetails(self.since_ms, session_timeout_ms=self.session_timeout_ms, topics=topics)
+        turn.store.put(Key(Kind.DETAILS, self.group_id), details)
 
     # --- administration
     def note_topics(self, request: NoteTopics, turn: Turn) -> None:
@@ -228,9 +235,9 @@ class ShareGroup(TopicsRead[Sharer], Foreign):
 
 def _restored(member_id: str, wishes: ShareMemberRecord, stored: Stored) -> Sharer:
     member = Sharer(member_id, wishes)
-    if (target := stored.targets.get(member_id)) is not None:
+    if (target := stored.members(Kind.SHARE_TARGET).get(member_id)) is not None:
         member.target = ungrouped(target.partitions)
-    if (current := stored.currents.get(member_id)) is not None:
+    if (current := stored.members(Kind.SHARE_CURRENT).get(member_id)) is not None:
         member.epoch, member.previous_epoch = current.epoch, current.previous_epoch
         member.assigned = NOTHING.union(*(ungrouped(part) for _, part in current.assigned))
     return member
@@ -263,6 +270,4 @@ def wishes_of(request: ShareHeartbeat, before: ShareMemberRecord | None) -> Shar
     if before is not None and request.member_epoch != 0:
         names = before.topic_names if names is None else names
         rack_id = before.rack_id if rack_id is None else rack_id
-    return ShareMemberRecord(
-        rack_id, request.client_id, request.client_host, request.session_timeout_ms, tuple(sorted(set(names or ())))
-    )
+    return ShareMemberRecord(rack_id, request.client_id, request.client_host, tuple(sorted(set(names or ()))))

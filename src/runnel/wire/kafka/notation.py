@@ -1,5 +1,5 @@
-"""Reads the notation in which schema/messages.txt states Kafka's messages, and schema/runnel.txt ours
-(docs/formats/kafka-schema.md).
+"""Reads the notation in which schema/messages.txt states Kafka's messages, schema/group_records.txt the records of
+groups, and schema/runnel.txt our own messages (docs/formats/kafka-schema.md).
 
 Rule 1: a message is parsed when it is first asked for; importing this module reads nothing.
 Rule 2: a version range is a `range`, so that `version in field.versions` is the one question asked of it.
@@ -63,7 +63,7 @@ class UnknownMessage(LookupError):
 @cache
 def schema_text() -> str:
     """Kafka's messages, then our own; from a folder, or from the zip file in which a cluster got the package."""
-    read = [get_data(__package__, f"schema/{name}") for name in ("messages.txt", "runnel.txt")]
+    read = [get_data(__package__, f"schema/{name}.txt") for name in ("messages", "group_records", "runnel")]
     return "".join("\n" + (text or b"").decode() for text in read)
 
 

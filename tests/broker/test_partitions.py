@@ -1,8 +1,10 @@
 """Partitions follow the image; what can't be opened fails alone, and is tried again."""
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
@@ -99,7 +101,8 @@ def test_settings_follow_the_image_and_deleted_topics_are_closed(tmp_path: Path)
         with pytest.raises(UnknownTopic):
             partitions.find("t", 0)
         assert (tmp_path / FOLDER / f"{GOOD}-0").exists()  # without proof of the deletion nothing is removed
-        await partitions.remove_data({GOOD})
+        await partitions.set_deleted_aside({GOOD})
+        await partitions.remove_leftovers()
         assert not (tmp_path / FOLDER / f"{GOOD}-0").exists()
         disk.close()
 
@@ -204,7 +207,11 @@ def test_a_copy_that_moves_away_while_this_broker_starts_is_not_opened_and_goes(
 class StoppedDisk(RealDisk):
     """Removes one file of a folder, and no more."""
 
+    stops = True
+
     def remove(self, path: str) -> None:
+        if not self.stops:
+            return super().remove(path)
         super().remove(f"{path}/{self.list(path)[0]}")
         raise OSError("the process was killed here")
 
@@ -233,6 +240,61 @@ def test_a_copy_that_is_half_removed_is_nobodys_and_goes_at_the_next_start(tmp_p
         sound.close()
 
     asyncio.run(main())
+
+
+class LateDisk(RealDisk):
+    """Work that was under way for a folder makes a file in it, when all that was in there has been removed."""
+
+    late = ""
+
+    def remove(self, path: str) -> None:
+        for name in self.list(path):
+            super().remove(f"{path}/{name}")
+        with suppress(FileNotFoundError):
+            self.open(f"{self.late}/late", create=True).close()
+        os.rmdir(f"{self._root_name}/{path}")
+
+
+def deletion(image: Image) -> Change:
+    gone = Delta(topics={GOOD: None}, deleted={GOOD: DeletedTopic(GOOD, "t", (ME,))})
+    return Change(image, image.apply(gone), gone)
+
+
+def test_work_that_was_under_way_does_not_keep_a_deleted_copy_from_being_removed(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = LateDisk(str(tmp_path))
+        partitions = partitions_on(disk)
+        before = image_of(topic(GOOD, "t", ME))
+        await partitions.start(before)
+        await partitions.follow(deletion(before))
+        disk.late = f"{FOLDER}/{GOOD}-0"
+        await partitions.set_deleted_aside({GOOD})
+        assert await partitions.remove_leftovers() == set()
+        assert list((tmp_path / FOLDER).iterdir()) == []
+        disk.close()
+
+    asyncio.run(main())
+
+
+def test_a_deleted_copy_that_can_not_be_removed_is_told_of_and_removed_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        disk = StoppedDisk(str(tmp_path))
+        partitions = partitions_on(disk)
+        before = image_of(topic(GOOD, "t", ME))
+        await partitions.start(before)
+        await partitions.follow(deletion(before))
+        await partitions.set_deleted_aside({GOOD})
+        assert await partitions.remove_leftovers() == {GOOD}
+        assert partitions.has_leftovers
+        disk.stops = False
+        assert await partitions.remove_leftovers() == set()
+        assert list((tmp_path / FOLDER).iterdir()) == []
+        disk.close()
+
+    asyncio.run(main())
+    assert "could not be removed yet: the process was killed here" in caplog.text
 
 
 class ListingDisk(GatedDisk):
@@ -497,7 +559,8 @@ def test_what_was_deleted_is_not_synced_first_unless_nothing_proves_it(proved: b
         await partitions.follow(Change(before, before.apply(gone), gone))
         assert any(call == "sync" for call, _ in disk.calls) is not proved
         assert disk.list(FOLDER) == [f"{GOOD}-0"]
-        await partitions.remove_data({GOOD})
+        await partitions.set_deleted_aside({GOOD})
+        await partitions.remove_leftovers()
         assert disk.list(FOLDER) == []
 
     asyncio.run(main())

@@ -9,12 +9,13 @@ from uuid import UUID
 import pytest
 from tests.test_replication import Brokers, cluster_of, create, eventually, run
 
+from runnel.broker import removal
 from runnel.broker.partitions import FOLDER, Partitions
 from runnel.broker.removal import Removal
 from runnel.client.admin import Admin, NewTopic
 from runnel.cluster.image import DeletedTopic, Delta, Image
 from runnel.cluster.reassignment import Move
-from runnel.model.errors import RequestTimedOut, RunnelError
+from runnel.model.errors import Fatal, RequestTimedOut, RunnelError, StorageFailed
 from runnel.model.ids import BrokerId, TopicId
 
 ME, OTHER = BrokerId(1), BrokerId(2)
@@ -29,15 +30,24 @@ class Stage:
         self.removed: list[TopicId] = []
         self.told: list[TopicId] = []
         self.refuse = False
+        self.failures: list[Exception] = []  # of the next removals
+        self.stuck: set[TopicId] = set()
         self.ends = asyncio.Event()
         self.removal = Removal(ME, cast(Partitions, self), lambda: self.image, self.report, _fail)
 
-    async def remove_leftovers(self) -> None:
-        """None."""
+    @property
+    def has_leftovers(self) -> bool:
+        return bool(self.stuck)
 
-    async def remove_data(self, topic_ids: Collection[TopicId]) -> None:
+    async def set_deleted_aside(self, topic_ids: Collection[TopicId]) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
         self.removed += topic_ids
-        await self.ends.wait()
+
+    async def remove_leftovers(self) -> set[TopicId]:
+        if self.removed:
+            await self.ends.wait()
+        return set(self.stuck)
 
     async def report(self, broker: BrokerId, topic_ids: Sequence[TopicId]) -> None:
         if self.refuse:
@@ -95,6 +105,78 @@ def test_what_could_not_be_told_is_told_later(caplog: pytest.LogCaptureFixture) 
     assert "could not be reported" in caplog.text
 
 
+@pytest.fixture
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(removal, "PAUSE_S", 0.001)
+
+
+@pytest.mark.usefixtures("_soon")
+@pytest.mark.parametrize("error", [OSError(39, "Directory not empty"), StorageFailed("no"), KeyError("x")])
+def test_what_could_not_be_removed_ends_nothing_and_is_tried_again(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        stage = Stage()
+        stage.ends.set()
+        stage.failures = [error, error]
+        stage.delete(ONE, ME)
+        stage.removal.start()
+        async with asyncio.timeout(60):
+            while stage.told != [ONE]:
+                await asyncio.sleep(0.001)
+        await stage.removal.stop()
+
+    asyncio.run(main())
+    assert caplog.text.count("could not be removed yet") == 2
+
+
+@pytest.mark.usefixtures("_soon")
+def test_what_is_left_of_one_topic_keeps_no_other_from_being_told() -> None:
+    async def main() -> None:
+        stage = Stage()
+        stage.ends.set()
+        stage.stuck = {ONE}
+        stage.delete(ONE, ME)
+        stage.delete(TWO, ME)
+        stage.removal.start()
+        await settled()
+        assert stage.told == [TWO]
+        stage.stuck.clear()
+        async with asyncio.timeout(60):
+            while stage.told != [TWO, ONE]:
+                await asyncio.sleep(0.001)
+        await stage.removal.stop()
+
+    asyncio.run(main())
+
+
+def test_a_stop_does_not_wait_for_the_next_try() -> None:
+    async def main() -> None:
+        stage = Stage()
+        stage.failures = [OSError(39, "Directory not empty")]
+        stage.delete(ONE, ME)
+        stage.removal.start()
+        await settled()
+        await asyncio.wait_for(stage.removal.stop(), 0.9)
+        assert stage.told == []
+
+    asyncio.run(main())
+
+
+def test_a_sync_that_fails_ends_the_broker_here_too() -> None:
+    async def main() -> None:
+        stage = Stage()
+        fatal: list[BaseException] = []
+        stage.removal = Removal(ME, cast(Partitions, stage), lambda: stage.image, stage.report, fatal.append)
+        stage.failures = [Fatal("fsync failed")]
+        stage.delete(ONE, ME)
+        stage.removal.start()
+        await settled()
+        assert [type(error) for error in fatal] == [Fatal]
+
+    asyncio.run(main())
+
+
 def test_a_stop_waits_for_what_has_begun() -> None:
     async def main() -> None:
         stage = Stage()
@@ -120,9 +202,9 @@ def test_a_copy_that_has_moved_away_is_removed_while_the_metadata_is_followed(tm
             go_on = asyncio.Event()
             remove = holder.partitions.remove_leftovers
 
-            async def held() -> None:
+            async def held() -> set[TopicId]:
                 await go_on.wait()
-                await remove()
+                return await remove()
 
             holder.partitions.remove_leftovers = held  # type: ignore[method-assign]
             try:

@@ -130,6 +130,71 @@ def test_what_is_to_be_removed_is_not_synced_first(mode: str) -> None:
     run(work)
 
 
+def test_nothing_is_written_to_a_folder_once_its_log_is_discarded() -> None:
+    async def work() -> None:
+        disk = SimDisk(SeededRng(1))
+        log = await Log.open(disk, FOLDER, config("commit", segment_bytes=500), clock=ManualClock())
+        for _ in range(6):
+            await put(log, made())
+        await log.idle()
+        await log.discard()
+        disk.rename(FOLDER, "partitions/another")
+        disk.make_dir(FOLDER)  # another log's
+        disk.calls.clear()
+        late = [
+            log.advance_start(3), log.enforce_retention(6), log.truncate(1), log.begin_anew(9), log.heal_from(2),
+            log.sync(), log.read(0, 100, 6), log.offset_by_time(1_000), log.bytes_before([3]),
+        ]  # fmt: skip
+        outcomes = await asyncio.gather(*late, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [StorageFailed] * len(late), outcomes
+        assert disk.list(FOLDER) == []
+        assert not {call for call, _ in disk.calls} & {"write", "rename", "remove", "truncate"}
+
+    run(work)
+
+
+def test_who_reads_makes_no_file(disk: Disk) -> None:
+    async def work() -> None:
+        log = await Log.open(disk, FOLDER, config(), clock=ManualClock())
+        await put(log, made(5))
+        before = disk.list(FOLDER)
+        assert not any(name.endswith(".index") for name in before), "its entries are in memory"
+        assert len(await log.read(3, 10**6, 5)) == len(made(5))
+        assert (await log.offset_by_time(1_002)) == (2, 1_002, 0)
+        assert await log.bytes_before([5]) == [len(made(5))]
+        assert disk.list(FOLDER) == before
+        await log.close()
+
+    run(work)
+
+
+class Broken(SimDisk):
+    """No folder can be looked through."""
+
+    refuses = False
+
+    def list(self, path: str) -> list[str]:
+        if self.refuses:
+            raise OSError(5, "Input/output error", path)
+        return super().list(path)
+
+
+def test_a_step_that_fails_keeps_nobody_from_discarding_a_log() -> None:
+    async def work() -> None:
+        disk = Broken(SeededRng(1))
+        log = await Log.open(disk, FOLDER, config("commit"), clock=ManualClock())
+        await put(log, made())
+        await log.idle()
+        disk.refuses = log._state.lost = True  # a change of its files failed half-way: it is to be read again
+        log._writer._worker.kick()
+        await asyncio.sleep(0)  # that has begun
+        await log.discard()
+        assert log.closing
+        assert not log.busy
+
+    run(work)
+
+
 @pytest.mark.parametrize("mode", ["commit", "interval", "os"])
 def test_what_is_held_depends_on_the_flush_mode(disk: Disk, mode: str) -> None:
     async def work() -> None:

@@ -90,3 +90,29 @@ def test_a_job_that_is_fatal_ends_all() -> None:
         assert len(rig.fatal) == 1
 
     run(scenario)
+
+
+def test_after_the_last_job_none_is_taken_but_those_that_wait_are_done() -> None:
+    async def scenario(rig: Rig) -> None:
+        done: list[str] = []
+
+        async def job(name: str) -> None:
+            await asyncio.sleep(0)
+            done.append(name)
+
+        def over() -> StorageFailed:
+            return StorageFailed("closed")
+
+        waiting = asyncio.ensure_future(rig.worker.run(lambda: job("before")))
+        await asyncio.sleep(0)
+        last = asyncio.ensure_future(rig.worker.finish(lambda: job("last"), over))
+        await asyncio.sleep(0)
+        with pytest.raises(StorageFailed, match="closed"):
+            await rig.worker.run(lambda: job("after"))
+        await asyncio.gather(waiting, last)
+        with pytest.raises(StorageFailed, match="closed"):
+            await rig.worker.run(lambda: job("after"))
+        await rig.worker.finish(lambda: job("last again"), over)
+        assert done == ["before", "last", "last again"]
+
+    run(scenario)

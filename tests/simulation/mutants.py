@@ -37,6 +37,7 @@ from runnel.log.mark import Mark
 from runnel.log.producers import Producers
 from runnel.log.reader import Reader
 from runnel.log.trimming import Trimmer
+from runnel.log.worker import Worker
 from runnel.log.writer import Writer
 from runnel.model.errors import RunnelError, StaleBrokerEpoch
 from runnel.model.ids import BrokerId, TopicId
@@ -104,6 +105,11 @@ def _refuse_earlier_lives_only(self: Image, broker: Any, epoch: Any) -> None:
         raise StaleBrokerEpoch("an earlier life")
 
 
+def _remove_in_place(disk: Any, names: list[str]) -> None:
+    for name in names:
+        disk.remove(f"{partitions.FOLDER}/{name}")
+
+
 def _sync_if_possible(file: Any) -> None:
     with suppress(OSError):
         file.sync()
@@ -169,7 +175,7 @@ _create_topics = controller.create_topics
 async def _remove_whatever_is_unknown(self: Partitions) -> None:
     known = {str(topic_id) for topic_id in self._image.topics}
     unknown = [name for name in self._disk.list("partitions") if name.rpartition("-")[0] not in known]
-    await self._disk.offload(lambda: partitions._remove(self._disk, unknown))
+    await self._disk.offload(lambda: _remove_in_place(self._disk, unknown))
 
 
 # --- replication
@@ -471,6 +477,19 @@ MUTANTS = [
         alone="tests/broker/test_messages.py::test_nothing_below_the_start_comes_out_of_memory",
     ),
     Mutant(
+        "closed-written",
+        "a log that is closed takes no more jobs, and is not read",
+        ((Worker, "run", Worker._put), (Reader, "_must_be_known", _nothing)),
+        alone="tests/log/test_log.py::test_nothing_is_written_to_a_folder_once_its_log_is_discarded",
+    ),
+    Mutant(
+        "removed-in-place",
+        "a copy loses its name before it is removed",
+        ((partitions, "_set_aside", _remove_in_place),),
+        alone="tests/broker/test_partitions.py::"
+        "test_work_that_was_under_way_does_not_keep_a_deleted_copy_from_being_removed",
+    ),
+    Mutant(
         "told-twice",
         "a follower is told of a partition once in an answer",
         ((FollowerSession, "next_news", _told_again),),
@@ -575,7 +594,7 @@ MUTANTS = [
     Mutant(
         "deleted-kept",
         "what was deleted goes from every disk",
-        ((Partitions, "remove_data", _done),),
+        ((Partitions, "set_deleted_aside", _done),),
         given={**THREE, "drafts": True},
         sign="is still on",
     ),

@@ -57,7 +57,8 @@ class Housekeeping:
             if partition.config.compacted:
                 await log.compact(partition.last_stable_offset)
         except RunnelError as error:
-            logger.error("housekeeping of %s failed, it goes on with the next: %s", partition.name, error)
+            if not log.closing:
+                logger.error("housekeeping of %s failed, it goes on with the next: %s", partition.name, error)
 
 
 class LeaderBalance:

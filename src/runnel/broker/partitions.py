@@ -6,16 +6,18 @@ Rule 2: a partition that can't be opened, or whose files went out of hand, fails
         serves the others.
 Rule 3: nothing has a role before the image says that this broker serves: what an image said to an earlier life of it,
         it did not say to this one.
-Rule 4: a copy that is elsewhere is set aside if that is so by the newest image and nobody has it open: it may have come
-        back meanwhile. It loses its name by that, and is nobody's: what comes back from then on is another copy.
+Rule 4: a copy is set aside before it is removed. It loses its name by that, and is nobody's: what comes back from then
+        on is another copy, and work off the loop that was still under way for it finds no place to write to. A copy
+        that is elsewhere is set aside if that is so by the newest image and nobody has it open: it may have come back.
 Rule 5: what was set aside is removed beside all else: a large copy takes long to remove, and who leads what must be
         followed meanwhile. Its new name is durable before: no power loss brings half a copy back under the old one.
+        What can't be removed is tried again, and costs nothing else.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import chain, count
 from uuid import UUID
 
@@ -114,17 +116,24 @@ class Partitions:
                 await partition.apply(image)
         return untold
 
-    async def remove_data(self, topic_ids: Collection[TopicId]) -> None:
-        """Remove what this broker keeps of deleted topics."""
+    async def set_deleted_aside(self, topic_ids: Collection[TopicId]) -> None:
+        """Close and set aside what this broker keeps of deleted topics."""
         await self._close_topics(topic_ids)
-        await self._disk.offload(lambda: _remove(self._disk, _folders_of(self._disk, topic_ids)))
+        self.has_leftovers = True  # even if that fails half-way
+        await self._disk.offload(lambda: _set_aside(self._disk, _folders_of(self._disk, topic_ids)))
 
-    async def remove_leftovers(self) -> None:
-        """Remove the copies that were set aside; what can't be removed is tried again at the next start."""
-        if self.has_leftovers:
-            self.has_leftovers = False
-            with _or_at_the_next_start():
-                await self._disk.offload(lambda: _remove_leftovers(self._disk))
+    async def remove_leftovers(self) -> set[TopicId]:
+        """Remove the copies that were set aside; returns the topics of which something could not be removed."""
+        if not self.has_leftovers:
+            return set()
+        self.has_leftovers = False  # more may be set aside meanwhile
+        try:
+            failed = await self._disk.offload(lambda: _remove_leftovers(self._disk))
+        except OSError:
+            self.has_leftovers = True
+            raise
+        self.has_leftovers = self.has_leftovers or bool(failed)
+        return {topic_id for name in failed if (topic_id := _topic_of(name)) is not None}
 
     async def close(self) -> bool:
         """Close every log; returns whether all of them could be closed cleanly."""
@@ -300,10 +309,13 @@ class Partitions:
 
     async def _end(self, partition: Partition) -> None:
         known = self._image.topics.get(partition.key.topic_id)
-        if known is None and partition.key.topic_id not in self._image.deleted:
-            await partition.close()  # nothing proves that it was deleted: its data stays
-        else:
-            await partition.discard()
+        try:
+            if known is None and partition.key.topic_id not in self._image.deleted:
+                await partition.close()  # nothing proves that it was deleted: its data stays
+            else:
+                await partition.discard()
+        except StorageFailed as error:
+            logger.error("%s did not close cleanly: %s", partition.name, error)
 
     async def _close_moved(self, topic: Topic) -> list[Partition]:
         """Close the copies of partitions that have their replicas elsewhere now, and set them aside."""
@@ -339,21 +351,15 @@ class Partitions:
         if not names:
             return
         logger.info("removing %d copies of partitions whose replicas are elsewhere now", len(names))
-        with _or_at_the_next_start():
+        try:
             await self._disk.offload(lambda: _set_aside(self._disk, names))
+        except OSError as error:
+            logger.error("copies that are elsewhere now could not be set aside; the next start tries again: %s", error)
         self.has_leftovers = True
 
     def _is_elsewhere(self, key: PartitionKey) -> bool:
         placed = self._placed(key)
         return placed is not None and self._me not in placed.replicas and key not in self._open
-
-
-@contextmanager
-def _or_at_the_next_start() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        logger.error("copies that are not needed any more could not be removed; the next start tries again: %s", error)
 
 
 def _is_set_as_before(topic: Topic, image: Image) -> bool:
@@ -379,12 +385,6 @@ def _make_folders(disk: Disk, names: list[str]) -> None:
     sync_dir(disk, FOLDER)
 
 
-def _remove(disk: Disk, names: list[str]) -> None:
-    for name in names:
-        disk.remove(f"{FOLDER}/{name}")
-    disk.sync_dir(FOLDER)
-
-
 def _set_aside(disk: Disk, names: list[str]) -> None:
     for name in names:
         if disk.exists(f"{FOLDER}/{name}"):  # what could not be opened may not even have a folder
@@ -398,10 +398,19 @@ def _name_aside(disk: Disk, name: str) -> str:
     return next(free for free in names if not disk.exists(f"{FOLDER}/{free}"))
 
 
-def _remove_leftovers(disk: Disk) -> None:
+def _remove_leftovers(disk: Disk) -> list[str]:
+    """Returns those that could not be removed."""
     leftovers = [name for name in disk.list(FOLDER) if name.endswith(GONE)]
     sync_dir(disk, FOLDER)  # a kill may have come before it, or this may have come in between
-    _remove(disk, leftovers)
+    failed = []
+    for name in leftovers:
+        try:
+            disk.remove(f"{FOLDER}/{name}")
+        except OSError as error:
+            logger.error("%s/%s is not needed any more, and could not be removed yet: %s", FOLDER, name, error)
+            failed.append(name)
+    sync_dir(disk, FOLDER)
+    return failed
 
 
 def _topic_of(folder: str) -> TopicId | None:
@@ -412,4 +421,4 @@ def _topic_of(folder: str) -> TopicId | None:
 
 
 def _folders_of(disk: Disk, topic_ids: Collection[TopicId]) -> list[str]:
-    return [name for name in disk.list(FOLDER) if _topic_of(name) in topic_ids]
+    return [name for name in disk.list(FOLDER) if _topic_of(name) in topic_ids and not name.endswith(GONE)]

@@ -3,6 +3,8 @@
 Rule 1: only the loop touches this; work off the loop gets a file that is pinned until it ends.
 Rule 2: a file that is forgotten (removed, replaced) stays open for those who are still reading it.
 Rule 3: what was opened before its path was forgotten is never kept for those who come after.
+Rule 4: only who writes a log makes its files. Who reads may come late, when the folder is being removed or is another
+        log's.
 """
 
 from collections import OrderedDict
@@ -58,10 +60,10 @@ class Files:
         self._close_idle()
 
     @asynccontextmanager
-    async def pinned(self, path: str, *, create: bool = False) -> AsyncIterator[File]:
-        """The file, open until the end of the block, opened off the loop if need be."""
+    async def pinned(self, path: str) -> AsyncIterator[File]:
+        """The file, open until the end of the block, opened off the loop if need be; never made: see rule 4."""
         while (found := self._open.get(path)) is None:
-            await self._try_open(path, create)
+            await self._try_open(path)
         found.users += 1
         self._open.move_to_end(path)
         self._close_idle()
@@ -70,10 +72,10 @@ class Files:
         finally:
             _unpin(found)
 
-    async def _try_open(self, path: str, create: bool) -> None:
+    async def _try_open(self, path: str) -> None:
         opening = self._opening.setdefault(path, object())
         try:
-            file = await self._disk.offload(lambda: self._disk.open(path, create=create))
+            file = await self._disk.offload(lambda: self._disk.open(path))
         finally:
             stands = self._opening.get(path) is opening
             if stands:

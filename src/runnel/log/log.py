@@ -76,7 +76,7 @@ class Log:
         self._aborted = AbortedReader(disk, state, writer, reader)
         self._cleaner = Cleaner(disk, files, state, writer, reader, self._aborted)
         self._times = TimeReader(disk, files, state, reader)
-        self._sizes = SizeReader(disk, files, state, reader)
+        self._sizes = SizeReader(disk, state, reader)
         self._trimmer = Trimmer(disk, files, state, writer, reader)
         self.config = config
         self.is_new = False  # nothing was there when it was opened: if something should have been, it is lost
@@ -143,6 +143,11 @@ class Log:
     def last_epoch(self) -> Epoch:
         """The leader epoch of the last batch, even if retention has removed it since; -1 if there was none."""
         return self._state.epochs.latest
+
+    @property
+    def closing(self) -> bool:
+        """Whether it takes no more work: it is closed, or about to be."""
+        return self._writer.closing
 
     @property
     def busy(self) -> bool:
@@ -351,7 +356,7 @@ class Log:
     async def close(self) -> None:
         """Stop cleanly: the next opening has nothing to scan."""
         if not self._writer.closed:
-            await self._writer.alone(self._writer.close)
+            await self._writer.close()
 
     async def discard(self) -> None:
         """Stop without leaving anything durable: what is on the disk is about to be removed."""

@@ -6,13 +6,14 @@ Rule 3: a reader that goes on where it stopped needs no index: its place is reme
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from struct import Struct
 from typing import NamedTuple
 
 from crc32c import crc32c
 
+from runnel.log.appending import closed
 from runnel.log.damage import rotten
 from runnel.log.epochs import Epochs
 from runnel.log.files import Files
@@ -167,7 +168,7 @@ class Reader:
                 continue
             except OSError as error:
                 if self.stands(generation):
-                    if not isinstance(error, Shortened):
+                    if not isinstance(error, Shortened | FileNotFoundError):
                         raise
                     self._files.forget(segment.index_path)
                     segment.index = None  # to be built again
@@ -184,6 +185,8 @@ class Reader:
         return data
 
     def _must_be_known(self) -> None:
+        if self._writer.closed:
+            raise closed(self._state.folder)  # what has its name now may be another log
         if self._state.lost:
             raise StorageFailed(
                 f"could not read {self._state.folder}: a change of its files failed half-way, and they can't be looked "
@@ -220,13 +223,10 @@ class Reader:
     async def _fetch(self, segment: Segment, index: Index, offset: int, bytes_max: int, upto: int) -> _Found | None:
         size, frozen, epochs = segment.size, index.frozen(), self._state.epochs.copy()
         next_base = self._state.end_of(segment)
-        async with (
-            self._files.pinned(segment.log_path) as log_file,
-            self._files.pinned(segment.index_path, create=True) as index_file,
-        ):
+        async with self._files.pinned(segment.log_path) as log_file, self.entries_of(segment, frozen) as read_index:
 
             def work() -> _Found | None:
-                place = _seek(segment, size, frozen, log_file.read, index_file.read, offset)
+                place = _seek(segment, size, frozen, log_file.read, read_index, offset)
                 if place is None:
                     return None
                 return _gather(segment, size, epochs, log_file.read, *place, bytes_max, upto, next_base)
@@ -234,6 +234,15 @@ class Reader:
             return await self._disk.offload(work)
 
     # --- indexes and rot
+
+    @asynccontextmanager
+    async def entries_of(self, segment: Segment, index: Index) -> AsyncIterator[Read]:
+        """Reads the entries of an index that are in its file, if there are any: else there may be no file."""
+        if not index.count:
+            yield _nothing
+            return
+        async with self._files.pinned(segment.index_path) as file:
+            yield file.read
 
     async def index_of(self, segment: Segment) -> Index:
         """The index of a segment, read, checked, and built again if it does not fit."""
@@ -268,11 +277,12 @@ class Reader:
 
     async def _verify_active(self, segment: Segment, index: Index) -> None:
         """The checkpoint named these entries: see whether they are there."""
-        async with self._files.pinned(segment.index_path, create=True) as file:
-            mark = index.mark()
-            if await self._disk.offload(lambda: entries_intact(file, mark)):
-                index.verified = True
-                return
+        with suppress(FileNotFoundError):
+            async with self._files.pinned(segment.index_path) as file:
+                mark = index.mark()
+                if await self._disk.offload(lambda: entries_intact(file, mark)):
+                    index.verified = True
+                    return
         await self._writer.alone(lambda: self._rebuild(segment))
 
     async def _rebuild(self, segment: Segment) -> None:
@@ -304,12 +314,9 @@ class Reader:
         """Find out exactly what is rotten, so that all the rest can be read."""
         size, frozen, epochs = segment.size, index.frozen(), self._state.epochs.copy()
         next_base = self._state.end_of(segment)
-        async with (
-            self._files.pinned(segment.log_path) as log_file,
-            self._files.pinned(segment.index_path, create=True) as index_file,
-        ):
+        async with self._files.pinned(segment.log_path) as log_file, self.entries_of(segment, frozen) as read_index:
             hole = await self._disk.offload(
-                lambda: _locate_rot(segment, size, frozen, epochs, log_file, index_file, rot, next_base)
+                lambda: _locate_rot(segment, size, frozen, epochs, log_file, read_index, rot, next_base)
             )
         if not self.stands(generation):
             return
@@ -420,10 +427,10 @@ def _gather(
 
 
 def _locate_rot(
-    segment: Segment, end: int, index: Index, epochs: Epochs, log_file: File, index_file: File, rot: Rot, next_base: int
+    segment: Segment, end: int, index: Index, epochs: Epochs, log_file: File, read_index: Read, rot: Rot, next_base: int
 ) -> Hole | None:
     """The first bad batch at or before the place where reading stumbled: a wrong length leads astray."""
-    relative, position = index.position_of(max(0, rot.offset - segment.base_offset), index_file.read)
+    relative, position = index.position_of(max(0, rot.offset - segment.base_offset), read_index)
     due = segment.base_offset + relative
     while position <= rot.position:
         for at, header in walk(log_file, position, end):

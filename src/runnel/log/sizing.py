@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from itertools import accumulate
 from struct import error as StructError
 
-from runnel.log.files import Files
 from runnel.log.reader import Reader
 from runnel.log.segment import Segment
 from runnel.log.state import State
@@ -20,11 +19,10 @@ from runnel.model.seams import Disk
 class SizeReader:
     """Measures a log."""
 
-    __slots__ = ("_disk", "_files", "_reader", "_state")
+    __slots__ = ("_disk", "_reader", "_state")
 
-    def __init__(self, disk: Disk, files: Files, state: State, reader: Reader) -> None:
+    def __init__(self, disk: Disk, state: State, reader: Reader) -> None:
         self._disk = disk
-        self._files = files
         self._state = state
         self._reader = reader
 
@@ -61,7 +59,7 @@ class SizeReader:
     async def _positions(self, segment: Segment, offsets: Sequence[int]) -> list[int]:
         """Where to begin looking for these offsets in their segment."""
         index = (await self._reader.index_of(segment)).frozen()
-        async with self._files.pinned(segment.index_path, create=True) as file:
+        async with self._reader.entries_of(segment, index) as read_index:
             return await self._disk.offload(
-                lambda: [index.position_of(offset - segment.base_offset, file.read)[1] for offset in offsets]
+                lambda: [index.position_of(offset - segment.base_offset, read_index)[1] for offset in offsets]
             )

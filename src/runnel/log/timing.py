@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from runnel.log.files import Files
-from runnel.log.index import NO_TIMESTAMP, Index
+from runnel.log.index import NO_TIMESTAMP, Index, Read
 from runnel.log.reader import Reader
 from runnel.log.scan import walk_over_rot
 from runnel.log.segment import Segment
@@ -55,18 +55,18 @@ class TimeReader:
         size, start, next_base = segment.size, self._state.start_offset, self._state.end_of(segment)
         async with (
             self._files.pinned(segment.log_path) as log_file,
-            self._files.pinned(segment.index_path, create=True) as index_file,
+            self._reader.entries_of(segment, index) as read_index,
         ):
             return await self._disk.offload(
-                lambda: _search(segment, index, size, next_base, log_file, index_file, timestamp, start)
+                lambda: _search(segment, index, size, next_base, log_file, read_index, timestamp, start)
             )
 
 
 def _search(
-    segment: Segment, index: Index, size: int, next_base: int, log_file: File, index_file: File,
+    segment: Segment, index: Index, size: int, next_base: int, log_file: File, read_index: Read,
     timestamp: int, start: int,
 ) -> Timed | None:  # fmt: skip
-    relative, position = index.position_before(timestamp, index_file.read)
+    relative, position = index.position_before(timestamp, read_index)
     base = segment.base_offset + relative
     for at, header in walk_over_rot(log_file, position, size, base, next_base):
         if header.max_timestamp >= timestamp and header.last_offset >= start:

@@ -4,7 +4,8 @@ Rule 1: two steps of one log never overlap: neither needs to think of the other.
 Rule 2: a step is not stopped because the one who asked for it gave up.
 Rule 3: after a Fatal error nothing is done any more. After any other error of the disk those who wait are told, and
         what is due is tried again: at once when somebody asks for something, else after a while.
-Rule 4: what nobody foresaw costs a job that was asked for no more than a refusal of the disk would: who asked is told.
+Rule 4: a log that is closed takes no more jobs: its files may be removed, or be those of another log by then.
+Rule 5: what nobody foresaw costs a job that was asked for no more than a refusal of the disk would: who asked is told.
         In a step of the log's own it is Fatal, for nobody knows what of the step was done.
 """
 
@@ -23,7 +24,7 @@ RETRY_S = 1.0
 class Worker:
     """A task that exists while there is something to do."""
 
-    __slots__ = ("_due", "_jobs", "_on_fatal", "_on_refusal", "_task", "fatal")
+    __slots__ = ("_due", "_jobs", "_on_fatal", "_on_refusal", "_over", "_task", "fatal")
 
     def __init__(
         self, due: Callable[[], Step | None], on_refusal: Callable[[OSError], None], on_fatal: Callable[[Fatal], None]
@@ -33,6 +34,7 @@ class Worker:
         self._on_fatal = on_fatal
         self._jobs: list[tuple[Callable[[], Awaitable[object]], asyncio.Future[object]]] = []
         self._task: asyncio.Task[None] | None = None
+        self._over: Callable[[], RunnelError] | None = None  # says why no job is taken any more
         self.fatal: Fatal | None = None
 
     def kick(self) -> None:
@@ -40,6 +42,11 @@ class Worker:
         if self._task is None and self.fatal is None:
             self._task = asyncio.get_running_loop().create_task(self._work())
             self._task.add_done_callback(self._ended)
+
+    @property
+    def over(self) -> bool:
+        """Whether no job is taken any more."""
+        return self._over is not None
 
     @property
     def busy(self) -> bool:
@@ -52,6 +59,16 @@ class Worker:
 
     async def run(self, job: Callable[[], Awaitable[T]]) -> T:
         """Do a job while no other step runs."""
+        if self._over is not None:
+            raise self._over()
+        return await self._put(job)
+
+    async def finish(self, job: Callable[[], Awaitable[T]], over: Callable[[], RunnelError]) -> T:
+        """Do the last job, after those that wait; who asks for one from now on is told what `over` says."""
+        self._over = over
+        return await self._put(job)
+
+    async def _put(self, job: Callable[[], Awaitable[T]]) -> T:
         if self.fatal is not None:
             raise self.fatal
         future: asyncio.Future[object] = asyncio.get_running_loop().create_future()

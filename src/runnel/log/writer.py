@@ -15,7 +15,8 @@ Rule 5: a log whose files are not as they should be (`lost`) is read from the di
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from typing import TypeVar
 
 from runnel.log.appending import Admit, Appended, Waiting, arrived, closed, dead, refusal, uncut
@@ -292,6 +293,10 @@ class Writer:
     # --- steps: one at a time
 
     @property
+    def closing(self) -> bool:
+        return self.closed or self._worker.over
+
+    @property
     def busy(self) -> bool:
         """Whether an append waits in line, or a blocking step is under way or due."""
         return self._worker.busy or self._step_under_way or bool(self._line)
@@ -303,12 +308,11 @@ class Writer:
 
     async def alone(self, job: Callable[[], Awaitable[T]]) -> T:
         """Do a job while nothing else changes the log and appends wait in line."""
+        return await self._worker.run(partial(self._while_appends_wait, job))
 
-        async def held() -> T:
-            with self._appends_wait():
-                return await job()
-
-        return await self._worker.run(held)
+    async def _while_appends_wait(self, job: Callable[[], Awaitable[T]]) -> T:
+        with self._appends_wait():
+            return await job()
 
     async def beside(self, job: Callable[[], Awaitable[T]]) -> T:
         """Do a job while nothing but appends changes the log."""
@@ -450,21 +454,30 @@ class Writer:
     # --- the end
 
     async def close(self) -> None:
-        """Leave everything durable, so that the next opening has nothing to scan. Only while appends wait."""
+        """Leave everything durable, so that the next opening has nothing to scan."""
+        await self._finish(self._close)
+
+    async def _close(self) -> None:
         if not self.closed:
             await self.sync_active()
             await self.keeper.save_or_leave(*self.keeper.capture())
             self.abandon()
 
     async def discard(self) -> None:
-        """Stop, and sync nothing more: all of this is to be removed. Waits for the step under way at most."""
+        """Stop, and sync nothing more: all of this is to be removed. Waits for what is under way at most."""
         self._discarded = True
-        await self.alone(self._drop)
+        while not self.closed:
+            with suppress(StorageFailed):  # the step before it failed, and what waited with it
+                await self._finish(self._drop)
 
     async def _drop(self) -> None:
-        self._rolling.leave()
-        self._sync_due = self._damage_due = False
-        self.abandon()
+        if not self.closed:
+            self._rolling.leave()
+            self._sync_due = self._damage_due = False
+            self.abandon()
+
+    async def _finish(self, job: Callable[[], Awaitable[None]]) -> None:
+        await self._worker.finish(partial(self._while_appends_wait, job), partial(closed, self._state.folder))
 
     def abandon(self) -> None:
         """Stop, leaving the disk as it is."""

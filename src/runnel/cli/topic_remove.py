@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from runnel.client.cluster import Cluster
-    from runnel.client.metadata import TopicPartition
     from runnel.client.positions import Position
+    from runnel.client.trimming import TrimStep
 
 
 ORPHAN = "a view whose source is gone"
@@ -103,51 +103,47 @@ def trim(
     """Remove the oldest messages of a topic, for ever."""
     from runnel.cli.output import confirm, plural, print_json, print_table, right
     from runnel.cli.session import run
-    from runnel.client.admin import Admin
     from runnel.client.positions import From
+    from runnel.client.trimming import trim as remove
 
     if target.anchor is From.STORED:
         raise click.UsageError("what a group stored is no place to trim to: use an offset, end, +N, -N or @TIME")
     plan = run(broker, lambda cluster: _plan_trim(cluster, name, target, numbers))
-    lost = sum(row["removed"] for row in plan)
+    lost = sum(step.removed for step in plan)
     if not as_json:
-        rows = [(r["partition"], r["start_offset"], r["new_start_offset"], r["removed"]) for r in plan]
+        rows = [(step.where.partition, step.before, step.after, step.removed) for step in plan]
         print_table(right("PARTITION", "START", "NEW START", "REMOVED"), rows)
     if dry_run:
         if as_json:
-            print_json({"topic": name, "trimmed": False, "partitions": plan})
+            print_json({"topic": name, "trimmed": False, "partitions": [_trim_row(step) for step in plan]})
         else:
             click.echo(f"Nothing was removed (--dry-run); it would be {plural(lost, 'message')}.")
         return
     if lost:
         confirm(f"This removes {plural(lost, 'message')} of {name} for ever.", yes=yes)
-        run(broker, lambda cluster: Admin(cluster).delete_records(_trim_targets(name, plan)))
+        run(broker, lambda cluster: remove(cluster, plan))
     if as_json:
-        print_json({"topic": name, "trimmed": lost > 0, "partitions": plan})
+        print_json({"topic": name, "trimmed": lost > 0, "partitions": [_trim_row(step) for step in plan]})
     else:
         click.echo(f"removed {plural(lost, 'message')} of {name}")
 
 
-async def _plan_trim(
-    cluster: "Cluster", name: str, target: "Position", numbers: tuple[int, ...]
-) -> list[dict[str, Any]]:
+async def _plan_trim(cluster: "Cluster", name: str, target: "Position", numbers: tuple[int, ...]) -> "list[TrimStep]":
     from runnel.client.admin import Admin
     from runnel.client.metadata import TopicPartition
-    from runnel.client.positions import bounds, resolve
+    from runnel.client.trimming import plan_trim
 
     if source := await _viewed(cluster, name):
         raise click.ClickException(f"{name} is a view and has no messages of its own: trim {source}, its source")
     found = (await Admin(cluster).topics([name]))[name]
-    partitions = [TopicPartition(name, n) for n in (numbers or found.partitions)]
-    limits = await bounds(cluster, partitions)
-    offsets = await resolve(cluster, dict.fromkeys(partitions, target))
-    plan = []
-    for where in partitions:
-        held = limits[where]
-        cut = min(max(offsets[where], held.start), held.end)
-        row = {"partition": where.partition, "start_offset": held.start, "new_start_offset": cut}
-        plan.append(row | {"removed": cut - held.start})
-    return plan
+    return await plan_trim(cluster, [TopicPartition(name, n) for n in (numbers or found.partitions)], target)
+
+
+def _trim_row(step: "TrimStep") -> dict[str, Any]:
+    return {
+        "partition": step.where.partition, "start_offset": step.before, "new_start_offset": step.after,
+        "removed": step.removed,
+    }  # fmt: skip
 
 
 async def _viewed(cluster: "Cluster", name: str) -> str | None:
@@ -156,9 +152,3 @@ async def _viewed(cluster: "Cluster", name: str) -> str | None:
 
     settings = (await Admin(cluster).configs([name], ["view.of"]))[name]
     return next((setting.value for setting in settings if setting.value), None)
-
-
-def _trim_targets(name: str, plan: list[dict[str, Any]]) -> "dict[TopicPartition, int]":
-    from runnel.client.metadata import TopicPartition
-
-    return {TopicPartition(name, row["partition"]): row["new_start_offset"] for row in plan if row["removed"]}

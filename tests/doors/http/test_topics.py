@@ -1,5 +1,7 @@
 """Topics over HTTP."""
 
+from typing import Any
+
 from .api import Api
 
 
@@ -51,3 +53,50 @@ def test_all_settings_are_told_with_what_they_mean(api: Api) -> None:
     assert (told["retention.ms"]["value"], told["retention.ms"]["default"]) == ("5", False)
     assert told["flush.mode"]["default"]
     assert all(each["doc"] for each in told.values())
+
+
+# --- trimming
+def removed(answer: Any) -> list[tuple[int, int, int]]:
+    return [(one["before"], one["after"], one["removed"]) for one in answer["partitions"]]
+
+
+def offsets(api: Api, topic: str, partition: int = 0) -> list[int]:
+    path = f"/v1/topics/{topic}/partitions/{partition}/messages?offset=start"
+    return [each["offset"] for each in api.ok("GET", path)["messages"]]
+
+
+def test_a_topic_is_trimmed_to_an_offset_a_time_or_its_end(api: Api) -> None:
+    api.ok("POST", "/v1/topics", {"name": "trim", "partitions": 2})
+    sent = [{"text": f"{n}", "partition": n % 2, "timestamp_ms": 1_000_000 + n} for n in range(10)]
+    api.ok("POST", "/v1/topics/trim/messages", sent)
+    path = "/v1/topics/trim/trim"
+    at_two = {"to": "offset", "offset": 2}
+    assert removed(api.ok("POST", f"{path}?dry_run=true", at_two)) == [(0, 2, 2)] * 2
+    assert offsets(api, "trim") == [0, 1, 2, 3, 4]
+    assert removed(api.ok("POST", path, {**at_two, "partitions": [0]})) == [(0, 2, 2)]
+    assert removed(api.ok("POST", path, {**at_two, "partitions": [0]})) == [(2, 2, 0)], "asked again"
+    assert [offsets(api, "trim", number) for number in (0, 1)] == [[2, 3, 4], [0, 1, 2, 3, 4]]
+    assert removed(api.ok("POST", path, {"to": "time", "time": 1_000_007})) == [(2, 4, 2), (0, 3, 3)]
+    assert [offsets(api, "trim", number) for number in (0, 1)] == [[4], [3, 4]]
+    assert removed(api.ok("POST", path, {"to": "offset", "offset": 1})) == [(4, 4, 0), (3, 3, 0)]
+    assert removed(api.ok("POST", path, {"to": "end"})) == [(4, 5, 1), (3, 5, 2)]
+    assert [offsets(api, "trim", number) for number in (0, 1)] == [[], []]
+    api.ok("POST", "/v1/topics/trim/messages", {"text": "after", "partition": 0})
+    assert offsets(api, "trim") == [5]
+
+
+def test_what_can_not_be_trimmed_is_told(api: Api) -> None:
+    api.ok("POST", "/v1/topics", {"name": "trim-not"})
+    api.ok("POST", "/v1/topics", {"name": "trim-keys", "settings": {"cleanup.policy": "compact"}})
+    settings = {"view.of": "trim-not", "view.filter": "key = 'a'"}
+    api.ok("POST", "/v1/topics", {"name": "trim-view", "settings": settings})
+    for dry_run in ("", "?dry_run=true"):
+        for topic, body, code in (
+            ("trim-not", {"to": "offset"}, "invalid-input"),
+            ("trim-not", {"to": "start"}, "invalid-input"),
+            ("trim-not", {"to": "end", "partitions": [7]}, "unknown-topic"),
+            ("trim-nowhere", {"to": "end"}, "unknown-topic"),
+            ("trim-keys", {"to": "end"}, "policy-violation"),
+            ("trim-view", {"to": "end"}, "read-only-topic"),
+        ):
+            assert api.post(f"/v1/topics/{topic}/trim{dry_run}", body).code == code, (topic, body)

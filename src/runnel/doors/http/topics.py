@@ -1,18 +1,21 @@
 """Topics: what there is, and changing it."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from runnel.client.admin import Admin, NewTopic
 from runnel.client.metadata import TopicPartition
-from runnel.client.positions import Bounds, known_bounds
+from runnel.client.positions import END, Bounds, From, Position, known_bounds
+from runnel.client.trimming import plan_trim, trim
 from runnel.cluster.config_rules import topic_defaults
 from runnel.cluster.image import NO_LEADER, Topic
 from runnel.doors.http.call import Call
 from runnel.doors.http.operation import Struct, View, operation
-from runnel.model.errors import RetriableError, ViewSourceGone
+from runnel.doors.http.payload import Instant, Partition, Whole, time_ms
+from runnel.doors.http.problems import InvalidInput
+from runnel.model.errors import PolicyViolation, ReadOnlyTopic, RetriableError, ViewSourceGone
 from runnel.model.limits import CREATE_PARTITIONS_MAX
 from runnel.model.topic_config import SETTINGS, field_name, shown
 
@@ -214,6 +217,64 @@ async def add_partitions(call: Call, topic: str, body: AddPartitions, dry_run: D
     await Admin(call.door.cluster()).create_partitions(topic, body.count, validate_only=dry_run)
     if not dry_run:
         await call.broker.until(lambda image: len(image.topic_named(topic).partitions) >= body.count)
+
+
+class TrimTo(Struct):
+    to: Annotated[Literal["end", "offset", "time"], Meta(description="all before this place is removed")]
+    offset: Annotated[Whole | None, Meta(description="with to=offset: the first one that stays")] = None
+    time: Annotated[Instant | None, Meta(description="with to=time: what is older is removed")] = None
+    partitions: Annotated[list[Partition] | None, Meta(description="these alone; all, if it is left out")] = None
+
+
+class TrimmedPartition(View, omit_defaults=False):
+    partition: int
+    before: int  # where it began
+    after: int  # where it begins now
+    removed: int
+
+
+class TrimmedView(View, omit_defaults=False):
+    topic: str
+    partitions: list[TrimmedPartition]
+
+
+@operation("POST /v1/topics/{topic}/trim")
+async def trim_topic(call: Call, topic: str, body: TrimTo, dry_run: DryRun = False) -> TrimmedView:
+    """Remove the oldest messages of a topic, for ever.
+
+    A place that lies before or behind what a partition holds means its first or its last message. Compacted topics are
+    not trimmed.
+
+        POST /v1/topics/orders/trim {"to": "time", "time": "2030-01-31T12:00:00Z"}
+    """
+    upto, found = _trim_position(body), call.broker.image.topic_named(topic)
+    if found.is_view:
+        raise ReadOnlyTopic(f"{topic!r} is a view, and has no messages of its own: trim its source")
+    if call.broker.topics.is_internal(topic) or not call.broker.partitions.effective(found).deletes:
+        raise PolicyViolation(f"{topic!r} is compacted: its messages can't be removed by offset")
+    numbers = range(len(found.partitions)) if body.partitions is None else sorted(set(body.partitions))
+    for number in numbers:
+        call.broker.topics.partition_key(topic, number)
+    cluster = call.door.cluster()
+    steps = await plan_trim(cluster, [TopicPartition(topic, number) for number in numbers], upto)
+    if not dry_run:
+        await trim(cluster, steps)
+    views = [
+        TrimmedPartition(partition=step.where.partition, before=step.before, after=step.after, removed=step.removed)
+        for step in steps
+    ]
+    return TrimmedView(topic=topic, partitions=views)
+
+
+def _trim_position(upto: TrimTo) -> Position:
+    match upto.to:
+        case "end":
+            return END
+        case "offset" if upto.offset is not None:
+            return Position(From.OFFSET, upto.offset)
+        case "time" if upto.time is not None:
+            return Position(From.TIME, time_ms(upto.time))
+    raise InvalidInput(f"to={upto.to} needs the field {upto.to}")
 
 
 @operation("DELETE /v1/topics/{topic}")

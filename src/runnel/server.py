@@ -158,6 +158,7 @@ class Server:
             return
         self._undo.callback(doorway.stop_accepting)
         self._http, self.http = doorway, Address(self._config.advertise or _reachable(host), port)
+        doorway.advertise(self.http.host)
 
     async def _accept_http(self) -> None:
         if self._http is None:

@@ -59,7 +59,9 @@ def test_a_request_has_one_host() -> None:
 
 
 def test_names_that_are_advertised_or_listed_are_the_doors() -> None:
-    hosts = Hosts(["queue.example", "queue"], "Broker-1")
+    hosts = Hosts(["queue.example", "queue"])
+    assert not hosts.allows(b"broker-1:8080")
+    hosts.advertise("Broker-1")
     assert all(hosts.allows(host) for host in (b"queue.example:80", b"QUEUE", b"broker-1:8080"))
     assert not hosts.allows(b"other.example")
     assert Hosts(["*"]).allows(b"anything.example")
@@ -110,6 +112,8 @@ def test_a_door_that_others_can_reach_has_no_more_names(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", "--http", "0.0.0.0:0") as process:
         api = Api("127.0.0.1:" + process.http.rpartition(":")[2])
         assert api.get("/v1/topics").status == 200
+        told = api.ok("GET", "/v1/cluster")["brokers"][0]["http"]
+        assert api.get("/v1/topics", Host=told).status == 200, "clients are told this name"
         refused = api.get("/v1/topics", Host="broker-1:8080")
         assert (refused.status, refused.code) == (421, "wrong-host")
         assert "http-hosts" in refused.json["next"]

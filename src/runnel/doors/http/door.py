@@ -28,7 +28,7 @@ class HttpDoor:
         self.rng = rng
         self.body_bytes_max = broker.config.http_body_bytes_max
         self.bounds = broker.bounds
-        self.hosts = Hosts(broker.config.http_hosts.split(","), broker.config.advertise)
+        self.hosts = Hosts(broker.config.http_hosts.split(","))
         self.pages = Pages(broker.config.http_origins.split(","))
         self.stopping = False
         self.traffic = Traffic()  # of this door

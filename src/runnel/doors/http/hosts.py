@@ -4,8 +4,8 @@ A page whose own name was made to point here is, to its browser, of the same sit
 and read all answers. The header `Host` gives the page away: it carries the page's name.
 
 Rule 1: addresses and localhost are names of every door: nobody can make these point elsewhere.
-Rule 2: any other name is a name of this door only if it is advertised or listed in `http-hosts`, wherever the door
-        listens; with `*` every name is.
+Rule 2: any other name is a name of this door only if clients are told it (`advertise`) or if `http-hosts` lists it,
+        wherever the door listens; with `*` every name is.
 Rule 3: a request has exactly one Host, and it is HOST or HOST:PORT (RFC 9112, section 3.2), whatever its version.
 """
 
@@ -25,10 +25,15 @@ _HOST: Final = re.compile(rb"(?:\[(?P<bracketed>[0-9A-Fa-f:.]+)\]|(?P<name>[^\[\
 class Hosts:
     """The names of one door."""
 
-    def __init__(self, listed: Collection[str] = (), advertised: str = "") -> None:
-        self._names = {LOCAL, advertised.lower(), *listed} - {""}
+    def __init__(self, listed: Collection[str] = ()) -> None:
+        self._names = {LOCAL, *listed} - {""}
         self._is_open = ANY in listed
         self._known: dict[bytes, bool] = {}
+
+    def advertise(self, name: str) -> None:
+        """Clients are told this name."""
+        self._names.add(name.lower())
+        self._known.clear()
 
     def allows(self, host: bytes) -> bool:
         """Whether the value of a header Host is a name of this door."""

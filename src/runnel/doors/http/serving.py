@@ -37,6 +37,10 @@ class HttpDoorway:
     async def bind(self, host: str, port: int) -> tuple[str, int]:
         return await self._listener.bind(host, port)
 
+    def advertise(self, host: str) -> None:
+        """Clients are told to come to this host."""
+        self.door.hosts.advertise(host)
+
     async def accept(self) -> None:
         await self._listener.accept()
 

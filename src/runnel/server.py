@@ -33,7 +33,7 @@ from runnel.net.listener import FramedListener, ListenerLimits
 from runnel.shell import due_index
 from runnel.shell.clock import SystemClock
 from runnel.shell.disk import RealDisk
-from runnel.shell.memory import LongLived, collect_seldom, keep_freed_memory
+from runnel.shell.memory import LongLived, collect_seldom, give_back_freed_memory, keep_freed_memory
 from runnel.shell.rng import SystemRng
 
 if TYPE_CHECKING:
@@ -247,6 +247,7 @@ def _reachable(host: str) -> str:
 def run(config: BrokerConfig, ready: Callable[[Server], None]) -> int:
     """Serve until told to stop; returns the process's exit code."""
     keep_freed_memory()
+    give_back_freed_memory()
     collect_seldom()
     files_max = _raise_file_limit() // 2  # the other half is for connections
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -26,7 +26,7 @@ def main() -> int:
 
 def holds(case: Case) -> bool:
     with tempfile.TemporaryDirectory() as folder, BrokerProcess(Path(folder) / "data", *case.options) as broker:
-        seen = under(case.large, broker)
+        seen = under(case.large, broker, case.kept_mb)
     memory = (f"{size:.0f}" for size in (seen.before.now, seen.peak_mb, seen.after_mb))
     print(COLUMNS.format(case.name, *memory, others(seen), seen.sent), flush=True)
     return seen.grown_mb < case.grown_mb and seen.after_mb - seen.before.now < case.kept_mb and seen.served > 0

@@ -18,6 +18,7 @@ from runnel.wire.kafka import codec
 from runnel.wire.kafka.apis import Api
 
 LIMIT_S = 120.0  # of one answer: generous, a busy machine may be slow
+GIVEN_BACK_S = 60.0  # freed memory goes back to the system within seconds
 PAUSE_S = 0.1  # between two requests of another user
 FRESH_PEAK = "5"  # written to clear_refs: the peak begins anew (proc(5))
 
@@ -173,11 +174,15 @@ class Seen(NamedTuple):
 Flood = Callable[[BrokerProcess], str]  # says what was sent
 
 
-def under(flood: Flood, broker: BrokerProcess) -> Seen:
-    """Flood a broker that runs, and look at it."""
+def under(flood: Flood, broker: BrokerProcess, kept_mb: float) -> Seen:
+    """Flood a broker that runs, look at it, and wait until no more than so much is left of the flood."""
     with Others(broker.http) as others:
         before = memory_of(broker.pid)
         Path(f"/proc/{broker.pid}/clear_refs").write_text(FRESH_PEAK)
         sent = flood(broker)
         after = memory_of(broker.pid)
+        end = time.monotonic() + GIVEN_BACK_S
+        while after.now - before.now > kept_mb and time.monotonic() < end:
+            time.sleep(0.5)
+            after = memory_of(broker.pid)
     return Seen(sent, before, after.peak, after.now, others.served, others.failed, others.slowest_s)

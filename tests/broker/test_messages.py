@@ -163,7 +163,7 @@ def test_of_more_than_can_be_kept_a_part_is(run: Run, monkeypatch: pytest.Monkey
         await append_many(partition, 100)
         decoded, decode = [], records.decode
 
-        def counting(batch: memoryview) -> list[records.Record]:
+        def counting(batch: memoryview, **_: int) -> list[records.Record]:
             decoded.append(batch)
             return decode(batch)
 

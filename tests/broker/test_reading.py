@@ -14,8 +14,12 @@ from runnel.broker.messages import Messages
 from runnel.broker.reading import PartitionReading
 from runnel.cluster.image import Image
 from runnel.model.errors import InvalidFilter, OffsetOutOfRange
+from runnel.model.ids import Offset
 from runnel.model.limits import MIB
 from runnel.model.reading import END, START, Reading, ReadPartition
+from runnel.record.batch import check_produced
+from runnel.record.compression import Compression
+from runnel.record.records import Record, encode
 from runnel.replica.partition import Partition
 from runnel.shell.rng import SystemRng
 from runnel.testing.gated_disk import GatedDisk
@@ -157,5 +161,33 @@ def test_a_wait_ends_with_the_client_and_with_the_broker(run: Run, how: str) -> 
         else:
             reader.fetching.close()
         assert (await asyncio.wait_for(waiting, 30)).messages == []
+
+    run(scenario)
+
+
+def test_a_value_above_what_was_asked_for_is_told_by_its_size(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        reader = Reader(await open_partition())
+        await append(reader.partition, b"x" * 5_000)
+        await append(reader.partition, b"small")
+        [large, small] = (await reader.read(bytes_max=1_000, whole=False)).messages
+        assert (large.value, large.left_out_bytes) == (None, 5_000)
+        assert (small.value, small.left_out_bytes) == (b"small", 0)
+        [whole] = (await reader.read(bytes_max=1_000)).messages
+        assert (len(whole.value or b""), whole.left_out_bytes) == (5_000, 0)
+
+    run(scenario)
+
+
+def test_a_batch_that_becomes_too_large_when_it_is_decompressed_holds_no_messages(run: Run) -> None:
+    async def scenario(open_partition: Any, disk: GatedDisk) -> None:
+        reader = Reader(await open_partition())
+        for value in (bytes(17 * MIB), bytes(MIB)):
+            record = Record(Offset(0), 1, None, value, ())
+            batch = memoryview(bytearray(encode([record], compression=Compression.ZSTD)))
+            begun = reader.partition.append(batch, check_produced(batch))
+            if isinstance(begun, asyncio.Future):
+                await begun
+        assert [len(value or b"") for value in await reader.values()] == [MIB]
 
     run(scenario)

@@ -27,8 +27,8 @@ MIB = 1 << 20
 SOON_S = 60.0
 
 
-def view_of(chosen: str, disk: GatedDisk) -> View:
-    return View(Topic(TopicId(UUID(int=2)), "v", (), {VIEW_OF: "t", VIEW_FILTER: chosen}), disk)
+def view_of(chosen: str) -> View:
+    return View(Topic(TopicId(UUID(int=2)), "v", (), {VIEW_OF: "t", VIEW_FILTER: chosen}))
 
 
 async def append(partition: Partition, *keys: str, value: bytes = b"", **options: Any) -> int:
@@ -74,7 +74,7 @@ def test_what_does_not_pass_is_missing_at_the_same_offsets(run: Run, codec: Comp
         partition = await open_partition()
         for _ in range(3):
             await append(partition, "a", "b", "a", "c", compression=codec)
-        result = await fetched(view_of("key = 'b'", disk), partition, 0)
+        result = await fetched(view_of("key = 'b'"), partition, 0)
         assert rows(result) == [(1, "b"), (5, "b"), (9, "b")]
         assert result.error is None
 
@@ -85,7 +85,7 @@ def test_a_batch_that_passes_as_a_whole_keeps_its_bytes(run: Run) -> None:
     async def scenario(open_partition: Any, disk: GatedDisk) -> None:
         partition = await open_partition()
         await append(partition, "a", "b")
-        result = await fetched(view_of("TRUE", disk), partition, 0)
+        result = await fetched(view_of("TRUE"), partition, 0)
         assert result.records == bytes(partition.read_cached(Offset(0), MIB) or b"")
 
     run(scenario)
@@ -98,7 +98,7 @@ def test_one_in_a_hundred_costs_at_most_two_in_a_hundred_of_the_bytes(run: Run) 
         for batch in range(50):
             keys = ["wanted" if number == 50 else f"other-{batch}-{number}" for number in range(100)]
             size += await append(partition, *keys, value=b"x" * 400)
-        view, at, found, sent = view_of("key = 'wanted'", disk), -1, 0, 0
+        view, at, found, sent = view_of("key = 'wanted'"), -1, 0, 0
         while at < 4_951:  # behind the last that is wanted; on a busy machine not all is looked at in one go
             result = await fetched(view, partition, max(at, 0))
             at, found, sent = position(result, at), found + len(rows(result)), sent + len(result.records)
@@ -124,7 +124,7 @@ def test_batches_that_can_not_have_it_are_not_taken_apart(
             return decode(header, section)
 
         monkeypatch.setattr(records, "decode_section", counting)
-        assert rows(await fetched(view_of("key = 'wanted'", disk), partition, 0)) == [(2, "wanted")]
+        assert rows(await fetched(view_of("key = 'wanted'"), partition, 0)) == [(2, "wanted")]
         assert taken == [2]
 
     run(scenario)
@@ -134,7 +134,7 @@ def test_who_begins_inside_a_batch_gets_what_comes_from_there(run: Run) -> None:
     async def scenario(open_partition: Any, disk: GatedDisk) -> None:
         partition = await open_partition()
         await append(partition, "b", "a", "b", "b")
-        assert rows(await fetched(view_of("key = 'b'", disk), partition, 1)) == [(2, "b"), (3, "b")]
+        assert rows(await fetched(view_of("key = 'b'"), partition, 1)) == [(2, "b"), (3, "b")]
 
     run(scenario)
 
@@ -146,7 +146,7 @@ def test_where_a_look_ends_before_the_source_its_reader_is_told_to_go_on(
         monkeypatch.setattr(views, "SCAN_BYTES", 1)
         monkeypatch.setattr(views, "CHUNK_BYTES", 1)
         partition = await open_partition()
-        view = view_of("key = 'b'", disk)
+        view = view_of("key = 'b'")
         for key in "aaab":
             await append(partition, key)
         seen = []
@@ -172,7 +172,7 @@ def test_the_marker_that_tells_to_go_on_is_of_no_producer(run: Run) -> None:
 def test_who_waits_gets_what_passes_and_nothing_before(run: Run) -> None:
     async def scenario(open_partition: Any, disk: GatedDisk) -> None:
         partition = await open_partition()
-        view = view_of("key = 'b'", disk)
+        view = view_of("key = 'b'")
         waiting = asyncio.ensure_future(fetched(view, partition, 0, wait_ms=3_600_000))
         for _ in range(3):
             await append(partition, "a")
@@ -188,7 +188,7 @@ def test_who_waits_gets_what_passes_and_nothing_before(run: Run) -> None:
 def test_a_stretch_without_anything_is_looked_at_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(open_partition: Any, disk: GatedDisk) -> None:
         partition = await open_partition()
-        view = view_of("key = 'b'", disk)
+        view = view_of("key = 'b'")
         for _ in range(5):
             await append(partition, "a")
         assert (await fetched(view, partition, 0)).shown_end == 0
@@ -213,7 +213,7 @@ def test_a_stretch_without_anything_is_looked_at_once(run: Run, monkeypatch: pyt
 def test_what_is_known_of_a_stretch_ends_with_its_leader_epoch(run: Run) -> None:
     async def scenario(open_partition: Any, disk: GatedDisk) -> None:
         partition = await open_partition()
-        view = view_of("key = 'b'", disk)
+        view = view_of("key = 'b'")
         await append(partition, "a")
         await fetched(view, partition, 0)
         me = BrokerId(1)
@@ -229,7 +229,7 @@ def test_what_is_known_of_a_stretch_ends_with_its_leader_epoch(run: Run) -> None
 def test_the_end_is_behind_the_last_message_that_passes(run: Run) -> None:
     async def scenario(open_partition: Any, disk: GatedDisk) -> None:
         partition = await open_partition()
-        view = view_of("key = 'b'", disk)
+        view = view_of("key = 'b'")
         await append(partition, "a", "b", "a")
         await append(partition, "a")
         assert await view.end(partition, _soon(), committed_only=False) == 2
@@ -245,7 +245,7 @@ def test_the_end_is_behind_the_last_message_that_passes(run: Run) -> None:
 def test_an_end_that_was_told_can_be_reached(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(open_partition: Any, disk: GatedDisk) -> None:
         partition = await open_partition()
-        view = view_of("key = 'b'", disk)
+        view = view_of("key = 'b'")
         await append(partition, "b")
         for _ in range(5):
             await append(partition, "a")
@@ -264,7 +264,7 @@ def test_who_is_far_behind_the_end_is_told_to_go_on(run: Run, monkeypatch: pytes
     async def scenario(open_partition: Any, disk: GatedDisk) -> None:
         monkeypatch.setattr(views, "BACK_OFFSETS", 3)
         partition = await open_partition()
-        view = view_of("key = 'b'", disk)
+        view = view_of("key = 'b'")
         await append(partition, "a", "a")
         assert position(await fetched(view, partition, 0), 0) == 0
         await append(partition, "a", "a")
@@ -277,7 +277,7 @@ def test_who_is_far_behind_the_end_is_told_to_go_on(run: Run, monkeypatch: pytes
 def test_bytes_are_bounded_but_for_the_first_batch(run: Run) -> None:
     async def scenario(open_partition: Any, disk: GatedDisk) -> None:
         partition = await open_partition()
-        view = view_of("TRUE", disk)
+        view = view_of("TRUE")
         size = 0
         for _ in range(5):
             size = await append(partition, "b", value=b"x" * 1000)
@@ -305,7 +305,7 @@ def test_large_batches_are_looked_at_off_the_loop(run: Run, monkeypatch: pytest.
             return await offload(work)
 
         monkeypatch.setattr(disk, "offload", counting)
-        assert rows(await fetched(view_of("key = 'b'", disk), partition, 0)) == [(1, "b")]
+        assert rows(await fetched(view_of("key = 'b'"), partition, 0)) == [(1, "b")]
         assert len(offloaded) == 1
 
     run(scenario)
@@ -320,7 +320,7 @@ def test_a_batch_of_nonsense_is_shown_as_it_is(run: Run) -> None:
         begun = partition.append(broken, check_produced(broken))
         if isinstance(begun, asyncio.Future):
             await begun
-        result = await fetched(view_of("key <> 'b'", disk), partition, 0)
+        result = await fetched(view_of("key <> 'b'"), partition, 0)
         assert len(result.records) == len(broken)
 
     run(scenario)
@@ -329,7 +329,7 @@ def test_a_batch_of_nonsense_is_shown_as_it_is(run: Run) -> None:
 def test_a_filter_that_this_broker_does_not_understand_is_told(run: Run) -> None:
     async def scenario(open_partition: Any, disk: GatedDisk) -> None:
         partition = await open_partition()
-        view = view_of("key RESEMBLES 'b'", disk)
+        view = view_of("key RESEMBLES 'b'")
         assert isinstance((await fetched(view, partition, 0)).error, e.InvalidFilter)
         with pytest.raises(e.InvalidFilter):
             await view.end(partition, _soon(), committed_only=False)
@@ -341,7 +341,7 @@ def test_a_filter_that_this_broker_does_not_understand_is_told(run: Run) -> None
 def test_transactions(run: Run, committed_only: bool) -> None:
     async def scenario(open_partition: Any, disk: GatedDisk) -> None:
         partition = await open_partition()
-        view = view_of("key = 'b'", disk)
+        view = view_of("key = 'b'")
         for producer, commit in ((1, True), (2, False), (1, True)):
             sequence = 0 if producer == 2 else 2 * (partition.log.end_offset > 0)
             options = {"producer_id": producer, "producer_epoch": 0, "base_sequence": sequence, "transactional": True}

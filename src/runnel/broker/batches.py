@@ -14,7 +14,7 @@ from typing import Final
 
 from runnel.broker.fetch import read_committed
 from runnel.broker.offers import whole_offers
-from runnel.broker.turns import may_be_large
+from runnel.broker.turns import may_be_large, off_loop
 from runnel.log.log import AbortedTransaction
 from runnel.model.errors import OffsetOutOfRange
 from runnel.model.ids import Offset
@@ -77,9 +77,10 @@ class Batches:
         until = next_offset(data)
         inside = Span(span.first, min(span.last, until - 1))
         offers = partial(whole_offers, data, aborted, inside, self._partition.unreadable)
-        large = any(may_be_large(header, LARGE_RECORDS) for _, header in headers(data))
-        behind = (header for _, header in headers(data))
-        for offer in await self._partition.log.offload(lambda: list(offers())) if large else offers():
+        found = [header for _, header in headers(data)]
+        large = any(may_be_large(header, LARGE_RECORDS) for header in found)
+        behind = iter(found)
+        for offer in await off_loop(self._partition, found, lambda: list(offers())) if large else offers():
             if offer.passes and offer.first >= self._sent_end:
                 batch = next(header for header in behind if header.last_offset >= offer.first)
                 if not self._has_room(batch, bytes_max, one):

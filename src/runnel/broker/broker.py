@@ -114,6 +114,7 @@ class Broker:
         self.partitions = Partitions(
             self.id, config.topic, disk=disk, files_max=files_max, clock=clock, on_fatal=on_fatal,
             on_damage=lambda partition: self._damages.found(partition), note_open=note_open,
+            room=lambda size: self.bounds.room(self.bounds.unpacked, size, "unpacked-bytes-max"),
         )  # fmt: skip
         self._reach_others(config, rng)
         self._recompression = Recompression()
@@ -157,7 +158,7 @@ class Broker:
     def _append_and_read(self, config: BrokerConfig, clock: Clock, rng: Rng) -> None:
         """Make the verbs of messages."""
         self._fetching = Fetching(config.fetch_bytes_max, self._near, self.bounds)
-        self.views = Views(self.partitions, self.disk)
+        self.views = Views(self.partitions)
         producing = Producing(clock, self.gate, Sifting(self.once, self.schedule, self._recompression, clock, rng))
         self.produce = producing.produce
         self._routing = Routing(self.partitions, producing, self._peers, self._newest, rng)
@@ -225,7 +226,11 @@ class Broker:
             lambda: self.internal_topics.make(SINKS),
         )  # fmt: skip
         self.gate = Gate(self.id, self.transactions, self._peers, rng)
-        group_config = GroupConfig(initial_rebalance_delay_ms=config.group_initial_delay_ms)
+        group_config = GroupConfig(
+            initial_rebalance_delay_ms=config.group_initial_delay_ms,
+            members_max=config.group_members_max, consumer_members_max=config.group_members_max,
+            member_bytes_max=config.group_member_bytes_max, said_bytes_max=config.group_bytes_max,
+        )  # fmt: skip
         confirming = Confirming(lambda: self.metadata.newest_topic(GROUPS), self._on_fatal)
         self.groups = Groups(self.partitions, group_config, clock, rng, self.gate, confirm=confirming.confirm)
         self.write_markers = Endings(self.partitions, self.groups).write

@@ -25,7 +25,7 @@ from runnel.broker.fetch import Waits
 from runnel.broker.peers import Peers
 from runnel.client.calls import question, result
 from runnel.model.calls import Failure, Verb
-from runnel.model.errors import InvalidRequest, RunnelError, TooBusy, UnsupportedVersion
+from runnel.model.errors import InvalidRequest, RunnelError, TooBusy, UnsupportedVersion, as_value
 from runnel.model.ids import BrokerId
 from runnel.model.limits import MIB
 from runnel.model.unreadable import UNREADABLE
@@ -186,4 +186,4 @@ async def _answer(name: str, served: _Served, body: Any, waits: Waits) -> bytes:
 
 def failure_of(error: RunnelError | None) -> Failure | None:
     """An error as a value, for answers about many things."""
-    return None if error is None else Failure(type(error).__name__, str(error))
+    return None if error is None else Failure(type(as_value(error)).__name__, str(error))

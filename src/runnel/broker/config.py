@@ -181,6 +181,14 @@ class BrokerConfig:
         "group-initial-delay-ms", 100, 0, 60_000, "how long a new group waits for more members",
         "group.initial.rebalance.delay.ms",
     )  # fmt: skip
+    group_members_max: int = _int("group-members-max", 10_000, 1, 2**31 - 1, "members of one group", "group.max.size")
+    group_member_bytes_max: int = _int(
+        "group-member-bytes-max", MIB, 1024, 2**31 - 1, "what a member says of itself, and its assignment"
+    )
+    group_bytes_max: int = _int(
+        "group-bytes-max", 8 * MIB, 1024, 2**31 - 1,
+        "what the members of all groups say that one partition of the committed offsets' topic has",
+    )  # fmt: skip
     transaction_partitions: int = _int(
         "transaction-partitions", 16, 1, 1_000, "partitions of the topic that keeps transactions",
         "transaction.state.log.num.partitions",

@@ -19,7 +19,7 @@ from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple
 
 from runnel.broker.fetch import read_committed
-from runnel.broker.turns import may_be_large
+from runnel.broker.turns import RECORD_BYTES, may_be_large, off_loop
 from runnel.client.isolation import Aborted
 from runnel.log.log import AbortedTransaction
 from runnel.model.ids import Offset
@@ -33,7 +33,6 @@ from runnel.replica.unreadable import Unreadable
 READ_BYTES: Final = 128 * KIB  # of batches at once: few enough to be decoded while the loop waits
 KEPT_BYTES_MAX: Final = 32 * MIB
 ENCODED_BYTES_MAX: Final = 4 * MIB  # of batches that were encoded here and not read yet
-RECORD_BYTES: Final = 250  # what Python needs beside the bytes of a record
 TURN_RECORDS: Final = 2_000  # decoded in one go, about 3 ms: then others have a turn
 
 _first, _offset = attrgetter("first"), itemgetter(0)
@@ -131,7 +130,8 @@ async def _opened(partition: Partition, wanted: Sequence[_Batch]) -> tuple[list[
     """The messages in batches, and the bytes of these."""
     unreadable = partition.unreadable
     if any(one.known is None and may_be_large(one.header, TURN_RECORDS) for one in wanted):
-        return await partition.log.offload(lambda: _joined([_decoded(one, unreadable) for one in wanted]))
+        unknown = [one.header for one in wanted if one.known is None]
+        return await off_loop(partition, unknown, lambda: _joined([_decoded(one, unreadable) for one in wanted]))
     parts: list[tuple[list[Record], int]] = []
     turn = 0
     for one in wanted:

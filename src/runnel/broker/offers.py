@@ -98,8 +98,8 @@ def _batch_offers(
         return (Offered(*inside, passes=False),)
     gaps = header.count != header.last_offset_delta + 1
     try:
-        if gaps or OURS in open_batch(batch)[1]:
-            stretch = Stretch(header.base_offset, header.last_offset + 1, decode(batch))
+        if gaps or OURS in open_batch(batch, bytes_max=unreadable.bytes_max)[1]:
+            stretch = Stretch(header.base_offset, header.last_offset + 1, decode(batch, bytes_max=unreadable.bytes_max))
             return (offer for offer, _ in offers_of(stretch, inside, Rules()))
     except InvalidRecord as problem:
         unreadable.pass_over(header, problem)

@@ -41,7 +41,7 @@ from runnel.model.ids import BrokerId, PartitionKey, TopicId
 from runnel.model.seams import Clock, Disk
 from runnel.model.topic_config import TopicConfig
 from runnel.net.eager import start
-from runnel.replica.partition import Partition, Role
+from runnel.replica.partition import Partition, Role, Room, anywhere
 
 FOLDER = "partitions"
 GONE = ".gone"  # behind the name of a copy that was set aside
@@ -57,6 +57,7 @@ class Partitions:
         self, me: BrokerId, defaults: TopicConfig, *,
         disk: Disk, files_max: int, clock: Clock, on_fatal: Callable[[BaseException], None],
         on_damage: Callable[[Partition], None] = lambda _: None, note_open: Callable[[int], None] = lambda _: None,
+        room: Room = anywhere,
     ) -> None:  # fmt: skip
         self._me = me
         self._defaults = defaults
@@ -65,6 +66,7 @@ class Partitions:
         self._clock = clock
         self._on_fatal = on_fatal
         self._on_damage = on_damage
+        self._room = room
         self._note_open = note_open  # so many more, or fewer, than before
         self._image: Image
         self._open: dict[PartitionKey, Partition] = {}
@@ -272,6 +274,7 @@ class Partitions:
             logger.error("%s", failure)
             return None
         self._failed.pop(key, None)
+        partition.room = self._room
         self._note_open(1)
         self._open[key] = partition
         self._by_name[topic.name, number] = partition

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 from runnel.broker.admission import Claim, Closed, Gate, admit, begins
 from runnel.broker.recompression import ROOM_BYTES
 from runnel.broker.sifting import Sifted, Sifting
-from runnel.broker.turns import may_be_large
+from runnel.broker.turns import may_be_large, off_loop
 from runnel.log.compaction import keyless
 from runnel.log.log import Appended
 from runnel.model.errors import (
@@ -314,7 +314,7 @@ async def _check_keys(
         found = sifted.get(number)
         try:
             left = found.batch if isinstance(found, Sifted) else batch
-            keys[number] = await partition.log.offload(partial(keyless, left))
+            keys[number] = await off_loop(partition, [read_header(left)], partial(keyless, left))
         except RunnelError as error:
             keys[number] = as_value(error)
     return keys

@@ -142,6 +142,7 @@ class _Found:
         self._passes = filters.compile(asked.filter).passes if asked.filter else None
         self._messages_max = max(1, asked.messages_max)
         self._bytes_max = min(asked.bytes_max, BYTES_MAX)
+        self._whole = asked.whole
         self._bytes = 0
         self.messages: list[Read] = []
         self.next = 0
@@ -156,9 +157,13 @@ class _Found:
             if self.messages and self._bytes + size > self._bytes_max:
                 self.next = record.offset
                 return True
-            self._bytes += size
             offset, timestamp, key, value, headers = record
-            self.messages.append(Read(topic, number, offset, timestamp, key, value, list(headers)))
+            left_out = 0
+            if size > self._bytes_max and value is not None and not self._whole:
+                size, left_out, value = size - len(value), len(value), None
+            self._bytes += size
+            read = Read(topic, number, offset, timestamp, key, value, list(headers), left_out_bytes=left_out)
+            self.messages.append(read)
             if len(self.messages) >= self._messages_max:
                 self.next = offset + 1
                 return True

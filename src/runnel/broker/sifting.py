@@ -20,7 +20,7 @@ from runnel.broker.once import Once
 from runnel.broker.once_line import Claims
 from runnel.broker.recompression import Recompression
 from runnel.broker.schedule import Schedule
-from runnel.broker.turns import may_be_large
+from runnel.broker.turns import may_be_large, off_loop
 from runnel.log.log import Appended
 from runnel.log.producers import SEQUENCES
 from runnel.model.errors import InvalidRecord, RunnelError
@@ -105,7 +105,8 @@ class Sifting:
         self, partition: Partition, batch: memoryview, header: BatchHeader, timeout_ms: int
     ) -> Sifted | None:
         """The batch without records that wait, or are in the log already; None if there is nothing to look at."""
-        found = await _off_loop(partition, header, partial(_look, batch, partition.config, self._clock.wall_ms()))
+        look = partial(_look, batch, partition.config, self._clock.wall_ms(), partition.unreadable.bytes_max)
+        found = await _off_loop(partition, header, look)
         if found is None:
             return None
         if found.late and header.transactional:
@@ -160,7 +161,7 @@ class Sifting:
 
 async def _off_loop(partition: Partition, header: BatchHeader, work: Callable[[], T]) -> T:
     """Large batches are not looked through on the loop."""
-    return await partition.log.offload(work) if may_be_large(header, SMALL) else work()
+    return await off_loop(partition, [header], work) if may_be_large(header, SMALL) else work()
 
 
 def _would_be_new(partition: Partition, header: BatchHeader) -> bool:
@@ -173,10 +174,10 @@ def _would_be_new(partition: Partition, header: BatchHeader) -> bool:
         return partition.log.busy  # the batches before it may still wait in line
 
 
-def _look(batch: memoryview, config: TopicConfig, now_ms: int) -> _Found | None:
+def _look(batch: memoryview, config: TopicConfig, now_ms: int, bytes_max: int) -> _Found | None:
     """The records that may have to be taken out; None if there is nothing to look at."""
     needles = (NEEDLES if config.delay_enable else ()) + ((NEEDLE,) if config.dedup_window_ms else ())
-    header, section = open_batch(batch)
+    header, section = open_batch(batch, bytes_max=bytes_max)
     if not any(needle in section for needle in needles):
         return None
     found = _Found({}, {}, {})

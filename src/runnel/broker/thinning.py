@@ -12,15 +12,15 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from runnel.broker.turns import may_be_large
+from runnel.broker.turns import may_be_large, off_loop
 from runnel.client.isolation import Aborted
 from runnel.log.log import AbortedTransaction
 from runnel.model.errors import InvalidRecord
-from runnel.model.seams import Disk
 from runnel.record import records
 from runnel.record.batch import BatchHeader, headers
 from runnel.record.control import COMMIT, control_key
 from runnel.record.records import Record
+from runnel.replica.partition import Partition
 from runnel.route.filter import Filter
 from runnel.route.message import view_of
 
@@ -39,12 +39,11 @@ class Left(NamedTuple):
 class Thinning:
     """Takes out what does not pass, for one partition."""
 
-    def __init__(self, chosen: Filter, topic: str, number: int, disk: Disk) -> None:
+    def __init__(self, chosen: Filter, partition: Partition) -> None:
         self._passes = chosen.passes
         self._needs = chosen.needs
-        self._topic = topic
-        self._number = number
-        self._disk = disk
+        self._partition = partition
+        self._bytes_max = partition.unreadable.bytes_max
 
     async def thin(
         self, data: bytes | memoryview, aborted: Sequence[AbortedTransaction] | None, since: int
@@ -58,7 +57,10 @@ class Thinning:
             if not (aborted is not None and judged.judge(header)) and not header.control
         ]
         if any(may_be_large(header, LARGE_RECORDS) for _, header in wanted):
-            found = await self._disk.offload(lambda: [self._left(raw, header, since) for raw, header in wanted])
+            large = [header for _, header in wanted]
+            found = await off_loop(
+                self._partition, large, lambda: [self._left(raw, header, since) for raw, header in wanted]
+            )
         else:
             found = await self._in_turns(wanted, since)
         return [left for left in found if left is not None]
@@ -75,9 +77,9 @@ class Thinning:
 
     def _left(self, raw: memoryview, header: BatchHeader, since: int) -> Left | None:
         """What is left of one batch; None if nothing is."""
-        passes, topic, number = self._passes, self._topic, self._number
+        passes, topic, number = self._passes, self._partition.topic, self._partition.key.number
         try:
-            section = records.open_batch(raw)[1]
+            section = records.open_batch(raw, bytes_max=self._bytes_max)[1]
             if self._needs and not any(need in section for need in self._needs):
                 return None  # five times cheaper than to take it apart
             found = records.decode_section(header, section)

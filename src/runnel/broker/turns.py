@@ -10,8 +10,11 @@ from typing import Final, TypeVar
 from runnel.model.limits import MIB
 from runnel.record.batch import COMPRESSION_MASK, HEADER_BYTES, BatchHeader
 from runnel.record.compression import GROWTH_MAX, Compression
+from runnel.record.records import COUNTED_BYTES
+from runnel.replica.partition import Partition
 
 UNPACKED_BYTES_MAX: Final = 4 * MIB  # decompressed in one go, a few milliseconds
+RECORD_BYTES: Final = 250  # what Python needs beside the bytes of a record
 TURN: Final = 100  # partitions in one go: a few milliseconds, whatever is done with each
 
 T = TypeVar("T")
@@ -38,6 +41,20 @@ async def side_by_side(items: Iterable[T], work: Callable[[T], Awaitable[R]], at
 
     await asyncio.gather(*[take_on() for _ in range(at_once)])
     return done
+
+
+async def off_loop(partition: Partition, batches: Iterable[BatchHeader], work: Callable[[], R]) -> R:
+    """Look at the records of batches off the loop, once the budget has room for what these become."""
+    most = partition.unreadable.bytes_max
+    async with partition.room(sum(weight_of(header, most) for header in batches)):
+        return await partition.log.offload(work)
+
+
+def weight_of(header: BatchHeader, bytes_max: int) -> int:
+    """Bytes that a batch takes once its records are taken apart, at most."""
+    packed, codec = header.size - HEADER_BYTES, header.attributes & COMPRESSION_MASK
+    growth = GROWTH_MAX[codec] if codec < len(GROWTH_MAX) else 1
+    return min(packed * growth, bytes_max) + RECORD_BYTES * max(0, min(header.count, bytes_max // COUNTED_BYTES))
 
 
 def may_be_large(header: BatchHeader, records_max: int) -> bool:

@@ -23,7 +23,6 @@ from runnel.log.log import AbortedTransaction
 from runnel.model.errors import InvalidFilter, as_value
 from runnel.model.ids import Epoch, Offset, TopicId
 from runnel.model.limits import KIB, MIB
-from runnel.model.seams import Disk
 from runnel.record.batch import next_offset
 from runnel.replica.partition import Partition
 from runnel.route import filter as filters
@@ -47,9 +46,8 @@ class Gap(NamedTuple):
 class View:
     """One view. `chosen` is its filter, or what is wrong with that."""
 
-    def __init__(self, topic: Topic, disk: Disk) -> None:
+    def __init__(self, topic: Topic) -> None:
         self.text = topic.config[VIEW_FILTER]
-        self._disk = disk
         self._gaps: dict[_Side, Gap] = {}
         self._told: dict[int, Offset] = {}  # the latest end that anybody was told, whatever it reads
         self.chosen: Filter | InvalidFilter
@@ -90,7 +88,7 @@ class View:
     def _thinning(self, partition: Partition) -> Thinning:
         if isinstance(self.chosen, InvalidFilter):
             raise self.chosen
-        return Thinning(self.chosen, partition.topic, partition.key.number, self._disk)
+        return Thinning(self.chosen, partition)
 
     def _goal(self, asked: Look, scan: "_Scan") -> Offset:
         """Where the reader shall stand with this answer."""
@@ -183,9 +181,8 @@ class _Scan:
 class Views:
     """All views of the cluster, by id."""
 
-    def __init__(self, partitions: Partitions, disk: Disk) -> None:
+    def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
-        self._disk = disk
         self._image: Image
         self._views: dict[TopicId, View] = {}
 
@@ -205,7 +202,7 @@ class Views:
     def _follow(self, topic: Topic) -> None:
         known = self._views.get(topic.id)
         if topic.is_view and (known is None or known.text != topic.config[VIEW_FILTER]):
-            self._views[topic.id] = View(topic, self._disk)
+            self._views[topic.id] = View(topic)
 
     def get(self, topic: str | TopicId) -> View | None:
         """The view of this name or id, if it is one."""

@@ -8,7 +8,7 @@ Rule 3: if an append fails the caller throws the shard away and replays the log.
 from collections.abc import Callable
 from typing import Final, TypeAlias, TypeVar
 
-from runnel.groups import offsets, pending
+from runnel.groups import offsets, pending, sayings
 from runnel.groups.classic import ClassicGroup
 from runnel.groups.consumer import ConsumerGroup, check_heartbeat
 from runnel.groups.migrate import downgraded, emptied_to_classic, emptied_to_consumer, upgraded
@@ -115,6 +115,7 @@ class GroupShard:
 
     def _join(self, request: Join, ticket: object, turn: Turn) -> None:
         check_name(request.group_id)
+        sayings.check(request, self._groups.values(), turn.config)
         group = self._groups.get(request.group_id)
         if group is None:
             if request.member_id:
@@ -128,6 +129,7 @@ class GroupShard:
         return self._run(self._sync, request, ticket, self._turn(topics, now_ms, wall_ms))
 
     def _sync(self, request: Sync, ticket: object, turn: Turn) -> None:
+        sayings.check(request, self._groups.values(), turn.config)
         self._group_of_member(request.group_id).sync(request, ticket, turn)
 
     def heartbeat(self, request: Heartbeat, ticket: object, topics: TopicView, now_ms: Millis, wall_ms: Millis) -> Step:
@@ -156,6 +158,7 @@ class GroupShard:
     def _consumer_heartbeat(self, request: ConsumerHeartbeat, ticket: object, turn: Turn) -> None:
         check_name(request.group_id)
         check_heartbeat(request, turn)
+        sayings.check(request, self._groups.values(), turn.config)
         self._consumer_group(request, turn).consumer_heartbeat(request, ticket, turn)
 
     def _consumer_group(self, request: ConsumerHeartbeat, turn: Turn) -> ConsumerGroup:
@@ -182,6 +185,7 @@ class GroupShard:
 
     def _share_heartbeat(self, request: ShareHeartbeat, ticket: object, turn: Turn) -> None:
         check_share_heartbeat(request)
+        sayings.check(request, self._groups.values(), turn.config)
         if request.member_epoch == 0 and request.group_id not in self._groups:
             self._groups[request.group_id] = ShareGroup(request.group_id)
         self._group_of_member(request.group_id)

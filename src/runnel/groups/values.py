@@ -12,7 +12,7 @@ import msgspec
 
 from runnel.model.errors import InvalidRequest, InvalidSessionTimeout, RunnelError
 from runnel.model.ids import Epoch, Offset, PartitionKey, TopicId
-from runnel.model.limits import OFFSET_METADATA_BYTES_MAX
+from runnel.model.limits import MIB, OFFSET_METADATA_BYTES_MAX
 
 HOUR_MS = 60 * 60 * 1000
 LEAVE = -1  # the member epoch of a consumer that leaves for good
@@ -48,8 +48,10 @@ class GroupConfig(msgspec.Struct, frozen=True):
     session_timeout_max_ms: int = 1_800_000  # group.max.session.timeout.ms
     initial_rebalance_delay_ms: int = 100  # group.initial.rebalance.delay.ms; short: most groups start small
     new_member_timeout_ms: int = 300_000  # how long a first join may wait for the others, as in Kafka
-    members_max: int = 2**31 - 1  # group.max.size
-    consumer_members_max: int = 2**31 - 1  # group.consumer.max.size
+    members_max: int = 10_000  # group.max.size
+    consumer_members_max: int = 10_000  # group.consumer.max.size
+    member_bytes_max: int = MIB  # what a member says of itself, and its assignment
+    said_bytes_max: int = 8 * MIB  # what the members of all groups of one shard say
     consumer_session_timeout_ms: int = 45_000  # group.consumer.session.timeout.ms
     consumer_heartbeat_interval_ms: int = 5_000  # group.consumer.heartbeat.interval.ms
     consumer_assignors: tuple[str, ...] = ("uniform", "range")  # group.consumer.assignors; the first is the default

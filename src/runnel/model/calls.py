@@ -81,6 +81,7 @@ class Read(Value, frozen=True):
     headers: list[Header] = []
     attempts: int = 0  # how often a queue has delivered it
     state: str = ""  # what it is to the queue: ready, leased, waiting, blocked, done
+    left_out_bytes: int = 0  # of a value that is larger than what was asked for: it is told by its size alone
 
 
 class Sent(Value, frozen=True):

@@ -20,6 +20,7 @@ class ReadPartition(Value, frozen=True):
     bytes_max: int = 1 << 20
     wait_ms: int = 0  # for the first one
     filter: str = ""
+    whole: bool = True  # a value above `bytes_max` comes all the same, where it is the first; if not, its size does
 
 
 class Reading(Value, frozen=True):

@@ -17,6 +17,7 @@ class BufferPool:
 
     def __init__(self) -> None:
         self._free: dict[int, list[bytearray]] = {size: [] for size in SIZES}
+        self._unused = dict.fromkeys(SIZES, 0)  # as many were free all the time since the last look
         self._kept_bytes = 0
 
     def take(self, size: int) -> bytearray:
@@ -25,6 +26,7 @@ class BufferPool:
         while free:
             self._kept_bytes -= size
             if _unseen(buffer := free.pop()):
+                self._unused[size] = min(self._unused[size], len(free))
                 return buffer
         return bytearray(size)
 
@@ -35,6 +37,14 @@ class BufferPool:
         if free is not None and self._kept_bytes + kind <= KEPT_BYTES_MAX:
             self._kept_bytes += kind
             free.append(buffer)
+
+    def let_go(self) -> None:
+        """Give up what was not needed since this was said before: a thousand connections that end leave many."""
+        for size, free in self._free.items():
+            idle = min(self._unused[size], len(free))
+            del free[:idle]  # the last ones go round
+            self._kept_bytes -= idle * size
+            self._unused[size] = len(free)
 
 
 def rounded(size: int) -> int:

@@ -375,6 +375,8 @@ class _WebSocket(WebSocketsSansIOProtocol):
         self._bounds.bodies.release(self._held)
         self._held = 0
         self._unsent.is_now(0)
+        self.frames = []  # what is left of a message would wait for the garbage collector, as the protocol's parts do
+        self.conn.reader.buffer = bytearray()
         self.app_state["peer"].end()
         self._closed()
 

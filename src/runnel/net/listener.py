@@ -130,4 +130,5 @@ class FramedListener:
                 connection.abort()
             elif quiet_s > self._limits.idle_s and not connection.busy:
                 connection.close()
+        self.buffers.let_go()
         self._sweeper = loop.call_later(SWEEP_S, self._sweep)

@@ -31,6 +31,7 @@ from runnel.record.batch import (
 )
 from runnel.record.compression import Compression, compress, decompress
 
+COUNTED_BYTES = 32  # of a record at least, in what a batch may become: an object of Python takes more
 RECORDS_BYTES_MAX = FRAME_BYTES_MAX  # a client could have sent as much uncompressed
 I64_MIN, I64_MAX = -(1 << 63), (1 << 63) - 1
 VARINT_BYTES_MAX = 10  # 64 bits, 7 in each
@@ -107,6 +108,8 @@ def open_batch(batch: Buffer, *, bytes_max: int = RECORDS_BYTES_MAX) -> tuple[Ba
     header = read_header(batch)
     if header.magic != MAGIC or not HEADER_BYTES <= header.size <= len(batch):
         raise InvalidRecord(f"not a whole batch: magic {header.magic}, {header.size} bytes long, {len(batch)} are here")
+    if header.count * COUNTED_BYTES > bytes_max:
+        raise InvalidRecord(f"a batch of {header.count} records: send smaller batches")
     packed = memoryview(batch)[HEADER_BYTES : header.size]
     section = decompress(header.compression, packed, bytes_max=bytes_max)
     if not may_hold(header, len(section)):

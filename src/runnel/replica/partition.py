@@ -19,9 +19,10 @@ Rule 6: only a leader says that there is no such offset yet. The log of one that
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from enum import Enum
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol, TypeAlias
 
 from runnel.cluster.image import NO_LEADER
 from runnel.cluster.image import Partition as PartitionImage
@@ -36,10 +37,12 @@ from runnel.model.errors import (
     RunnelError,
 )
 from runnel.model.ids import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, Millis, Offset, PartitionKey
+from runnel.model.limits import BATCH_BYTES_MAX
 from runnel.model.seams import Clock, Disk
 from runnel.model.topic_config import TopicConfig
 from runnel.record.batch import TRANSACTIONAL, BatchHeader, read_header
 from runnel.record.control import marker
+from runnel.record.records import RECORDS_BYTES_MAX
 from runnel.replica.commits import Commits
 from runnel.replica.ending import (
     BUMPING,
@@ -78,6 +81,20 @@ class Quota(Protocol):
     def __call__(self, messages: int, ahead: int = 0) -> None: ...
 
 
+Room: TypeAlias = Callable[[int], AbstractAsyncContextManager[None]]  # for so many bytes of records, once there is some
+UNPACKED_FACTOR: Final = 16  # what is sent compressed is text: five to ten times as large
+
+
+def anywhere(_: int) -> AbstractAsyncContextManager[None]:
+    return nullcontext()
+
+
+def _unpacked_max(config: TopicConfig) -> int:
+    """Bytes that the records of one batch may be when they are decompressed, for readers of single messages."""
+    largest = max(config.max_message_bytes, BATCH_BYTES_MAX)  # what was sent while a topic allowed more, is there still
+    return min(UNPACKED_FACTOR * largest, RECORDS_BYTES_MAX)
+
+
 class Partition(Readable):
     """A replica on this broker."""
 
@@ -93,7 +110,8 @@ class Partition(Readable):
         self.leader_epoch = NO_EPOCH
         self.progress: Progress  # of a leader
         self.refusals = Refusals()
-        self.unreadable = Unreadable(self.name)
+        self.unreadable = Unreadable(self.name, _unpacked_max(config))
+        self.room: Room = anywhere
         self.quota: Quota | None = None
         self._me = me
         self._clock = clock
@@ -135,6 +153,7 @@ class Partition(Readable):
         if config != self.config:
             self.config = config
             self.looks_inside = config.looks_inside
+            self.unreadable.bytes_max = _unpacked_max(config)
             self.log.reconfigure(config)
             if self.role is Role.LEADER:
                 self.progress.minimum = config.min_insync_replicas

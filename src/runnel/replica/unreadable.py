@@ -2,9 +2,11 @@
 
 Rule 1: for whoever goes message by message, such a batch holds no message: one producer's nonsense costs the others
         nothing. Who reads whole batches gets it as it is.
-Rule 2: a record of an internal topic that its coordinator can't take over is set aside: it stays in the log, and the
+Rule 2: a batch whose records are larger than `bytes_max` when they are decompressed is one of these: what a few bytes
+        can become must not cost the others their memory.
+Rule 3: a record of an internal topic that its coordinator can't take over is set aside: it stays in the log, and the
         records beside it are served.
-Rule 3: each is told of once, and counted once; of very many, the first ones alone.
+Rule 4: each is told of once, and counted once; of very many, the first ones alone.
 """
 
 import logging
@@ -26,17 +28,18 @@ logger = logging.getLogger("runnel.replica")
 class Unreadable:
     """Tells of them, and counts them."""
 
-    __slots__ = ("_name", "_places", "count")
+    __slots__ = ("_name", "_places", "bytes_max", "count")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, bytes_max: int = records.RECORDS_BYTES_MAX) -> None:
         self._name = name
+        self.bytes_max = bytes_max  # of the records of one batch, decompressed
         self._places: set[Hashable] = set()
         self.count = 0  # records, as far as they are counted
 
     def records_of(self, batch: Buffer) -> list[Record]:
         """The records of a batch; none if they can't be read."""
         try:
-            return records.decode(batch)
+            return records.decode(batch, bytes_max=self.bytes_max)
         except InvalidRecord as problem:
             self.pass_over(read_header(batch), problem)
             return []
@@ -51,7 +54,7 @@ class Unreadable:
             )  # fmt: skip
 
     def set_aside(self, problem: RecordUnreadable, offset: int) -> None:
-        """Rule 2, for the record at this offset."""
+        """Rule 3, for the record at this offset."""
         self.set_aside_at(problem, offset, f"the record at offset {offset}")
 
     def set_aside_at(self, problem: RecordUnreadable, place: Hashable, name: str) -> None:

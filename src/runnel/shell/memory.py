@@ -2,6 +2,8 @@
 
 import ctypes
 import gc
+import threading
+from collections.abc import Callable
 from typing import Final
 
 from runnel.model.limits import MIB
@@ -9,6 +11,7 @@ from runnel.model.limits import MIB
 KEPT_BYTES = 32 * MIB  # the most that glibc takes for the second
 M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
+M_ARENA_MAX = -8
 
 
 def keep_freed_memory() -> None:
@@ -22,6 +25,27 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
         mallopt(M_MMAP_THRESHOLD, KEPT_BYTES)
+        mallopt(M_ARENA_MAX, 1)  # each thread's own would keep as much again, which nothing gives back
+
+
+GIVE_BACK_S: Final = 10.0
+
+
+def give_back_freed_memory() -> None:
+    """Give what is not used to the system from time to time.
+
+    What glibc keeps is bounded at the end of its heap alone: after 1,000 connections some small object above all their
+    freed buffers kept 60 MB for ever. A thread of its own does it: 1 ms as a rule, 150 ms for 570 MB (measured). What
+    is needed again soon, is cleared anew by the kernel: a few milliseconds every ten seconds.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        threading.Thread(target=_trim_for_ever, args=(trim, threading.Event()), name="memory", daemon=True).start()
+
+
+def _trim_for_ever(trim: Callable[[int], int], never: threading.Event) -> None:
+    while not never.wait(GIVE_BACK_S):
+        trim(0)
 
 
 YOUNG_MAX: Final = 50_000  # new objects that may refer to others, before garbage is looked for among them

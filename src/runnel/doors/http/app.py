@@ -29,7 +29,7 @@ from runnel.doors.http.problems import (
 )
 from runnel.doors.http.routes import Found, Routes
 from runnel.doors.http.socket import Socket
-from runnel.model.errors import Fatal, RunnelError, TooBusy, as_value
+from runnel.model.errors import Fatal, RunnelError, TooBusy
 from runnel.model.weight import json_weight
 from runnel.net.http import Receive, Scope, Send
 
@@ -68,7 +68,7 @@ class HttpApp:
         except Fatal:
             raise  # the listener ends the broker
         except RunnelError as error:
-            await self._send_problem(send, as_value(error), headers)
+            await self._send_problem(send, error, headers)
             return
         if isinstance(result, Stream):
             await self._send_stream(send, call, result, headers)
@@ -196,7 +196,7 @@ class HttpApp:
         except PeerGone:
             return
         except RunnelError as error:
-            await socket.fail(as_value(error))
+            await socket.fail(error)
         else:
             await socket.close()
 

@@ -23,6 +23,9 @@ MULTI_STATUS = 207
 Limit = Annotated[int, Meta(ge=1, le=MESSAGES_MAX, description="messages at most")]
 WaitMs = Annotated[int, Meta(ge=0, le=60_000, description="how long to wait for the first message")]
 BytesMax = Annotated[int, Meta(ge=1, le=16 * MIB, description="bytes at most; the first message comes all the same")]
+ReadBytesMax = Annotated[
+    int, Meta(ge=1, le=16 * MIB, description="bytes at most; a larger value is told by its size: left_out_bytes")
+]
 Filter = Annotated[str, Meta(max_length=4096, description="messages that pass alone, e.g. body.amount > 100")]
 Value = Annotated[Form, Meta(description="how values are shown; auto: as JSON, else as text, else as base64")]
 
@@ -106,7 +109,7 @@ async def read_messages(
     offset: Annotated[str | None, Meta(description="a number, start or end; start if it is left out")] = None,
     since: Annotated[str | None, Meta(description="instead of offset: a time, in ms or as ISO 8601")] = None,
     limit: Limit = 100,
-    bytes_max: BytesMax = MIB,
+    bytes_max: ReadBytesMax = MIB,
     wait_ms: WaitMs = 0,
     filter: Filter = "",
     value: Value = "auto",
@@ -120,7 +123,7 @@ async def read_messages(
     """
     key = call.broker.topics.partition_key(topic, partition)
     at, time = _place(offset, since)
-    asked = ReadPartition(key.topic_id, partition, at, time, limit, bytes_max, wait_ms, filter)
+    asked = ReadPartition(key.topic_id, partition, at, time, limit, bytes_max, wait_ms, filter, whole=False)
     with call.waits() as waits:
         found = await call.broker.read(asked, waits)
     return ReadView(
@@ -132,6 +135,13 @@ async def read_messages(
 
 
 def message_view(message: Read, form: Form) -> MessageView:
+    if message.left_out_bytes:
+        fields = body_of(message.key, None, message.headers, form)
+        del fields["value"]
+        return MessageView(
+            partition=message.partition, offset=message.offset, timestamp_ms=message.timestamp_ms,
+            left_out_bytes=message.left_out_bytes, **fields,
+        )  # fmt: skip
     return MessageView(
         partition=message.partition, offset=message.offset, timestamp_ms=message.timestamp_ms,
         **body_of(message.key, message.value, message.headers, form),

@@ -108,6 +108,7 @@ class MessageView(View, kw_only=True):
     value: Raw | UnsetType = UNSET
     text: str | UnsetType = UNSET
     base64: str | UnsetType = UNSET
+    left_out_bytes: int | UnsetType = UNSET  # of a value that is larger than bytes_max
     headers: dict[str, HeaderValue] = msgspec.field(default_factory=dict)
 
 

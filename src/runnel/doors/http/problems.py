@@ -261,7 +261,7 @@ def row_of(kind: type[e.RunnelError]) -> Row:
 
 
 def problem_of(error: e.RunnelError) -> Problem:
-    kind = type(error)
+    kind = type(e.as_value(error))  # it is answered: nobody needs to know any more where it was raised
     code, row = code_of(kind), row_of(kind)
     return Problem(
         type=f"/docs#{code}", title=title_of(kind), status=int(row.status), detail=str(error), code=code, next=row.next

@@ -122,6 +122,7 @@ def code_of(error: e.RunnelError | None) -> int:
     """The code of an error, or of the nearest kind of error that the table knows; 0 for none."""
     if error is None:
         return 0
+    e.as_value(error)  # it is answered: nobody needs to know any more where it was raised
     return next(int(CODES[kind]) for kind in type(error).__mro__ if kind in CODES)
 
 

@@ -3,7 +3,7 @@
 
 from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.errors import code_of
-from runnel.model.errors import RunnelError, as_value
+from runnel.model.errors import RunnelError
 from runnel.wire.kafka import messages as m
 
 
@@ -12,7 +12,6 @@ async def runnel_call(request: m.RunnelCallRequest, call: Call) -> m.RunnelCallR
     try:
         body = await call.broker.calls.answer(request.name, request.body, call.waits)
     except RunnelError as error:
-        as_value(error)
         name, message = type(error).__name__, str(error)
         return m.RunnelCallResponse(error_code=code_of(error), error_name=name, error_message=message)
     return m.RunnelCallResponse(body=body)

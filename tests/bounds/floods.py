@@ -7,7 +7,7 @@ afterwards. Both are generous: without the bound that it tries, each flood went 
 from functools import partial
 from typing import NamedTuple
 
-from tests.bounds import answers, bombs, connections, members, requests, sends
+from tests.bounds import answers, bombs, connections, members, names, requests, sends
 from tests.bounds.rig import Flood
 
 
@@ -52,6 +52,18 @@ CASES: tuple[Case, ...] = (
         partial(members.members_that_say_much, count=20, bytes_each=10_000_000),
         partial(members.members_that_say_much, count=1_000, bytes_each=1_000_000),
         grown_mb=400, kept_mb=350,
+    ),
+    Case(
+        "topics that clients ask for",
+        partial(names.topics_asked_for, requests=1, names=300),
+        partial(names.topics_asked_for, requests=20, names=1_500),
+        grown_mb=150, kept_mb=60,
+    ),
+    Case(
+        "partitions of fetch sessions",
+        partial(names.partitions_of_a_session, clients=5, partitions=9_000),
+        partial(names.partitions_of_a_session, clients=50, partitions=200_000),
+        grown_mb=400, kept_mb=60,
     ),
     Case(
         "connections that come and go",

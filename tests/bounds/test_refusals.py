@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tests.bounds import requests
+from tests.bounds import names, requests
 from tests.bounds.rig import ask, ask_at_once
 
 from runnel.model.limits import KIB
@@ -36,3 +36,23 @@ def test_what_would_become_too_large_is_refused_before_it_is_decoded_and_counted
 def test_websockets_do_not_agree_to_be_deflated(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as broker:
         assert "0 of them deflated" in requests.socket_messages(broker, 2)
+
+
+def test_a_fetch_session_remembers_no_partitions_that_are_not_there(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        assert names.partitions_of_a_session(broker, 2, 5) == (
+            "2 fetches of 5 unknown partitions: codes 2 x closed, 0 sessions kept"
+        )
+        assert "1 x 42" in names.partitions_of_a_session(broker, 1, 10_001)
+
+
+def test_topics_that_are_merely_asked_for_are_created_a_few_at_a_time(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        made = names.topics_asked_for(broker, 1, 1_500)
+        assert made.endswith(": 100 were made"), made
+    with BrokerProcess(tmp_path / "few", environment={"RUNNEL_TOPICS_MAX": "3"}) as broker:
+        assert names.topics_asked_for(broker, 1, 4).endswith(": 0 were made")
+        made_here = [
+            ask(broker.http, "POST", "/v1/topics", json.dumps({"name": f"t{n}"}).encode()).status for n in range(4)
+        ]
+        assert made_here == [201, 201, 201, 409]

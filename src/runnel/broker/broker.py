@@ -139,7 +139,10 @@ class Broker:
         self._peers = Peers(self.id)
         self.calls = Calls(self.id, self._peers, self.bounds, config.call_values_max)
         self.forwarding = Forwarding(self.id, self._peers, self.metadata, rng)
-        self.topics = Topics(self.metadata, self.forwarding, self._seen, auto_create=config.auto_create_topics)
+        self.topics = Topics(
+            self.metadata, self.forwarding, self._seen, self.bounds, auto_create=config.auto_create_topics,
+            topics_max=config.topics_max, created_per_second_max=config.auto_create_per_second_max,
+        )  # fmt: skip
         self.internal_topics = InternalTopics(config, self.metadata, self.forwarding, self.calls, self._seen)
 
     def _replicate(self, config: BrokerConfig, clock: Clock, rng: Rng) -> None:

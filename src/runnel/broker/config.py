@@ -146,6 +146,11 @@ class BrokerConfig:
         "auto-create-topics", True, truth, "true or false", "create a topic when a client first asks for it",
         "auto.create.topics.enable",
     )  # fmt: skip
+    auto_create_per_second_max: int = _int(
+        "auto-create-per-second-max", 10, 1, 100_000,
+        "topics that are created because clients ask for them; ten times as many at once",
+    )  # fmt: skip
+    topics_max: int = _int("topics-max", 10_000, 1, 1_000_000, "topics of the cluster")
     default_partitions: int = _int(
         "default-partitions", 1, 1, 10_000, "partitions of a topic that does not say", "num.partitions"
     )
@@ -251,6 +256,9 @@ class BrokerConfig:
     )
     fetch_bytes_max: int = _int(
         "fetch-bytes-max", 55 * MIB, 1024, 2**31 - 1, "largest answer to one fetch", "fetch.max.bytes"
+    )
+    fetch_partitions_max: int = _int(
+        "fetch-partitions-max", 10_000, 100, 1_000_000, "partitions of one fetch, and of one fetch session"
     )
     leader_rebalance_ms: int = _int(
         "leader-rebalance-ms", 300_000, 0, 2**31 - 1, "how often preferred leaders get to lead again; 0: never",

@@ -2,12 +2,15 @@
 
 Rule 1: the controller decides; whoever asks hears of it when this broker has followed, so that it can be used at once.
 Rule 2: nobody but brokers themselves changes the topics that they keep their own state in.
+Rule 3: topics that clients merely ask for are created a few at a time, and none beyond `topics-max`.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from runnel.broker.creation_rate import CreationRate
 from runnel.broker.forwarding import TIMEOUT_MS, Forwarding
 from runnel.broker.inbox import growth_refused
 from runnel.broker.internal import INTERNAL, refusal
@@ -20,9 +23,10 @@ from runnel.cluster.controller import Resource
 from runnel.cluster.image import VIEW_OF, Topic
 from runnel.cluster.metadata import Metadata
 from runnel.cluster.topic_rules import NewPartitions, NewTopic
-from runnel.model.errors import InvalidTopicName, RunnelError, TopicAlreadyExists, UnknownTopic
+from runnel.model.errors import InvalidTopicName, PolicyViolation, RunnelError, TopicAlreadyExists, UnknownTopic
 from runnel.model.ids import PartitionKey, TopicId
 from runnel.model.limits import topic_name_problem
+from runnel.net.bounds import Bounds
 
 logger = logging.getLogger("runnel.broker")
 R = TypeVar("R")
@@ -31,11 +35,17 @@ R = TypeVar("R")
 class Topics:
     """The verbs about topics."""
 
-    def __init__(self, metadata: Metadata, forwarding: Forwarding, seen: Seen, *, auto_create: bool) -> None:
+    def __init__(
+        self, metadata: Metadata, forwarding: Forwarding, seen: Seen, bounds: Bounds, *,
+        auto_create: bool, topics_max: int, created_per_second_max: int,
+    ) -> None:  # fmt: skip
         self._metadata = metadata
         self._forwarding = forwarding
         self._seen = seen
+        self._bounds = bounds
         self._auto_create = auto_create
+        self._topics_max = topics_max
+        self._rate = CreationRate(created_per_second_max)
 
     async def caught_up(self) -> None:
         """Wait until this broker has done what the newest image says."""
@@ -63,7 +73,12 @@ class Topics:
         """For each topic: what it became, or why not. It is open for clients when this returns."""
         return await self._change_topics(
             specs,
-            lambda spec: refusal(spec.name) or refusal(spec.config.get(VIEW_OF, "")) or filter_problem(spec.config),
+            lambda spec: (
+                refusal(spec.name)
+                or refusal(spec.config.get(VIEW_OF, ""))
+                or self._too_many(len(specs))
+                or filter_problem(spec.config)
+            ),
             lambda some: self._metadata.create_topics(some, validate_only=validate_only),
             None if validate_only else timeout_ms,
         )
@@ -88,6 +103,24 @@ class Topics:
             return topic
         known = self._metadata.image.topics.get(topic)  # this broker may not have followed yet
         return known.name if known else ""
+
+    def _too_many(self, more: int) -> RunnelError | None:
+        if len(self._seen.image.topics) + more <= self._topics_max:
+            return None
+        self._bounds.met["topics-max"] += 1
+        return PolicyViolation(
+            f"the cluster would have more than {self._topics_max} topics: delete some, or raise topics-max"
+        )
+
+    def _may_create(self, missing: Sequence[NewTopic]) -> Sequence[NewTopic]:
+        """As many of these as clients may have created by merely asking for them."""
+        if missing and (refused := self._too_many(len(missing))) is not None:
+            logger.warning("%d topics are not created automatically: %s", len(missing), refused)
+            return []
+        allowed = self._rate.take(len(missing), asyncio.get_running_loop().time())
+        if allowed < len(missing):
+            self._bounds.met["auto-create-per-second-max"] += 1
+        return missing[:allowed]
 
     async def _change_topics(
         self,
@@ -122,7 +155,7 @@ class Topics:
             for name in dict.fromkeys(names)
             if name not in self._seen.image.names and not topic_name_problem(name) and not self.is_internal(name)
         ]
-        return await self.create_missing(missing, timeout_ms=timeout_ms)
+        return await self.create_missing(self._may_create(missing), timeout_ms=timeout_ms)
 
     async def create_missing(
         self, missing: Sequence[NewTopic], *, timeout_ms: int = TIMEOUT_MS

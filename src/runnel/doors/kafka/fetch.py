@@ -1,6 +1,8 @@
 # Fetch (key 1), v4-v18.  v7 sessions (KIP-227), v9 leader epochs, v12 flexible + diverging epochs, v13 topic ids
 """Fetch: read batches, with or without a session; followers have sessions of their own kind."""
 
+from collections.abc import Iterable
+
 from runnel.broker.fetch import Lens, Read, ReadResult
 from runnel.broker.followers import Asked, Follower, FollowerSession, Limits, resumed
 from runnel.doors.kafka.call import Call
@@ -13,7 +15,7 @@ from runnel.doors.kafka.fetch_sessions import (
     SessionPartition,
     Wanted,
 )
-from runnel.model.errors import InvalidRequest, RunnelError, UnsupportedCompression, as_value
+from runnel.model.errors import FetchSessionNotFound, InvalidRequest, RunnelError, UnsupportedCompression, as_value
 from runnel.model.ids import NO_TOPIC_ID, BrokerId, Epoch, Offset, PartitionKey, TopicId
 from runnel.replica.partition import Partition
 from runnel.wire.kafka import messages as m
@@ -119,14 +121,19 @@ def _session_of(request: m.FetchRequest, call: Call) -> tuple[FetchSession | Non
     """What is to be read: all of it said here, or a session with what changed."""
     sessions = call.fetch_sessions
     named = _named(request)
+    _check_count(len(named), call)
     if request.session_epoch == FINAL_EPOCH:
         sessions.end(request.session_id)
         return None, named
     if request.session_epoch == INITIAL_EPOCH:
         sessions.end(request.session_id)
-        session = sessions.create(named) if named else None
+        session = sessions.create(named) if named and _all_known(named, call) else None
         return session, named
     session = sessions.resume(request.session_id, request.session_epoch)
+    _check_count(len(session.wanted) + len(named), call)
+    if not _all_known(named, call):
+        sessions.end(session.id)
+        raise FetchSessionNotFound("the fetch names partitions that are not known here: say all of them again")
     for topic in request.forgotten_topics_data:
         for number in topic.partitions:
             gone = SessionPartition(topic.topic, TopicId(topic.topic_id), number)
@@ -134,6 +141,19 @@ def _session_of(request: m.FetchRequest, call: Call) -> tuple[FetchSession | Non
             session.told.pop(gone, None)
     session.wanted.update(named)
     return session, dict(session.wanted)
+
+
+def _check_count(count: int, call: Call) -> None:
+    most = call.broker.config.fetch_partitions_max
+    if count > most:
+        call.broker.bounds.met["fetch-partitions-max"] += 1
+        raise InvalidRequest(f"a fetch of {count} partitions; allowed are {most} (fetch-partitions-max)")
+
+
+def _all_known(named: Iterable[SessionPartition], call: Call) -> bool:
+    """Whether each partition's topic is there. A session remembers no others: a client can make up any number."""
+    names, ids = call.broker.image.names, call.broker.image.topics
+    return all(one.topic in names if one.topic_id == NO_TOPIC_ID else one.topic_id in ids for one in named)
 
 
 def _named(request: m.FetchRequest) -> dict[SessionPartition, Wanted]:

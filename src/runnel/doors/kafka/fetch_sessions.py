@@ -2,7 +2,8 @@
 
 Rule 1: a session belongs to the connections of one broker process; who comes with an unknown one is told to start anew.
 Rule 2: the number of sessions is bounded: the one unused for longest goes first.
-Rule 3: an incremental answer holds only partitions that have something new to say.
+Rule 3: what all sessions remember is bounded: the one unused for longest goes first here, too.
+Rule 4: an incremental answer holds only partitions that have something new to say.
 """
 
 from collections import OrderedDict
@@ -14,6 +15,7 @@ from runnel.model.ids import TopicId
 from runnel.model.seams import Rng
 
 SESSIONS_MAX = 1_000  # Kafka's max.incremental.fetch.session.cache.slots
+PARTITIONS_MAX = 200_000  # of all sessions; 400 bytes each
 NO_SESSION = 0
 INITIAL_EPOCH = 0  # a full fetch that would like a session
 FINAL_EPOCH = -1  # a full fetch that ends its session
@@ -66,8 +68,9 @@ class FetchSessions:
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
 
     def create(self, wanted: dict[SessionPartition, Wanted]) -> FetchSession:
-        while len(self._sessions) >= SESSIONS_MAX:
-            self._sessions.popitem(last=False)
+        held = sum(len(session.wanted) for session in self._sessions.values()) + len(wanted)
+        while self._sessions and (len(self._sessions) >= SESSIONS_MAX or held > PARTITIONS_MAX):
+            held -= len(self._sessions.popitem(last=False)[1].wanted)
         session_id = self._rng.below(EPOCH_MAX - 1) + 1
         while session_id in self._sessions:
             session_id = self._rng.below(EPOCH_MAX - 1) + 1

@@ -9,13 +9,13 @@ from uuid import UUID
 import pytest
 
 from runnel.broker.groups import Groups
-from runnel.broker.internal import GROUPS
+from runnel.broker.internal import GROUPS, ImageTopics
 from runnel.broker.partitions import Partitions
 from runnel.broker.shard import Shard
 from runnel.cluster.image import Broker, Image, Partition, Topic
 from runnel.groups.values import FetchOffsets, GroupConfig, Heartbeat
 from runnel.model.errors import CoordinatorLoading, NotCoordinator
-from runnel.model.ids import BrokerId, Epoch, PartitionKey, TopicId
+from runnel.model.ids import BrokerId, Epoch, Life, PartitionKey, TopicId
 from runnel.model.topic_config import TopicConfig
 from runnel.shell.clock import SystemClock
 from runnel.testing.clock import SeededRng
@@ -97,6 +97,13 @@ def test_who_does_not_coordinate_a_group_says_so_without_asking_the_store(tmp_pa
             disk.close()
 
     asyncio.run(main())
+
+
+def test_a_life_is_over_when_its_broker_is_gone_or_lives_anew() -> None:
+    topics = ImageTopics(replace(IMAGE, brokers={ME: Broker(ME, {}, epoch=Epoch(5))}))
+    over = [topics.is_over(Life(ME, Epoch(epoch))) for epoch in (4, 5, 6)]
+    assert over == [True, False, False]  # 6: this image is older than that life
+    assert topics.is_over(Life(OTHER, Epoch(5)))
 
 
 async def confirmed(key: PartitionKey, epoch: Epoch) -> None:

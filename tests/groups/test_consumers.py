@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 from runnel.groups import GroupConfig, GroupShard, Step
 from runnel.groups.values import ConsumerAlive, ConsumerHeartbeat
-from runnel.model.ids import Millis, PartitionKey, TopicId
+from runnel.model.ids import Life, Millis, PartitionKey, TopicId
 
 
 class OneTopic:
@@ -23,6 +23,9 @@ class OneTopic:
 
     def name_of(self, topic_id: TopicId) -> str | None:
         return "t"
+
+    def is_over(self, life: Life) -> bool:
+        return False
 
     def partition_count(self, topic_id: TopicId) -> int:
         return self.count

@@ -55,7 +55,7 @@ from runnel.groups.values import (
     Synced,
 )
 from runnel.model.errors import FencedInstance, MemberIdRequired, RebalanceInProgress, RunnelError, UnknownMember
-from runnel.model.ids import Millis, Offset, PartitionKey, TopicId
+from runnel.model.ids import Life, Millis, Offset, PartitionKey, TopicId
 
 CONFIG = GroupConfig(initial_rebalance_delay_ms=50)
 SESSION_MS = 10_000
@@ -77,6 +77,9 @@ class Topics:
 
     def name_of(self, topic_id: TopicId) -> str | None:
         return next((name for name, each in IDS.items() if each == topic_id), None)
+
+    def is_over(self, life: Life) -> bool:
+        return False
 
     def partition_count(self, topic_id: TopicId) -> int:
         return self.counts[self.name_of(topic_id) or ""]

@@ -13,7 +13,7 @@ from runnel.groups.record_codec import decode
 from runnel.groups.records import AnyKey, GroupDetails, Key, Kind, OffsetKey, OffsetRecord, PendingKey, TopicKey, Value
 from runnel.groups.values import EndTransaction, FetchOffsets, ListGroups
 from runnel.model.errors import RecordUnreadable
-from runnel.model.ids import Millis, PartitionKey, TopicId
+from runnel.model.ids import Life, Millis, PartitionKey, TopicId
 from runnel.model.step import Record
 
 T, GONE = TopicId(uuid.UUID(int=1)), TopicId(uuid.UUID(int=9))
@@ -56,6 +56,9 @@ class Topics:
 
     def name_of(self, topic_id: TopicId) -> str | None:
         return "t" if topic_id == T else None
+
+    def is_over(self, life: Life) -> bool:
+        return False
 
     def partition_count(self, topic_id: TopicId) -> int:
         return 3 if topic_id == T else 0

@@ -8,7 +8,7 @@ from runnel.groups import GroupConfig, GroupShard
 from runnel.groups.classic import ClassicGroup
 from runnel.groups.rebalance import SILENT_MS_MIN
 from runnel.groups.values import Join, Leave, Leaver, OfferedProtocol, Sync
-from runnel.model.ids import Millis, TopicId
+from runnel.model.ids import Life, Millis, TopicId
 
 NOW = Millis(1_000)
 
@@ -24,6 +24,9 @@ class Topics:
 
     def name_of(self, topic_id: TopicId) -> str | None:
         return "t"
+
+    def is_over(self, life: Life) -> bool:
+        return False
 
     def partition_count(self, topic_id: TopicId) -> int:
         return 2

@@ -11,7 +11,7 @@ from tests.helpers.examples import EXAMPLES
 from runnel.groups import GroupConfig, GroupShard, Step
 from runnel.groups.share_values import DescribedShareGroup, ShareAlive, ShareHeartbeat
 from runnel.model.errors import FencedMemberEpoch, UnknownMember
-from runnel.model.ids import Millis, PartitionKey, TopicId
+from runnel.model.ids import Life, Millis, PartitionKey, TopicId
 
 NAMES = ("t", "u", "v")
 some_topics = st.lists(st.sampled_from(NAMES), min_size=1, max_size=3).map(tuple)
@@ -32,6 +32,9 @@ class Topics:
     def name_of(self, topic_id: TopicId) -> str | None:
         name = NAMES[topic_id.int - 1]
         return name if name in self.counts else None
+
+    def is_over(self, life: Life) -> bool:
+        return False
 
     def partition_count(self, topic_id: TopicId) -> int:
         return self.counts.get(NAMES[topic_id.int - 1], 0)

@@ -48,7 +48,7 @@ from runnel.groups.values import (
     Synced,
 )
 from runnel.model.errors import MemberIdRequired, RunnelError
-from runnel.model.ids import Millis, Offset, PartitionKey, TopicId
+from runnel.model.ids import Life, Millis, Offset, PartitionKey, TopicId
 
 FOLDER = Path(__file__).parent / "transcripts"
 WALL_MS = 1_000_000_000
@@ -81,6 +81,9 @@ class Topics:
 
     def name_of(self, topic_id: TopicId) -> str | None:
         return next((name for name, each in self._ids.items() if each == topic_id), None)
+
+    def is_over(self, life: Life) -> bool:
+        return False
 
     def partition_count(self, topic_id: TopicId) -> int:
         return self._counts.get(self.name_of(topic_id) or "", 0)

@@ -32,7 +32,6 @@ from runnel.broker.members import Members
 from runnel.broker.messages import Messages
 from runnel.broker.once import Once
 from runnel.broker.own_client import OwnClient
-from runnel.broker.owners import Life
 from runnel.broker.partitions import Partitions
 from runnel.broker.peers import Peers
 from runnel.broker.produce import Producing
@@ -68,7 +67,7 @@ from runnel.cluster.image import Broker as BrokerImage
 from runnel.cluster.image import Change, Image
 from runnel.cluster.metadata import Metadata
 from runnel.groups.values import GroupConfig
-from runnel.model.ids import BrokerId, Offset, ProducerId
+from runnel.model.ids import BrokerId, Life, Offset, ProducerId
 from runnel.model.limits import MIB
 from runnel.model.schedule import OpenDueIndex
 from runnel.model.seams import Clock, Disk, Rng
@@ -184,7 +183,7 @@ class Broker:
 
     def _serve_http(self, config: BrokerConfig, clock: Clock, rng: Rng) -> None:
         """Make what the doors need whose clients keep no state of their own."""
-        self.client = OwnClient(self.id, self._newest, clock, rng)
+        self.client = OwnClient(self._life, self._newest, clock, rng)
         self.members = Members(self.id, self.calls, self.client.cluster, rng)
         self.inbox = Inbox(
             self.partitions, self.calls, self._newest,
@@ -248,7 +247,7 @@ class Broker:
         self._queueing = Queueing(
             Surroundings(
                 self.partitions, self.calls, self.keepers, self.once, self.schedule, self.sending, self.sending_once,
-                self._newest, lambda: Life(self.id, self.metadata.epoch), self.internal_topics.make_for_queues,
+                self._newest, self._life, self.internal_topics.make_for_queues,
                 lambda group_id, topic_id: self.share_groups.began(group_id, topic_id), clock, rng,
             )
         )  # fmt: skip
@@ -260,6 +259,9 @@ class Broker:
         self.share_offsets = ShareOffsets(
             self.share_groups, self.groups, self.keepers, self.calls, self._newest, sources.defined
         )
+
+    def _life(self) -> Life:
+        return Life(self.id, self.metadata.epoch)
 
     async def start(self) -> None:
         """Open everything that is placed here, and begin to follow the image."""

@@ -91,12 +91,14 @@ class Groups:
         self._see(image)
 
     def follow(self, change: Change) -> None:
-        """The image changed: lead new shards, forget the offsets of deleted topics."""
+        """The image changed: lead new shards, forget the offsets of deleted topics, and the members of dead brokers."""
         self._see(change.after)
         for topic_id, topic in change.delta.topics.items():
             if topic is None:
                 for shard in self.shards:
                     shard.tell("topic_deleted", topic_id)
+        for shard in self.shards if change.delta.brokers else ():
+            shard.tell("brokers_changed", None)
 
     def close(self) -> None:
         self.shards.close()

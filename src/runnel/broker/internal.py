@@ -9,7 +9,7 @@ from typing import Final
 from runnel.cluster.image import Image
 from runnel.cluster.topic_rules import NewTopic, candidates
 from runnel.model.errors import InvalidTopicName, ViewSourceGone
-from runnel.model.ids import TopicId
+from runnel.model.ids import Life, TopicId
 from runnel.model.limits import MIB
 from runnel.model.topic_config import DAY_MS
 
@@ -103,6 +103,10 @@ class ImageTopics:
     def is_view(self, name: str) -> bool:
         topic = self._image.topic(name)
         return topic is not None and topic.is_view
+
+    def is_over(self, life: Life) -> bool:
+        broker = self._image.brokers.get(life.broker)
+        return broker is None or broker.epoch > life.epoch
 
     def partition_count(self, topic_id: TopicId) -> int:
         topic = self._image.topics.get(topic_id)

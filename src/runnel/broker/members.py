@@ -5,7 +5,8 @@ Rule 2: whoever does not ask for its member for a while loses it; it leaves the 
 Rule 3: there are few at a time, and each holds few bytes.
 Rule 4: the messages of an answer that did not arrive come again, to who says which answer arrived last.
 Rule 5: nothing is committed but what is told.
-Rule 6: a poll ends with whoever asked: what it did not take by then is left for the next one.
+Rule 6: a member's client id names its broker's life: its coordinator removes it when that is over (groups/orphans.py).
+Rule 7: a poll ends with whoever asked: what it did not take by then is left for the next one.
 """
 
 import asyncio

@@ -8,7 +8,6 @@ Rule 2: when its connection ends, its broker tells every broker where it has lea
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
 
 from runnel.broker import queue_calls
 from runnel.broker.calls import Calls
@@ -18,14 +17,7 @@ from runnel.broker.queue_calls import LeaseThere, OwnerEnded
 from runnel.cluster.image import Broker, Image
 from runnel.model.calls import Nothing
 from runnel.model.errors import RunnelError
-from runnel.model.ids import BrokerId, Epoch
-
-
-class Life(NamedTuple):
-    """A broker in one of its lives."""
-
-    broker: BrokerId
-    epoch: Epoch
+from runnel.model.ids import BrokerId, Epoch, Life
 
 
 class _Bound:

@@ -12,7 +12,6 @@ from runnel.broker.leaving import Exits, Targets
 from runnel.broker.lengths import Lengths
 from runnel.broker.messages import Messages
 from runnel.broker.once import Once, OnceMessage
-from runnel.broker.owners import Life
 from runnel.broker.partitions import Partitions
 from runnel.broker.queues import Queues
 from runnel.broker.redrive import Redrives
@@ -23,7 +22,7 @@ from runnel.broker.sending_once import SendingOnce
 from runnel.broker.sources import Sources
 from runnel.cluster.image import Change, Image
 from runnel.cluster.topic_rules import NewTopic
-from runnel.model.ids import TopicId
+from runnel.model.ids import Life, TopicId
 from runnel.model.schedule import Parked
 from runnel.model.seams import Clock, Rng
 from runnel.queues.values import Target

@@ -14,7 +14,7 @@ from runnel.broker.deliveries import Deliveries
 from runnel.broker.fetch import Waits
 from runnel.broker.messages import Messages
 from runnel.broker.overseeing import Overseeing
-from runnel.broker.owners import Life, Owners
+from runnel.broker.owners import Owners
 from runnel.broker.receiving import Receiving
 from runnel.broker.sending import Sending
 from runnel.broker.sending_once import SendingOnce, all_kept, digest_of, each_told
@@ -39,7 +39,7 @@ from runnel.model.calls import (
     Sent,
 )
 from runnel.model.errors import InvalidRequest, RunnelError
-from runnel.model.ids import BrokerId
+from runnel.model.ids import BrokerId, Life
 from runnel.model.queue_config import QueueConfig
 from runnel.model.seams import Rng
 

@@ -21,12 +21,12 @@ from runnel.broker.deliveries import Deliveries, passes_of
 from runnel.broker.fetch import Waits
 from runnel.broker.hauls import Haul, Want
 from runnel.broker.outlet import OPENING_S, Outlet
-from runnel.broker.owners import Life, Owners
+from runnel.broker.owners import Owners
 from runnel.broker.queue_calls import At, Heard, LeaseThere, Watch
 from runnel.broker.sources import Queue, Source, Sources
 from runnel.model.calls import Delivered, NamedQueue, Receive, Received
 from runnel.model.errors import InvalidRequest, RetriableError, RunnelError, WindowFull, as_value
-from runnel.model.ids import BrokerId, PartitionKey, TopicId
+from runnel.model.ids import BrokerId, Life, PartitionKey, TopicId
 from runnel.model.limits import MIB
 from runnel.model.queue_config import Consumers
 from runnel.queues.receipts import written

@@ -2,9 +2,11 @@
 
 Rule 1: a member speaks for its generation alone; any other generation is refused (heartbeat, sync, commit).
 Rule 2: a static member comes back under a new id without a rebalance, and fences whoever held its instance id.
-Rule 3: metadata and assignments are the members' business; only of consumers do we read the topics' names.
+Rule 3: a member that a broker runs (over HTTP) leaves with the broker's life; no timer decides that.
+Rule 4: metadata and assignments are the members' business; only of consumers do we read the topics' names.
 """
 
+from runnel.groups.orphans import is_orphan
 from runnel.groups.rebalance import Rebalance
 from runnel.groups.records import ClassicGroupRecord, GroupDetails, Kind
 from runnel.groups.roster import Member
@@ -253,6 +255,18 @@ class ClassicGroup(Rebalance):
         except RunnelError as error:
             return as_value(error)
         return None
+
+    def remove_orphans(self, turn: Turn) -> bool:
+        """Members leave whose broker's life is over, and those that it was about to make; True if there were any."""
+        gone = [each for each in self.roster.members.values() if is_orphan(each.client_id, turn)]
+        ids = [member_id for member_id in self._known_ids if is_orphan(member_id, turn)]
+        for member in gone:
+            self._dismiss(member, turn)
+        for member_id in ids:
+            self._forget_id(member_id, turn)
+        if gone or ids:
+            self._after_loss(turn, of_member=bool(gone))
+        return bool(gone or ids)
 
     # --- offsets
     def check_commit(self, request: CommitOffsets, turn: Turn) -> None:

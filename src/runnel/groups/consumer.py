@@ -10,6 +10,7 @@ from uuid import UUID
 
 from runnel.groups.bridge import ClassicSeats
 from runnel.groups.consumers import Consumer
+from runnel.groups.orphans import is_orphan
 from runnel.groups.reconcile import NOTHING, Current
 from runnel.groups.records import ConsumerMemberRecord, Key, Kind, MemberState
 from runnel.groups.store import Stored
@@ -125,6 +126,13 @@ class ConsumerGroup(ClassicSeats):
             self._assign(turn)
         else:
             self._dismiss(self.members[timer.member_id], turn)
+
+    def remove_orphans(self, turn: Turn) -> bool:
+        """Members leave whose broker's life is over, as in a classic group; True if there were any."""
+        gone = [each for each in self.members.values() if is_orphan(each.record.client_id, turn)]
+        for member in gone:
+            self._dismiss(member, turn)
+        return bool(gone)
 
     def retire(self, turn: Turn) -> None:
         turn.timers.cancel(self._timer(Alarm.ASSIGN))

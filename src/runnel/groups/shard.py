@@ -91,6 +91,7 @@ class GroupShard:
             self._groups[group_id] = TYPES.get(stored.type, ClassicGroup).restored(group_id, stored)
         for group in self._groups.values():
             group.wake(turn)
+        self._remove_orphans(turn)
         self._timers.set(Timer(Alarm.EXPIRE), now_ms + self._config.offsets_check_interval_ms)
         return self._step(turn)
 
@@ -281,6 +282,19 @@ class GroupShard:
                 group.forget_topic(topic_id)
                 self._settle(group_id, turn)
         return self._step(turn)
+
+    def brokers_changed(self, _: None, topics: TopicView, now_ms: Millis, wall_ms: Millis) -> Step:
+        """A broker came or went: the members that it ran in an earlier life leave."""
+        turn = self._turn(topics, now_ms, wall_ms)
+        self._remove_orphans(turn)
+        return self._step(turn)
+
+    def _remove_orphans(self, turn: Turn) -> None:
+        for group_id, group in list(self._groups.items()):
+            if isinstance(group, ShareGroup):
+                continue  # brokers run no members of those
+            if group.remove_orphans(turn):
+                self._settle(group_id, turn)
 
     def _expire(self, turn: Turn) -> None:
         for group_id, group in list(self._groups.items()):

@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from runnel.model.errors import InvalidRequest, InvalidSessionTimeout, RunnelError
-from runnel.model.ids import Epoch, Offset, PartitionKey, TopicId
+from runnel.model.ids import Epoch, Life, Offset, PartitionKey, TopicId
 from runnel.model.limits import MIB, OFFSET_METADATA_BYTES_MAX
 
 HOUR_MS = 60 * 60 * 1000
@@ -21,7 +21,7 @@ NO_GENERATION = -1  # a commit from outside the group: an administrator, or a co
 
 
 class TopicView(Protocol):
-    """The topics of the cluster as one consistent picture."""
+    """The topics of the cluster, and the lives of its brokers, as one consistent picture."""
 
     @property
     def version(self) -> int:
@@ -38,6 +38,10 @@ class TopicView(Protocol):
 
     def partition_count(self, topic_id: TopicId) -> int:
         """How many partitions the topic has; 0 if there is no such topic."""
+        ...
+
+    def is_over(self, life: Life) -> bool:
+        """Whether a broker has ended, or lives anew."""
         ...
 
 

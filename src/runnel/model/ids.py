@@ -16,6 +16,13 @@ NO_PRODUCER = ProducerId(-1)
 NO_TOPIC_ID = TopicId(UUID(int=0))
 
 
+class Life(NamedTuple):
+    """A broker in one of its lives."""
+
+    broker: BrokerId
+    epoch: Epoch
+
+
 class PartitionKey(NamedTuple):
     """One partition for ever: a topic that is deleted and created again has another id."""
 

@@ -1,8 +1,28 @@
-"""Members of consumer groups that a broker runs for those who can't: values and calls (broker/members.py)."""
+"""Members of consumer groups that a broker runs for those who can't: values and calls (broker/members.py).
 
+Such a member joins its group under a client id that names the broker's life: its coordinator knows by the metadata of
+the cluster when the member is gone, however long its session would last.
+"""
+
+import re
 from typing import Final
 
 from runnel.model.calls import Nothing, Read, Value, Verb
+from runnel.model.ids import BrokerId, Epoch, Life
+
+HOSTED: Final = "runnel-door"  # the client id begins with it
+_NAME: Final = re.compile(rf"{HOSTED}-(\d{{1,10}})-(\d{{1,19}})(?:-[0-9a-f]{{32}})?")
+
+
+def client_id_of(life: Life) -> str:
+    """The client id of all that a broker asks in the name of those who have no client."""
+    return f"{HOSTED}-{life.broker}-{life.epoch}"
+
+
+def host_of(name: str) -> Life | None:
+    """The life of the broker that runs a member of this client id or member id; None if no broker does."""
+    found = _NAME.fullmatch(name) if name.startswith(HOSTED) else None
+    return None if found is None else Life(BrokerId(int(found[1])), Epoch(int(found[2])))
 
 
 class OpenMember(Value, frozen=True):

@@ -29,6 +29,7 @@ from runnel.cluster.drafting import Draft, Rules
 from runnel.cluster.image import Delta, Image
 from runnel.groups.classic import ClassicGroup
 from runnel.groups.old_records import OldRecords
+from runnel.groups.shard import GroupShard
 from runnel.groups.store import Store
 from runnel.log import checkpoint, reader, recovery, rolling, scan, trimming, writer
 from runnel.log.keeper import Keeper
@@ -488,6 +489,12 @@ MUTANTS = [
         ((partitions, "_set_aside", _remove_in_place),),
         alone="tests/broker/test_partitions.py::"
         "test_work_that_was_under_way_does_not_keep_a_deleted_copy_from_being_removed",
+    ),
+    Mutant(
+        "orphans-kept",
+        "a member leaves with the life of the broker that runs it",
+        ((GroupShard, "_remove_orphans", _nothing),),
+        alone="tests/groups/test_orphans.py::test_a_member_leaves_with_the_life_of_its_broker",
     ),
     Mutant(
         "told-twice",

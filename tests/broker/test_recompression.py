@@ -11,7 +11,7 @@ from runnel.broker import produce
 from runnel.broker.once_line import Line
 from runnel.broker.once_names import Share
 from runnel.broker.produce import Append, Produced, Producing
-from runnel.broker.recompression import AT_ONCE, BOMB, CODECS, Recompression, Room, target_of
+from runnel.broker.recompression import AT_ONCE, CODECS, Recompression, target_of
 from runnel.broker.sifting import Sifting
 from runnel.model.errors import BatchTooLarge, InvalidRecord, OutOfOrderSequence, RunnelError
 from runnel.model.limits import KIB
@@ -21,7 +21,7 @@ from runnel.record import records
 from runnel.record.batch import BatchHeader, assemble, headers, intact, read_header
 from runnel.record.compression import Compression, compress
 from runnel.record.records import Record
-from runnel.replica.partition import Partition
+from runnel.replica.partition import UNPACKED_FACTOR, Partition
 from runnel.shell.clock import SystemClock
 from runnel.shell.rng import SystemRng
 from runnel.testing.gated_disk import GatedDisk
@@ -140,7 +140,7 @@ def test_a_bomb_is_refused_before_it_has_gone_off(run: Run, codec: Compression) 
     async def scenario(open_partition: OpenPartition, disk: GatedDisk) -> None:
         limit = 64 * KIB
         partition, door = await open_partition(compression_type="snappy", max_message_bytes=limit), Door()
-        bomb = records.encode(rows(1, bytes(BOMB * limit)), compression=codec)
+        bomb = records.encode(rows(1, bytes(UNPACKED_FACTOR * limit)), compression=codec)
         assert len(bomb) < limit
         refused = await door.send(partition, bomb)
         assert isinstance(refused, InvalidRecord)
@@ -213,40 +213,6 @@ def test_what_one_request_becomes_is_bounded(run: Run, monkeypatch: pytest.Monke
         assert "send fewer" in str(results[3])
 
     run(scenario)
-
-
-def test_room_is_given_in_the_order_in_which_it_was_asked_for() -> None:
-    async def scenario() -> None:
-        room, inside = Room(100), []
-        leave = {name: asyncio.Event() for name in "abcde"}
-
-        async def use(name: str, wanted: int) -> None:
-            async with room.taken(wanted):
-                inside.append(name)
-                await leave[name].wait()
-            inside.remove(name)
-
-        wanted = {"a": 60, "b": 1_000, "c": 10, "d": 0, "e": 10}
-        tasks = {name: asyncio.ensure_future(use(name, size)) for name, size in wanted.items()}
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert inside == ["a", "d"]  # b gets no more than there is, but all of that; c and e wait behind it
-        tasks["b"].cancel()
-        await asyncio.wait([tasks["b"]])
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert inside == ["a", "d", "c", "e"]
-        tasks["a"].cancel()
-        await asyncio.wait([tasks["a"]])
-        async with room.taken(80):
-            pass
-        for event in leave.values():
-            event.set()
-        await asyncio.wait(tasks.values())
-        async with room.taken(100):
-            pass
-
-    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 @pytest.mark.parametrize(

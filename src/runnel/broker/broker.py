@@ -105,6 +105,7 @@ class Broker:
         self.bounds = Bounds(
             requests=config.inflight_bytes_max, bodies=config.inflight_bytes_max,
             answers=config.answers_bytes_max, unpacked=config.unpacked_bytes_max,
+            recompressed=config.recompressed_bytes_max,
         )  # fmt: skip
         self._changes: deque[Change] = deque()
         self._follower: asyncio.Task[None] | None = None
@@ -116,7 +117,7 @@ class Broker:
             room=lambda size: self.bounds.room(self.bounds.unpacked, size, "unpacked-bytes-max"),
         )  # fmt: skip
         self._reach_others(config, rng)
-        self._recompression = Recompression()
+        self._recompression = Recompression(self.bounds)
         self.once = Once(self.id, self.partitions, self.calls, self._newest, self._recompression, clock, rng)
         self.schedule = Schedule(
             self.partitions, self.calls, self.once, self._newest, lambda: self.internal_topics.make(SCHEDULE),

@@ -250,6 +250,10 @@ class BrokerConfig:
         "unpacked-bytes-max", 256 * MIB, MIB, 2**40,
         "bytes of batches that are decompressed at the same time, for readers of single messages",
     )  # fmt: skip
+    recompressed_bytes_max: int = _int(
+        "recompressed-bytes-max", FRAME_BYTES_MAX, MIB, 2**40,
+        "bytes of batches that are compressed as their topics say, and not in the log yet",
+    )  # fmt: skip
     connections_max: int = _int("connections-max", 10_000, 1, 1_000_000, "open connections", "max.connections")
     idle_ms: int = _int(
         "idle-ms", 600_000, 1_000, 2**31 - 1, "a silent connection is closed after so long", "connections.max.idle.ms"

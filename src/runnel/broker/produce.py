@@ -17,7 +17,6 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from runnel.broker.admission import Claim, Closed, Gate, admit, begins
-from runnel.broker.recompression import ROOM_BYTES
 from runnel.broker.sifting import Sifted, Sifting
 from runnel.broker.turns import may_be_large, off_loop
 from runnel.log.compaction import keyless
@@ -36,6 +35,7 @@ from runnel.model.errors import (
     as_value,
 )
 from runnel.model.ids import NO_EPOCH, Epoch, Offset
+from runnel.model.limits import FRAME_BYTES_MAX
 from runnel.model.seams import Clock
 from runnel.model.topic_config import TimestampType, TopicConfig
 from runnel.record.batch import HEADER_BYTES, TRANSACTIONAL, BatchHeader, check_produced, read_header
@@ -45,7 +45,7 @@ from runnel.replica.partition import Partition
 
 ACKS_ALL = -1
 NO_TIMESTAMP = -1
-SIFTED_BYTES_MAX = ROOM_BYTES  # of all batches of one request
+SIFTED_BYTES_MAX = FRAME_BYTES_MAX  # of all batches of one request: a client could have sent them so large
 LARGE_RECORDS = 2_000  # in one batch: to look for their keys takes a few milliseconds
 Keyless: TypeAlias = Sequence[int]  # the places of records without a key
 

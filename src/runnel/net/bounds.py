@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
 from runnel.model.errors import TooBusy
-from runnel.model.limits import MIB
+from runnel.model.limits import FRAME_BYTES_MAX, MIB
 from runnel.net.budget import ByteBudget
 
 ANSWER_BYTES_MIN: Final = MIB  # a reader gets on, however little others have left
@@ -22,19 +22,22 @@ class Bounds:
     """The budgets that all connections share, each under the name of its setting."""
 
     def __init__(
-        self, *, requests: int = BYTES_MAX, bodies: int = BYTES_MAX, answers: int = BYTES_MAX, unpacked: int = BYTES_MAX
-    ) -> None:
+        self, *, requests: int = BYTES_MAX, bodies: int = BYTES_MAX, answers: int = BYTES_MAX,
+        unpacked: int = BYTES_MAX, recompressed: int = FRAME_BYTES_MAX,
+    ) -> None:  # fmt: skip
         self.requests = ByteBudget(requests)  # frames of the Kafka door
         self.bodies = ByteBudget(bodies)  # of HTTP requests and calls, with what they become when they are decoded
         self.answers = ByteBudget(answers)  # that are being made, or were not taken yet
         self.unpacked = ByteBudget(unpacked)  # messages that are being decompressed
+        self.recompressed = ByteBudget(recompressed)  # batches in the codec of their topic, until they are in the log
         self.met: Counter[str] = Counter()
 
     @property
     def budgets(self) -> dict[str, ByteBudget]:
         """By their names in the metrics."""
         return {
-            "requests": self.requests, "bodies": self.bodies, "answers": self.answers, "unpacked": self.unpacked
+            "requests": self.requests, "bodies": self.bodies, "answers": self.answers, "unpacked": self.unpacked,
+            "recompressed": self.recompressed,
         }  # fmt: skip
 
     def share_of_answers(self, wanted: int) -> int:

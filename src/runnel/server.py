@@ -235,6 +235,8 @@ def _limits(config: BrokerConfig) -> ListenerLimits:
         frame_bytes_max=config.request_bytes_max,
         inflight_bytes_max=config.inflight_bytes_max,
         connections_max=config.connections_max,
+        address_connections_max=config.connections_of_an_address_max,
+        arrival_s=config.request_arrival_ms / 1000,
         idle_s=config.idle_ms / 1000,
     )
 

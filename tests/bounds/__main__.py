@@ -25,7 +25,10 @@ def main() -> int:
 
 
 def holds(case: Case) -> bool:
-    with tempfile.TemporaryDirectory() as folder, BrokerProcess(Path(folder) / "data", *case.options) as broker:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        BrokerProcess(Path(folder) / "data", environment=case.environment) as broker,
+    ):
         seen = under(case.large, broker, case.kept_mb)
     memory = (f"{size:.0f}" for size in (seen.before.now, seen.peak_mb, seen.after_mb))
     print(COLUMNS.format(case.name, *memory, others(seen), seen.sent), flush=True)

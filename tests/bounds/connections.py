@@ -37,3 +37,30 @@ def wait_until_open(broker: BrokerProcess, count: int) -> None:
         if max(opened) >= count if count else max(opened) <= 5:
             return
         time.sleep(0.05)
+
+
+def held_by_a_byte(broker: BrokerProcess, count: int, seconds: float) -> str:
+    """Connections to both doors that send a byte now and then, until the broker closes them."""
+    sent = ((broker.kafka, b"\0\0\x20\0"), (broker.http, b"GET /health HTTP/1.1\r\nx: "))
+    held = []
+    for address, begun in sent:
+        for _ in range(count):
+            one = connected(address)
+            one.sendall(begun)
+            held.append(one)
+    end, most = time.monotonic() + seconds, len(held)
+    while held and time.monotonic() < end:
+        held = [one for one in held if _takes_a_byte(one)]
+        time.sleep(0.2)
+    for one in held:
+        one.close()
+    return f"{most} connections held by a byte now and then: {most - len(held)} were closed in time"
+
+
+def _takes_a_byte(one: socket.socket) -> bool:
+    try:
+        one.sendall(b"x")
+    except OSError:
+        one.close()
+        return False
+    return True

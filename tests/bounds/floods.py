@@ -4,6 +4,7 @@
 afterwards. Both are generous: without the bound that it tries, each flood went far beyond.
 """
 
+from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ class Case(NamedTuple):
     large: Flood
     grown_mb: int  # by the large one; the small one has to stay below it too
     kept_mb: int
-    options: tuple[str, ...] = ()
+    environment: Mapping[str, str] = {}
 
 
 CASES: tuple[Case, ...] = (
@@ -69,6 +70,12 @@ CASES: tuple[Case, ...] = (
         "connections that come and go",
         partial(connections.come_and_go, count=300), partial(connections.come_and_go, count=4_000),
         grown_mb=400, kept_mb=25,
+    ),
+    Case(
+        "connections held by a byte",
+        partial(connections.held_by_a_byte, count=20, seconds=60.0),
+        partial(connections.held_by_a_byte, count=400, seconds=60.0),
+        grown_mb=100, kept_mb=40, environment={"RUNNEL_REQUEST_ARRIVAL_MS": "3000", "RUNNEL_CONNECTIONS_MAX": "900"},
     ),
     Case(
         "what doors decompress",

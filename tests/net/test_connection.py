@@ -506,3 +506,35 @@ def test_where_answers_have_no_room_left_who_takes_none_is_closed_soon(monkeypat
         assert rig.listener.bounds.answers.used == 0
 
     run(scenario, large, stalled_s=LIMIT_S * 10)
+
+
+def test_a_frame_has_a_deadline_as_a_whole_whatever_trickles_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runnel.net.listener.SWEEP_S", 0.05)
+
+    async def scenario(rig: Rig) -> None:
+        client = await rig.connect()
+        client.send(b"whole")
+        assert await client.receive() == b"whole"
+        client.writer.write((1_000_000).to_bytes(4, "big"))
+        while rig.door.closed_count == 0:
+            client.writer.write(b"x")
+            await asyncio.sleep(0.01)
+        assert rig.listener.bounds.met["request-arrival-ms"] == 1
+
+    run(scenario, echo, stalled_s=LIMIT_S * 10, arrival_s=0.3)
+
+
+def test_one_address_has_no_more_connections_than_it_may() -> None:
+    async def scenario(rig: Rig) -> None:
+        first, second, third = [await rig.connect() for _ in range(3)]
+        assert await third.ended()
+        assert rig.listener.bounds.met["address-connections-max"] == 1
+        await first.close()
+        while rig.listener.open_connections > 1:
+            await asyncio.sleep(0.001)
+        fourth = await rig.connect()
+        for client in (second, fourth):
+            client.send(b"a")
+            assert await client.receive() == b"a"
+
+    run(scenario, echo, address_connections_max=2)

@@ -566,3 +566,40 @@ def test_an_answer_that_fails_on_its_way_is_cut_off_and_told_once(caplog: pytest
     asyncio.run(main())
     [told] = [record for record in caplog.records if record.levelname == "ERROR"]
     assert "while GET /a was answered" in (told.exc_text or "")
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [b"", b"GET / HTTP/1.1\r\nx: ", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"],
+    ids=["nothing", "a head", "a body"],
+)
+def test_a_request_has_a_deadline_as_a_whole_whatever_trickles_in(begun: bytes) -> None:
+    async def main() -> None:
+        async with served(arrival_s=0.3, sweep_s=0.05) as server:
+            client = await server.client()
+            client.send(begun)
+            await until(lambda: server.listener.open_connections)
+            while server.listener.open_connections:
+                client.send(b"x" if begun else b"\r\n")
+                await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+
+
+def test_one_address_has_no_more_connections_than_it_may() -> None:
+    async def main() -> None:
+        async with served(address_connections_max=2) as server:
+            clients = [await server.client() for _ in range(2)]
+            for client in clients:
+                client.send(get("/a"))
+                assert (await client.answer())[0] == 200
+            third = await server.client()
+            assert (await third.answer())[0] == 503
+            assert server.listener.bounds.met["address-connections-max"] == 1
+            clients[0].writer.transport.abort()
+            await until(lambda: server.listener.open_connections == 1)
+            fourth = await server.client()
+            fourth.send(get("/b"))
+            assert (await fourth.answer())[0] == 200
+
+    asyncio.run(main())

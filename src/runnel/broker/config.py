@@ -255,6 +255,14 @@ class BrokerConfig:
         "bytes of batches that are compressed as their topics say, and not in the log yet",
     )  # fmt: skip
     connections_max: int = _int("connections-max", 10_000, 1, 1_000_000, "open connections", "max.connections")
+    address_connections_max: int = _int(
+        "address-connections-max", 0, 0, 1_000_000,
+        "open connections of one address, to each door; 0: half of connections-max", "max.connections.per.ip",
+    )  # fmt: skip
+    request_arrival_ms: int = _int(
+        "request-arrival-ms", 60_000, 1_000, 2**31 - 1,
+        "a connection is closed whose request has begun and has not arrived after so long, whatever trickles in",
+    )  # fmt: skip
     idle_ms: int = _int(
         "idle-ms", 600_000, 1_000, 2**31 - 1, "a silent connection is closed after so long", "connections.max.idle.ms"
     )
@@ -284,6 +292,10 @@ class BrokerConfig:
         "what is written to stderr",
     )
     topic: TopicConfig = TopicConfig()  # defaults of every topic: the [topic] table of the file
+
+    @property
+    def connections_of_an_address_max(self) -> int:
+        return self.address_connections_max or max(1, self.connections_max // 2)
 
     def with_texts(self, texts: Mapping[str, str], origin: str) -> "BrokerConfig":
         """These settings with others on top; the error names the key, the value and what is allowed."""

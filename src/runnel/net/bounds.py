@@ -75,6 +75,26 @@ class Bounds:
             budget.release(size)
 
 
+class Addresses:
+    """How many connections each address has, of those to one listener."""
+
+    def __init__(self, each_max: int) -> None:
+        self._each_max = each_max
+        self._open: Counter[str] = Counter()
+
+    def enter(self, peer: str) -> bool:
+        """Count a connection of a peer (HOST:PORT) until it leaves; False if its address has as many as it may."""
+        address = peer.rpartition(":")[0]
+        self._open[address] += 1
+        return self._open[address] <= self._each_max
+
+    def leave(self, peer: str) -> None:
+        address = peer.rpartition(":")[0]
+        self._open[address] -= 1
+        if self._open[address] <= 0:
+            del self._open[address]
+
+
 class Unsent:
     """What one client has not taken of its answers, charged to the budget of answers."""
 

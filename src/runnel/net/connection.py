@@ -78,6 +78,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent = Unsent(listener.bounds)
         self.peer = ""
         self.active_at = 0.0
+        self.began_at = 0.0  # the frame that is arriving; 0.0 if there is none
 
     # --- what the event loop calls
 
@@ -171,6 +172,8 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()
             return
         self._inbox.settle()
+        if not self.began_at and self._inbox.unparsed:
+            self.began_at = self._loop.time()
         self._read_on()
 
     def _may_start(self) -> bool:
@@ -195,6 +198,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._reading = wanted
         if wanted:
+            # What could not arrive until now is not late.
+            self.began_at = self._loop.time() if self._inbox.unparsed else 0.0
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()
@@ -203,6 +208,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _start(self, frame: Frame) -> None:
         assert self._handler is not None
+        self.began_at = 0.0
         request = _Request(frame)
         self._requests.append(request)
         self._holder = request

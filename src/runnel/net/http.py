@@ -25,7 +25,7 @@ from uvicorn.server import ServerState
 
 from runnel.model.errors import Fatal, TooBusy
 from runnel.model.limits import KIB, MIB
-from runnel.net.bounds import Bounds, Unsent
+from runnel.net.bounds import Addresses, Bounds, Unsent
 from runnel.net.listener import start_listening
 from runnel.net.traffic import Traffic
 
@@ -55,7 +55,9 @@ logger = logging.getLogger("runnel.net")
 class HttpLimits:
     head_bytes_max: int = 64 * KIB
     connections_max: int = 10_000
+    address_connections_max: int = 10_000  # of one address
     idle_s: float = 600.0  # a connection without a request
+    arrival_s: float = 60.0  # a whole head, and a whole request, whatever trickles in
     stalled_s: float = 30.0  # half a request, or an answer that is not taken
     unwanted_bytes_max: int = 128 * MIB  # of a body whose request was answered before it had come: read, and dropped
     message_bytes_max: int = MIB  # of a WebSocket
@@ -141,6 +143,7 @@ class Http(HttpToolsProtocol):
         self._unwanted = 0
         self._unsent = Unsent(listener.bounds)
         self.active_at = 0.0
+        self._began_at = 0.0  # of the request that arrives
 
     # --- what the event loop calls
 
@@ -148,17 +151,24 @@ class Http(HttpToolsProtocol):
         super().connection_made(cast(asyncio.Transport, transport))
         if self._state.stopped:  # the system let it in just when all were closed
             return self.transport.abort()
-        self.active_at = self.loop.time()
+        self.active_at = self._began_at = self.loop.time()
         self._traffic.connections += 1
         if self.client is not None:
             self._peer.address = f"{self.client[0]}:{self.client[1]}"
+        may_enter = self._state.addresses.enter(self._peer.address)
         if len(self.connections) > self._limits.connections_max:
-            logger.warning(
-                "refused an HTTP connection from %s: %d are open and connections-max allows no more",
-                self._peer.address, self._limits.connections_max,
-            )  # fmt: skip
-            self.refuse(503, "too-many-connections", "as many connections are open as there may be")
+            self._refuse_connection("connections-max")
+        elif not may_enter:
+            self._refuse_connection("address-connections-max")
         return None
+
+    def _refuse_connection(self, bound: str) -> None:
+        self._state.bounds.met[bound] += 1
+        logger.warning(
+            "refused an HTTP connection from %s: %d are open and %s allows no more",
+            self._peer.address, len(self.connections) - 1, bound,
+        )  # fmt: skip
+        self.refuse(503, "too-many-connections", f"as many connections are open as there may be ({bound})")
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -171,6 +181,7 @@ class Http(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._unsent.is_now(0)
+        self._state.addresses.leave(self._peer.address)
         for cycle, _ in self.pipeline:
             cycle.disconnected = True
         self._peer.end()
@@ -231,6 +242,7 @@ class Http(HttpToolsProtocol):
         super().on_message_begin()
         self._in_head = True
         self._head_bytes = 0
+        self._began_at = self.loop.time()
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -311,12 +323,17 @@ class Http(HttpToolsProtocol):
         if left and left < before:
             self.active_at = now  # it takes its answer, if slowly
         self._unsent.is_now(left)
-        if now - self.active_at <= self._limits.stalled_s:
-            return False
-        if left:
+        silent = now - self.active_at > self._limits.stalled_s
+        if left and silent:
             return True
+        late = now - self._began_at > self._limits.arrival_s
+        if not (silent or late):
+            return False
         waits_for_body = self.cycle is not None and not self.cycle.response_complete and self.cycle.more_body
-        return self._in_head or self.cycle is None or (waits_for_body and not self.flow.read_paused)
+        arrives = self._in_head or self.cycle is None or (waits_for_body and not self.flow.read_paused)
+        if arrives and not silent:
+            self._state.bounds.met["request-arrival-ms"] += 1
+        return arrives
 
     def idle(self, now: float) -> bool:
         """Whether it has asked for nothing since its last answer, for longer than it may."""
@@ -339,6 +356,7 @@ class _WebSocket(WebSocketsSansIOProtocol):
         super().__init__(config, server_state, app_state, asyncio.get_running_loop())
         self._closed = server_state.closed
         self._bounds = server_state.bounds
+        self._addresses = server_state.addresses
         self._held = 0
         self._unsent = Unsent(server_state.bounds)
 
@@ -377,16 +395,19 @@ class _WebSocket(WebSocketsSansIOProtocol):
         self._unsent.is_now(0)
         self.frames = []  # what is left of a message would wait for the garbage collector, as the protocol's parts do
         self.conn.reader.buffer = bytearray()
-        self.app_state["peer"].end()
+        peer: Peer = self.app_state["peer"]
+        peer.end()
+        self._addresses.leave(peer.address)
         self._closed()
 
 
 class _State(ServerState):
     """What uvicorn's protocols share, and whether any is left."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: Bounds, addresses: Addresses) -> None:
         super().__init__()
         self.bounds = bounds
+        self.addresses = addresses
         self.empty = asyncio.Event()
         self.stopped = False
 
@@ -405,7 +426,7 @@ class HttpListener:
         self.limits = limits
         self.bounds = bounds or Bounds()
         self._connection = connection or Http
-        self.state = _State(self.bounds)
+        self.state = _State(self.bounds, Addresses(limits.address_connections_max))
         self.traffic = Traffic()
         self.config = Config(
             cast(Any, _Answering(app, on_fatal)), http=Http, ws=_WebSocket, lifespan="off", interface="asgi3",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from runnel.model.limits import FRAME_BYTES_MAX, MIB
-from runnel.net.bounds import Bounds
+from runnel.net.bounds import Addresses, Bounds
 from runnel.net.buffers import BufferPool
 from runnel.net.connection import Connection, Handler
 from runnel.net.traffic import Traffic
@@ -23,7 +23,9 @@ class ListenerLimits:
     frame_bytes_max: int = FRAME_BYTES_MAX
     inflight_bytes_max: int = 256 * MIB
     connections_max: int = 10_000
+    address_connections_max: int = 10_000  # of one address
     idle_s: float = 600.0  # Kafka's connections.max.idle.ms
+    arrival_s: float = 60.0  # a whole frame, whatever trickles in
     stalled_s: float = 30.0  # half a frame, or an answer that is not taken
 
 
@@ -49,6 +51,7 @@ class FramedListener:
         self.budget = self.bounds.requests
         self.buffers = BufferPool()
         self.connections: dict[Connection, None] = {}  # in the order in which they came
+        self._addresses = Addresses(limits.address_connections_max)
         self.traffic = Traffic()
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -99,17 +102,29 @@ class FramedListener:
         if self._stopped:
             return None
         if len(self.connections) >= self._limits.connections_max:
-            logger.warning(
-                "refused a connection from %s: %d are open and limits.connections allows no more",
-                connection.peer, len(self.connections),
-            )  # fmt: skip
+            self._refuse(connection, "connections-max")
+            return None
+        if not self._addresses.enter(connection.peer):
+            self._addresses.leave(connection.peer)
+            self._refuse(connection, "address-connections-max")
             return None
         self.connections[connection] = None
         self.traffic.connections += 1
         return self._door(connection)
 
+    def _refuse(self, connection: Connection, bound: str) -> None:
+        self.bounds.met[bound] += 1
+        logger.warning(
+            "refused a connection from %s: %d are open and %s allows no more",
+            connection.peer,
+            len(self.connections),
+            bound,
+        )
+
     def closed(self, connection: Connection) -> None:
-        self.connections.pop(connection, None)
+        if connection in self.connections:
+            del self.connections[connection]
+            self._addresses.leave(connection.peer)
         if self._empty is not None and not self.connections:
             self._empty.set()
 
@@ -127,6 +142,14 @@ class FramedListener:
             quiet_s = now - connection.active_at
             if quiet_s > (crowded_s if stuck else self._limits.stalled_s) and (connection.receiving or stuck):
                 logger.warning("closed the connection of %s: it stalled for %.0f s", connection.peer, quiet_s)
+                connection.abort()
+            elif connection.receiving and now - connection.began_at > self._limits.arrival_s:
+                self.bounds.met["request-arrival-ms"] += 1
+                logger.warning(
+                    "closed the connection of %s: a request did not arrive in %g s",
+                    connection.peer,
+                    self._limits.arrival_s,
+                )
                 connection.abort()
             elif quiet_s > self._limits.idle_s and not connection.busy:
                 connection.close()

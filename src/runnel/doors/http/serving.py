@@ -22,7 +22,8 @@ class HttpDoorway:
         self.door = HttpDoor(broker, clock, rng)
         config = broker.config
         limits = HttpLimits(
-            connections_max=config.connections_max, idle_s=config.idle_ms / 1000,
+            connections_max=config.connections_max, address_connections_max=config.connections_of_an_address_max,
+            idle_s=config.idle_ms / 1000, arrival_s=config.request_arrival_ms / 1000,
             message_bytes_max=config.socket_message_bytes_max,
         )  # fmt: skip
         app = HttpApp(self.door, operations())

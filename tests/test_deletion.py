@@ -18,6 +18,8 @@ SETTINGS = {  # there is always something to compact and to retain
     "retention.ms": "1500",
 }  # fmt: skip
 
+ALWAYS = {"RUNNEL_HOUSEKEEPING_MS": "100", "RUNNEL_RETENTION_CHECK_MS": "100"}
+
 
 class Readers:
     """They read the newest topic, from anywhere and by time, and do not mind that it goes."""
@@ -51,7 +53,7 @@ class Readers:
 
 def test_topics_that_are_deleted_while_all_work_on_them_end_no_broker(tmp_path: Path) -> None:
     """Retention used to come after the deletion, and to end the broker because the folder was not there."""
-    with BrokerProcess(tmp_path / "data", environment={"RUNNEL_HOUSEKEEPING_MS": "100"}) as broker:
+    with BrokerProcess(tmp_path / "data", environment=ALWAYS) as broker:
         admin = AdminClient({"bootstrap.servers": broker.kafka, "log_level": 0})
         producer = Producer({"bootstrap.servers": broker.kafka, "acks": 1, "linger.ms": 0, "log_level": 0})
         with Readers(broker, 3) as readers:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka.admin
 import pytest
 from confluent_kafka import Consumer, IsolationLevel, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, _listoffsets
 from tests.doors.http.api import Api
 from tests.test_replication import cluster_of, create, raw_produce
 
@@ -19,7 +19,8 @@ from runnel.client.offsets import LATEST, list_offsets
 from runnel.testing.process import BrokerProcess
 
 LIMIT_S = 60.0
-NEWEST = _listoffsets.OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
+kinds: Any = confluent_kafka.admin  # its names are not typed as exported
+NEWEST = kinds.OffsetSpec.max_timestamp()
 ROUNDS = 20  # without the cure nearly each of them is behind
 
 
@@ -64,7 +65,7 @@ def test_the_latest_offset_contains_what_was_acknowledged(broker: BrokerProcess,
 
 
 def test_a_message_that_was_acknowledged_is_found_by_its_time(broker: BrokerProcess) -> None:
-    sender, admin = Sender(broker, "t"), AdminClient({"bootstrap.servers": broker.kafka, "log_level": 0})
+    sender, admin = Sender(broker, "t"), kinds.AdminClient({"bootstrap.servers": broker.kafka, "log_level": 0})
     consumer = Consumer(reading(broker))
     where = TopicPartition("t", 0)
     for number in range(ROUNDS):
@@ -82,7 +83,7 @@ def test_a_message_that_was_acknowledged_is_found_by_its_time(broker: BrokerProc
 
 
 def test_records_can_be_deleted_up_to_what_was_acknowledged(broker: BrokerProcess) -> None:
-    sender, admin = Sender(broker, "t"), AdminClient({"bootstrap.servers": broker.kafka, "log_level": 0})
+    sender, admin = Sender(broker, "t"), kinds.AdminClient({"bootstrap.servers": broker.kafka, "log_level": 0})
     for _ in range(ROUNDS):
         for upto in (sender.send() + 1, -1):
             last = sender.send() if upto < 0 else upto - 1

@@ -315,9 +315,9 @@ def test_retention_by_time_removes_even_the_active_segment(disk: Disk) -> None:
         log = await Log.open(disk, FOLDER, settings, clock=clock)
         for _ in range(6):
             await put(log, made())
-        assert await log.enforce_retention(3) == 1, "never beyond the bound"
+        assert (await log.enforce_retention(3)).segments == 1, "never beyond the bound"
         assert (log.start_offset, log.end_offset) == (2, 6)
-        assert await log.enforce_retention() == 2
+        assert (await log.enforce_retention()).segments == 2
         assert (log.start_offset, log.end_offset, log.size_bytes) == (6, 6, 0)
         await put(log, made())
         await log.close()

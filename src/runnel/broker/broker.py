@@ -200,7 +200,8 @@ class Broker:
         """Make what runs beside."""
         self._housekeeping = Housekeeping(
             self.partitions, self._try_again,
-            every_ms=config.housekeeping_ms, producer_expiry_ms=config.producer_expiry_ms, on_fatal=self._on_fatal,
+            every_ms=config.housekeeping_ms, retention_every_ms=config.retention_check_ms,
+            producer_expiry_ms=config.producer_expiry_ms, on_fatal=self._on_fatal,
         )  # fmt: skip
         self._leader_balance = LeaderBalance(
             self.metadata.rebalance_leaders, every_ms=config.leader_rebalance_ms, on_fatal=self._on_fatal

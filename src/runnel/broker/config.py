@@ -277,7 +277,12 @@ class BrokerConfig:
         "leader.imbalance.check.interval.ms",
     )  # fmt: skip
     housekeeping_ms: int = _int(
-        "housekeeping-ms", 30_000, 100, 2**31 - 1, "how often retention and compaction look for work",
+        "housekeeping-ms", 30_000, 100, 2**31 - 1,
+        "how often compaction looks for work, and what could not be opened is tried again",
+    )  # fmt: skip
+    retention_check_ms: int = _int(
+        "retention-check-ms", 300_000, 100, 2**31 - 1,
+        "how often retention looks for messages to remove; the first time after 30 s",
         "log.retention.check.interval.ms",
     )  # fmt: skip
     producer_expiry_ms: int = _int(

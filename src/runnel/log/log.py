@@ -19,6 +19,7 @@ from runnel.log.files import Files
 from runnel.log.producers import Producers
 from runnel.log.reader import Reader
 from runnel.log.recovery import recover
+from runnel.log.retention import Expired
 from runnel.log.sizing import SizeReader
 from runnel.log.state import State
 from runnel.log.timing import Timed, TimeReader
@@ -314,8 +315,8 @@ class Log:
         """Let the log begin at `offset` (DeleteRecords), at most at `upto`, the high watermark."""
         await self._trimmer.advance_start(offset, self.held_offset if upto is None else upto)
 
-    async def enforce_retention(self, upto: int | None = None) -> int:
-        """Remove the segments that are too old or too many, below `upto`; how many went."""
+    async def enforce_retention(self, upto: int | None = None) -> Expired:
+        """Remove the segments that are too old or too many, below `upto`; says which went, and why."""
         bound = self.held_offset if upto is None else upto
         with self._told():
             return await self._trimmer.enforce_retention(self.config, self._clock.wall_ms(), bound)

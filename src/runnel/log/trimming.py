@@ -19,6 +19,7 @@ from runnel.log.producers import Producers
 from runnel.log.quarantine import aside_path, set_aside
 from runnel.log.reader import Reader
 from runnel.log.recovery import remove_if_there
+from runnel.log.retention import Expired
 from runnel.log.scan import walk_over_rot
 from runnel.log.segment import Segment
 from runnel.log.snapshots import drop_snapshots, load_producers
@@ -89,32 +90,37 @@ class Trimmer:
             self._files.forget(segment.index_path)
         await self._disk.offload(lambda: _remove(self._disk, self._state.folder, segments, aside))
 
-    async def enforce_retention(self, config: TopicConfig, now_ms: int, upto: int) -> int:
-        """Remove the oldest segments that are too old or too many; how many went."""
-        if config.deletes:
-            expired = await self._count_expired(config, now_ms, upto)
-            if expired == len(self._state.segments):
-                await self._writer.alone(self._writer.roll)
-            if expired:
-                start = self._state.segments[expired].base_offset
-                return await self._writer.beside(lambda: self._advance_start(start))
-        return await self._writer.beside(self._remove_below_start)
+    async def enforce_retention(self, config: TopicConfig, now_ms: int, upto: int) -> Expired:
+        """Remove the oldest segments that are too old or too many; says which went, and why."""
+        expired = await self._expired(config, now_ms, upto) if config.deletes else Expired()
+        if expired.segments == len(self._state.segments):
+            await self._writer.alone(self._writer.roll)
+        if expired.segments:
+            start = self._state.segments[expired.segments].base_offset
+            await self._writer.beside(lambda: self._advance_start(start))
+        else:
+            await self._writer.beside(self._remove_below_start)
+        return expired
 
-    async def _count_expired(self, config: TopicConfig, now_ms: int, upto: int) -> int:
-        """How many of the oldest segments retention does not keep; the active one counts if it has something."""
+    async def _expired(self, config: TopicConfig, now_ms: int, upto: int) -> Expired:
+        """Which of the oldest segments retention does not keep; the active one counts if it has something."""
         state = self._state
         room = state.size_bytes - config.retention_bytes if config.retention_bytes >= 0 else -1
-        count = 0
+        too_much = too_old = 0
+        newest_ms = NO_TIMESTAMP
         for segment in list(state.segments):
             if state.end_of(segment) > upto or (segment is state.active and not segment.size):
                 break
-            if segment.size > room:
+            if segment.size <= room:
+                too_much += 1
+            else:
                 latest = await self._reader.latest_timestamp(segment) if config.retention_ms >= 0 else NO_TIMESTAMP
                 if latest < 0 or latest >= now_ms - config.retention_ms:
                     break
+                too_old += 1
+                newest_ms = max(newest_ms, latest)
             room -= segment.size
-            count += 1
-        return count
+        return Expired(too_much, too_old, newest_ms)
 
     # --- at the end
 

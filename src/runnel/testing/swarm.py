@@ -154,7 +154,7 @@ class Swarm:
             session_ms=int(self.session_s * 1000),
             group_partitions=2, transaction_partitions=2, queue_partitions=2,
             schedule_partitions=1 if self.reminding is None else 2,
-            group_initial_delay_ms=50, housekeeping_ms=1_500,
+            group_initial_delay_ms=50, housekeeping_ms=1_500, retention_check_ms=1_500,
             replica_lag_ms=self.replica_lag_ms, replica_fetch_wait_ms=self.replica_wait_ms,
             replica_fetch_bytes_max=self.replica_bytes_max, replica_fetchers=1 + (self.brokers > 3),
         )  # fmt: skip

@@ -57,6 +57,11 @@ def test_who_got_something_comes_last_next_time(sessions: FetchSessions) -> None
     assert list(session.wanted) == [B, A]
 
 
+def test_a_partition_that_is_named_again_counts_once(sessions: FetchSessions) -> None:
+    session = sessions.create({A: WANT})
+    assert [session.count_with(named) for named in ([], [A], [B], [A, B])] == [1, 1, 2, 2]
+
+
 def test_the_number_of_sessions_is_bounded_and_the_oldest_goes(sessions: FetchSessions) -> None:
     first, second = sessions.create({A: WANT}), sessions.create({A: WANT})
     sessions.resume(first.id, 1)  # so the second is the one unused for longest

@@ -130,7 +130,7 @@ def _session_of(request: m.FetchRequest, call: Call) -> tuple[FetchSession | Non
         session = sessions.create(named) if named and _all_known(named, call) else None
         return session, named
     session = sessions.resume(request.session_id, request.session_epoch)
-    _check_count(len(session.wanted) + len(named), call)
+    _check_count(session.count_with(named), call)
     if not _all_known(named, call):
         sessions.end(session.id)
         raise FetchSessionNotFound("the fetch names partitions that are not known here: say all of them again")

@@ -7,6 +7,7 @@ Rule 4: an incremental answer holds only partitions that have something new to s
 """
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -54,6 +55,10 @@ class FetchSession:
         before = self.told.get(partition)
         self.told[partition] = told
         return notable or before != told
+
+    def count_with(self, named: Iterable[SessionPartition]) -> int:
+        """The number of partitions once these are named, some of them again."""
+        return len(self.wanted) + sum(one not in self.wanted for one in named)
 
     def serve_last(self, partition: SessionPartition) -> None:
         """Let the others come first next time: an answer is bounded, and must not always go to the same partitions."""

@@ -209,3 +209,10 @@ def test_completion_knows_commands_and_topics(broker: BrokerProcess, name: str) 
 
     assert "plain,consume" in complete("runnel con", 1)
     assert f"plain,{name}" in complete("runnel consume cli-", 2)
+
+
+def test_what_commands_write_is_private_to_their_user() -> None:
+    run = "from runnel.cli.main import main\ntry: main()\nexcept SystemExit: print(oct(os.umask(0)))"
+    program = f"import os, sys; sys.argv = ['runnel', 'version']\n{run}"
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines()[-1] == "0o77"

@@ -1,5 +1,6 @@
 """Where ZooKeeper's jars are found."""
 
+import stat
 import sys
 from pathlib import Path
 
@@ -58,3 +59,8 @@ def test_what_is_missing_is_said_with_what_to_install(bare: Path, monkeypatch: p
     problem = str(zookeeper.missing())
     assert all(word in problem for word in ("apt-get install zookeeper", "pip install pyspark", "make setup-zookeeper"))
     assert "maven" in str(zookeeper.fetch())
+
+
+def test_the_folder_of_a_zookeeper_is_private(tmp_path: Path) -> None:
+    zookeeper.ZooKeeperServer(tmp_path / "zookeeper", [], 2181, power_safe=False)
+    assert stat.S_IMODE((tmp_path / "zookeeper").stat().st_mode) == 0o700

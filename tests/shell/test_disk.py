@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from runnel.model.errors import DataInUse
+from runnel.model.errors import DataInUse, DataUnusable
 from runnel.shell.disk import RealDisk, RealFile
 
 
@@ -196,3 +196,14 @@ def test_a_closed_file_can_be_closed_again(disk: RealDisk) -> None:
     file.close()
     with pytest.raises(OSError):
         file.size()
+
+
+def test_a_data_directory_that_everybody_may_write_to_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "open"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(DataUnusable, match=f"every user of this machine may write to it.* chmod o-w {folder}"):
+        RealDisk(str(folder))
+    assert list(folder.iterdir()) == []
+    folder.chmod(0o775)  # as orchestrators mount volumes, for a group of its own
+    RealDisk(str(folder)).close()

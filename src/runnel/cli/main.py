@@ -4,6 +4,7 @@
 
 Rule 1: only click and the standard library are imported here; a command's module is loaded when it is named.
 Rule 2: every failure is one or two sentences on stderr: what happened, to what, what to do next. No traceback.
+Rule 3: what is written here is its user's alone: data of brokers, ZooKeeper and pipelines, and their logs.
 """
 
 import errno
@@ -18,6 +19,7 @@ from runnel.cli.ending import Terminated
 from runnel.model.errors import RunnelError
 
 FAILED, INTERRUPTED, READER_GONE, TERMINATED = 1, 130, 141, 143
+PRIVATE = 0o077  # taken from the rights of what commands write, and of what those write that they start
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # without a path it is stdout: only a broker writes other files
 
 COMMANDS = {
@@ -94,6 +96,7 @@ runnel = Root(
 def main() -> NoReturn:
     """Run the command named by the arguments, and exit with what became of it."""
     _open_closed_streams()
+    os.umask(PRIVATE)
     try:
         code = runnel.main(standalone_mode=False)
         sys.stdout.flush()

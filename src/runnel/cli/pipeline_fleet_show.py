@@ -68,7 +68,7 @@ def _show(plan: Plan, stop: Event) -> int:
     from runnel.pipelines.jobs.fleet.page import PageConf, serving
     from runnel.pipelines.jobs.fleet.topics import Topics, make_all
 
-    plan.data.mkdir(parents=True, exist_ok=True)
+    plan.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     with ExitStack() as stack:
         broker = stack.enter_context(_broker(plan.data))
         make_all(broker.address, Topics())

@@ -60,7 +60,7 @@ class DevCluster:
     # --- starting
     async def start(self) -> None:
         """Return when every broker serves; on failure, end what was started and say why."""
-        self.plan.data.mkdir(parents=True, exist_ok=True)
+        self.plan.data.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._take_folder()
         try:
             store = await self._start_zookeeper()

@@ -108,7 +108,7 @@ class ZooKeeperServer:
         self._settings = folder / "zoo.cfg"
         self._power_safe = power_safe
         self._process: subprocess.Popen[bytes] | None = None
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it keeps names, settings and secrets
         self._settings.write_text("\n".join([f"dataDir={folder}", f"clientPort={port}", *lines, ""]))
 
     @property

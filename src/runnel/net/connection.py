@@ -17,6 +17,7 @@ from runnel.model.limits import KIB
 from runnel.model.seams import Buffer
 from runnel.net import eager
 from runnel.net.bounds import Bounds, Unsent
+from runnel.net.failures import log_failure
 from runnel.net.inbox import Frame, Inbox, Supplies
 from runnel.net.traffic import Traffic
 
@@ -260,7 +261,7 @@ class Connection(asyncio.BufferedProtocol):
             case Fatal():
                 self._listener.fatal(error)
             case _:
-                logger.error("closed the connection of %s: a request failed", self.peer, exc_info=error)
+                log_failure(logger, f"closed the connection of {self.peer}: a request failed", error)
         self.abort()
         self._answer(request, None)
 

@@ -22,6 +22,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from runnel.model.errors import RunnelError, as_value
 from runnel.model.limits import KIB, MIB
+from runnel.net.failures import log_failure
 from runnel.net.http import INTERNAL, Http, HttpListener, Peer
 
 BODY_BYTES_MAX: Final = 16 * KIB  # times the connections there may be: what is larger is counted by the application
@@ -152,7 +153,7 @@ class Exchange:
 
     def fail_unforeseen(self, error: BaseException) -> None:
         """With 500: nobody knows what this is."""
-        logger.error("a hot request failed", exc_info=error)
+        log_failure(logger, "a hot request failed", error)
         self._put_all(500, [_PROBLEM], INTERNAL)
 
     def break_off(self) -> None:

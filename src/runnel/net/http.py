@@ -26,6 +26,7 @@ from uvicorn.server import ServerState
 from runnel.model.errors import Fatal, TooBusy
 from runnel.model.limits import KIB, MIB
 from runnel.net.bounds import Addresses, Bounds, Unsent
+from runnel.net.failures import log_failure
 from runnel.net.listener import start_listening
 from runnel.net.traffic import Traffic
 
@@ -515,7 +516,7 @@ class _Answering:
             if begun:
                 error.add_note(f"while {asked} was answered")
                 raise  # uvicorn tells the log, and ends the connection
-            logger.error("%s failed", asked, exc_info=error)
+            log_failure(logger, f"{asked} failed", error)
             await _send_failure(send)
 
 

@@ -1,7 +1,7 @@
 """The real disk: files below one data directory.
 
 Rule 1: links are never followed; every component of a path is opened by name below its parent.
-Rule 2: a folder is private (0700), and so is a file (0600).
+Rule 2: a folder is private (0700), and so is a file (0600). A data directory that everybody may write to is refused.
 Rule 3: a write is whole or raises; a short write is continued, because a file-size limit or a full disk gives one
         before it gives an error.
 Rule 4: nothing is mapped: a mapped file dies of SIGBUS where a written one gets ENOSPC.
@@ -246,6 +246,7 @@ def _taken(root: str) -> tuple[int, int]:
         os.makedirs(root, mode=0o700, exist_ok=True)
         folder = os.open(root, FOLDER_FLAGS & ~os.O_NOFOLLOW)  # the operator may link the root itself
         try:
+            _must_be_ours(folder, root)
             return folder, _locked(folder, root)
         except BaseException:
             os.close(folder)
@@ -257,6 +258,15 @@ def _taken(root: str) -> tuple[int, int]:
             f"the data directory {root} can't be used: {why}; give the user who runs the broker a folder to write to, "
             "or name another with --data DIR"
         ) from None
+
+
+def _must_be_ours(folder: int, root: str) -> None:
+    """Whoever may write to the folder may put files of their own in place of the broker's, and read what comes then."""
+    if os.fstat(folder).st_mode & stat.S_IWOTH:
+        raise DataUnusable(
+            f"the data directory {root} can't be used: every user of this machine may write to it; take that away with"
+            f" chmod o-w {root}, or name another with --data DIR"
+        )
 
 
 def _locked(root: int, root_name: str) -> int:

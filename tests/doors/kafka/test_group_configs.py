@@ -165,3 +165,18 @@ def is_known_to_be_empty(line: Line, group: str) -> bool:
     asked = m.ConsumerGroupDescribeRequest(group_ids=[group])
     [found] = line.ask(Api.CONSUMER_GROUP_DESCRIBE, 1, asked).groups
     return found.error_code == 0 and not found.members
+
+
+def test_secrets_are_told_to_be_there_and_not_what_they_are(broker: BrokerProcess) -> None:
+    name = str(uuid4())
+    assert alter(broker, name, {"webhook.secret": "hush-hush"}) == (0, None)
+    resource = Describe.DescribeConfigsResource(resource_type=GROUP, resource_name=name, configuration_keys=None)
+
+    async def work(cluster: Cluster) -> m.DescribeConfigsResponse:
+        request = Describe(resources=[resource], include_synonyms=True, include_documentation=True)
+        return await cluster.ask_any(Api.DESCRIBE_CONFIGS, request, m.DescribeConfigsResponse)
+
+    answer = talk(broker.kafka, work)
+    [secret] = [each for each in answer.results[0].configs if each.is_sensitive]
+    assert (secret.name, secret.value, secret.config_source, secret.synonyms) == ("webhook.secret", None, 8, [])
+    assert "hush-hush" not in str(answer)

@@ -43,6 +43,11 @@ class Entry:
     read_only: bool = False
     synonyms: list[tuple[str, str, int]] = field(default_factory=list)
 
+    @property
+    def sensitive(self) -> bool:
+        """Whether its value is a secret: clients are told that there is one, and not which."""
+        return queue_config.canonical(self.name) in queue_config.SECRETS
+
 
 async def describe_configs(request: m.DescribeConfigsRequest, call: Call) -> m.DescribeConfigsResponse:
     return Response(results=[_described(resource, request, call) for resource in request.resources])
@@ -61,10 +66,11 @@ def _described(
     answer.configs = [
         Response.DescribeConfigsResourceResult(
             name=entry.name,
-            value=entry.value,
+            value=None if entry.sensitive else entry.value,
             read_only=entry.read_only,
+            is_sensitive=entry.sensitive,
             config_source=entry.source,
-            synonyms=_synonyms(entry) if request.include_synonyms else [],
+            synonyms=_synonyms(entry) if request.include_synonyms and not entry.sensitive else [],
             config_type=TYPES[entry.kind],
             documentation=entry.doc if request.include_documentation else None,
         )

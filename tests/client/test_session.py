@@ -346,10 +346,10 @@ def test_what_waits_is_cancelled_or_moved_or_comes(broker: BrokerProcess, name: 
             async with message:
                 if message.text == "late":
                     break
-        await runnel.schedule.cancel(never.scheduled_id)  # the same answer again
-        for delivered in (soon, late):
+        for gone in (soon, late):
             with pytest.raises(NotPending):
-                await runnel.schedule.cancel(delivered.scheduled_id)
+                await runnel.schedule.cancel(gone.scheduled_id)
+        await runnel.schedule.cancel(never.scheduled_id)  # it is cancelled
         await until(lambda: _none_waits(runnel, name))
 
     on(broker, work)

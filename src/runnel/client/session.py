@@ -203,7 +203,7 @@ class Schedule:
         return answer.messages
 
     async def cancel(self, scheduled_id: str) -> None:
-        """Take a message back. Returns if it is cancelled; raises NotPending if it was sent, or never was."""
+        """Take a message back; raises NotPending if it was sent, or never was. One may be cancelled again."""
         answer = await call(self._cluster, calls.SCHEDULE_CANCEL, calls.Cancel([scheduled_id]))
         raise_for(answer.failures)
 

@@ -204,7 +204,7 @@ def test_what_retention_took_is_not_there(run: Run) -> None:
     run(scenario)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(sizes=st.lists(st.integers(1, 6), min_size=1, max_size=12), picks=st.sets(st.integers(0, 71)))
 def test_exactly_the_batches_of_what_was_granted_are_cut(sizes: list[int], picks: set[int]) -> None:
     data, bases, end = bytearray(), [], 0

@@ -123,7 +123,7 @@ def test_what_a_coordinator_wrote_it_can_read(name: str) -> None:
     case = CASES[name]
     asked = st.sampled_from(sorted(case.verbs)).flatmap(lambda verb: st.tuples(st.just(verb), values(case.verbs[verb])))
 
-    @settings(max_examples=EXAMPLES, deadline=None)
+    @settings(max_examples=EXAMPLES)
     @given(st.lists(asked, max_size=8))
     def lead_a_life(life: list[tuple[str, Any]]) -> None:
         log: list[tuple[bytes, bytes | None]] = []

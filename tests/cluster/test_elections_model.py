@@ -249,7 +249,7 @@ def play(world: World, event: Event) -> None:
             world.move(None)
 
 
-@settings(max_examples=2 * EXAMPLES, deadline=None)
+@settings(max_examples=2 * EXAMPLES)
 @given(st.integers(1, 3), EVENTS)
 def test_nobody_leads_who_lacks_what_was_committed(minimum: int, events: list[Event]) -> None:
     world = World(minimum)
@@ -258,7 +258,7 @@ def test_nobody_leads_who_lacks_what_was_committed(minimum: int, events: list[Ev
         world.check()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(1, 3), EVENTS)
 def test_once_everybody_is_back_and_unhurt_somebody_leads(minimum: int, events: list[Event]) -> None:
     world = World(minimum)

@@ -115,7 +115,7 @@ def images(draw: st.DrawFn) -> Image:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(images(), images())
 def test_the_difference_leads_from_one_image_to_the_other(old: Image, new: Image) -> None:
     delta = diff(old, new)

@@ -32,7 +32,7 @@ def held(placed: list[Replicas]) -> Counter[BrokerId]:
     return Counter(broker for replicas in placed for broker in replicas)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(1, 12), st.integers(0, 60), st.integers(1, 12), SEEDS)
 def test_leaders_and_replicas_are_balanced(count: int, partitions: int, factor: int, seed: int) -> None:
     factor = min(factor, count)
@@ -44,7 +44,7 @@ def test_leaders_and_replicas_are_balanced(count: int, partitions: int, factor: 
     assert spread(held(placed), brokers) <= 2
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.sampled_from("abcd"), min_size=1, max_size=12), st.integers(1, 40), st.integers(1, 12), SEEDS)
 def test_replicas_lie_on_as_many_racks_as_there_are(racks: list[str], partitions: int, factor: int, seed: int) -> None:
     factor = min(factor, len(racks))
@@ -57,7 +57,7 @@ def test_replicas_lie_on_as_many_racks_as_there_are(racks: list[str], partitions
     assert spread(leaders(placed), brokers) <= 1
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 40), SEEDS)
 def test_racks_of_one_size_are_balanced_too(size: int, racks: int, partitions: int, seed: int) -> None:
     brokers = brokers_of([f"rack{number % racks}" for number in range(size * racks)])
@@ -88,7 +88,7 @@ def test_a_factor_that_can_not_be_reached_is_refused(count: int, factor: int) ->
 # --- brokers that are away
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.tuples(st.sampled_from(["a", "b", "c", None]), st.booleans()), min_size=1, max_size=9),
     st.integers(1, 30),

@@ -50,7 +50,7 @@ def outcome(nodes: dict[str, Node], ops: list[Op]) -> int | dict[str, Node]:
     return nodes
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(MULTIS)
 def test_a_multi_does_all_or_nothing_as_the_law_says(multis: list[list[Op]]) -> None:
     tree, nodes = Tree({}), {"/": ROOT}
@@ -70,7 +70,7 @@ def test_a_multi_does_all_or_nothing_as_the_law_says(multis: list[list[Op]]) -> 
             assert tree.children(path) == sorted(names)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(MULTIS)
 def test_the_end_of_a_session_takes_its_nodes_and_no_others(multis: list[list[Op]]) -> None:
     tree = Tree({})

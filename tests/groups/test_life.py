@@ -621,9 +621,9 @@ class ClassicWorld(World):
 
 
 TestMixed = World.TestCase
-TestMixed.settings = settings(max_examples=EXAMPLES, stateful_step_count=30, deadline=None)
+TestMixed.settings = settings(max_examples=EXAMPLES, stateful_step_count=30)
 TestClassic = ClassicWorld.TestCase
-TestClassic.settings = settings(max_examples=EXAMPLES, stateful_step_count=30, deadline=None)
+TestClassic.settings = settings(max_examples=EXAMPLES, stateful_step_count=30)
 
 WEIGHTS = {
     "come": 6, "act": 40, "go_on": 14, "die": 2, "leave": 2, "commit": 12, "pass_time": 6, "grow": 1, "crash": 3,

@@ -152,7 +152,7 @@ def test_an_unreadable_key_is_refused(key: bytes) -> None:
 
 
 @given(st.sampled_from([encode_key(key) for key, _ in VALUES]), st.integers(0, 5), st.binary(max_size=80), st.binary())
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_any_bytes_are_read_or_refused(key: bytes, version: int, value: bytes, junk: bytes) -> None:
     for each in (key, key[:2] + junk, junk):
         with suppress(RecordUnreadable):
@@ -160,6 +160,6 @@ def test_any_bytes_are_read_or_refused(key: bytes, version: int, value: bytes, j
 
 
 @given(st.frozensets(st.builds(PartitionKey, st.uuids().map(TopicId), st.integers(0, 2**31 - 1)), max_size=20))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_partitions_are_grouped_and_ungrouped(partitions: frozenset[PartitionKey]) -> None:
     assert ungrouped(grouped(partitions)) == partitions

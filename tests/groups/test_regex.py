@@ -25,7 +25,7 @@ names = st.text(alphabet="abc.-_1", min_size=1, max_size=8)
 
 
 @given(patterns, st.lists(names, min_size=1, max_size=10))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_it_matches_what_python_matches(pattern: str, candidates: list[str]) -> None:
     compiled = Pattern(pattern)
     for name in candidates:

@@ -173,5 +173,5 @@ class World(RuleBasedStateMachine):
         return result if isinstance(result, DescribedShareGroup) else None
 
 
-World.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=30, deadline=None)
+World.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=30)
 TestShareGroups = World.TestCase

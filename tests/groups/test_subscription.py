@@ -25,7 +25,7 @@ subscriptions = st.builds(
 
 
 @given(subscriptions)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_subscription_comes_back(subscription: Subscription) -> None:
     assert read_subscription(write_subscription(subscription)) == subscription
 
@@ -44,14 +44,14 @@ def test_a_newer_version_begins_with_what_we_know() -> None:
 
 
 @given(partitions)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_an_assignment_comes_back(topics: tuple[tuple[str, tuple[int, ...]], ...]) -> None:
     assert read_assignment(write_assignment(topics)) == topics
     assert read_assignment(b"") == ()
 
 
 @given(st.binary(max_size=40))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_garbage_is_malformed_and_nothing_worse(data: bytes) -> None:
     for read in (read_subscription, read_assignment):
         with contextlib.suppress(Malformed):

@@ -134,7 +134,7 @@ def replayed(log: Iterable[Buffer]) -> Producers:
     return producers
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(logs(), st.data())
 def test_the_laws(log: list[bytes], data: st.DataObject) -> None:
     before = read(log)
@@ -153,7 +153,7 @@ def test_the_laws(log: list[bytes], data: st.DataObject) -> None:
     assert compacted(after_log, bound=bound, last=last) == after_log, "a second pass finds nothing"
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(logs())
 def test_only_the_last_record_of_a_key_stays(log: list[bytes]) -> None:
     plain = [raw for raw in log if not batch.read_header(raw).transactional]
@@ -161,7 +161,7 @@ def test_only_the_last_record_of_a_key_stays(log: list[bytes]) -> None:
     assert len({record.key for record in after}) == len(after)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(logs(), st.integers(1, 4))
 def test_a_small_map_needs_more_passes_and_comes_to_the_same(log: list[bytes], keys_max: int) -> None:
     end = read(log)[-1].offset + 1
@@ -176,7 +176,7 @@ def test_a_small_map_needs_more_passes_and_comes_to_the_same(log: list[bytes], k
     assert read(small) == read(compacted(log))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(logs(), logs())
 def test_the_clean_part_is_cleaned_again_by_what_came_after(first: list[bytes], second: list[bytes]) -> None:
     """Only the dirty part is mapped; what it supersedes goes from the clean part too."""
@@ -347,7 +347,7 @@ def test_a_tombstone_of_a_transaction_goes_in_time() -> None:
     assert offsets(compacted(kept, config=config, now_ms=NOW + 1000)) == [1]
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(st.data())
 def test_whatever_is_interleaved_a_consumer_of_what_is_committed_sees_the_same_table(data: st.DataObject) -> None:
     log = data.draw(transactions())

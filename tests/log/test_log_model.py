@@ -602,11 +602,7 @@ class RealLogMachine(LogMachine):
 
 
 MODEST = settings(
-    max_examples=EXAMPLES,
-    stateful_step_count=30,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    print_blob=True,
+    max_examples=EXAMPLES, stateful_step_count=30, suppress_health_check=list(HealthCheck), print_blob=True
 )
 TestLog = LogMachine.TestCase
 TestLog.settings = MODEST

@@ -284,14 +284,14 @@ def run(headers: list[BatchHeader]) -> Partition:
     return partition
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(attempts())
 def test_the_state_is_a_function_of_the_log(headers: list[BatchHeader]) -> None:
     partition = run(headers)
     assert_same(replayed(partition.log), partition.producers)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(attempts(), st.data())
 def test_truncation_is_a_snapshot_and_a_replay(headers: list[BatchHeader], drawn: st.DataObject) -> None:
     partition = run(headers)
@@ -305,7 +305,7 @@ def test_truncation_is_a_snapshot_and_a_replay(headers: list[BatchHeader], drawn
     assert_same(again, replayed(partition.log[:cut]))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(attempts(), attempts())
 def test_a_failed_write_leaves_no_trace(before: list[BatchHeader], failed: list[BatchHeader]) -> None:
     partition = run(before)
@@ -321,7 +321,7 @@ def test_a_failed_write_leaves_no_trace(before: list[BatchHeader], failed: list[
     assert_same(partition.producers, replayed(partition.log))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(attempts())
 def test_each_sequence_of_an_epoch_is_appended_once_and_in_order(headers: list[BatchHeader]) -> None:
     last: dict[tuple[int, int], int] = {}

@@ -12,7 +12,7 @@ moves = st.tuples(st.sampled_from(NAMES), st.none() | st.integers(0, 50))
 
 
 @given(st.lists(st.one_of(moves, st.integers(0, 50)), max_size=60))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_like_a_dictionary(story: list[tuple[Timer, int | None] | int]) -> None:
     timers, model = Timers[Timer](), dict[Timer, int]()
     for event in story:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from runnel.model.weight import JSON_BYTES, json_weight, marks, values
@@ -28,13 +28,11 @@ def counted(value: Any) -> int:
     return 1
 
 
-@settings(deadline=None)
 @given(anything)
 def test_the_values_of_msgpack_are_counted_exactly(value: Any) -> None:
     assert values(msgspec.msgpack.encode(value), 1_000_000) == counted(value)
 
 
-@settings(deadline=None)
 @given(anything)
 def test_marks_are_never_fewer_than_arrays_maps_and_short_texts(value: Any) -> None:
     def heavy(value: Any) -> int:

@@ -400,5 +400,5 @@ class Lives(RuleBasedStateMachine):
         self._decide(step, lambda: self._settled(receipts, Outcome.ACCEPT, set()))
 
 
-Lives.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=50, deadline=None)
+Lives.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=50)
 TestLives = Lives.TestCase

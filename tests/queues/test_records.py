@@ -5,7 +5,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from runnel.model.errors import RecordUnreadable
@@ -36,7 +36,6 @@ def runs_of(kind: int) -> st.SearchStrategy[Run]:
     return st.builds(Run, st.integers(1, 100), st.just(kind), attempts, moments)
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from([DONE, READY, WAIT, LEASED]).flatmap(runs_of), max_size=50), st.integers(0, 2**50))
 def test_a_chunk_is_read_as_it_was_written(runs: list[Run], number: int) -> None:
     runs = runs[: sum(end <= CHUNK_OFFSETS for end in accumulate(run.length for run in runs))]

@@ -1,7 +1,6 @@
 """How long a message waits before it is delivered again."""
 
 from hypothesis import given
-from hypothesis import settings as limits
 from hypothesis import strategies as st
 from tests.queues.rig import settings
 
@@ -19,14 +18,12 @@ def test_jitter_takes_up_to_half() -> None:
     assert backoff_ms(config, 1, 0.5) == 750
 
 
-@limits(deadline=None)
 @given(st.integers(1, 10**9), st.integers(1, 100))
 def test_no_number_of_attempts_is_too_much(attempts: int, multiplier: int) -> None:
     config = settings(retry_backoff_multiplier=multiplier)
     assert 500 <= backoff_ms(config, attempts, 0.0) <= 300_000
 
 
-@limits(deadline=None)
 @given(st.integers(0, 10**13), st.integers(0, 10**10))
 def test_moments_are_put_off_by_less_than_a_hundredth(moment: int, length_ms: int) -> None:
     later = rounded_up(moment, length_ms)

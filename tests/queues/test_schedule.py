@@ -362,6 +362,4 @@ class Crashes(RuleBasedStateMachine):
 
 
 TestCrashes = Crashes.TestCase
-TestCrashes.settings = settings(
-    max_examples=EXAMPLES, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-)
+TestCrashes.settings = settings(max_examples=EXAMPLES, stateful_step_count=40, suppress_health_check=list(HealthCheck))

@@ -1,6 +1,6 @@
 """The exact state of every offset, in runs: beside a plain list, and in what it costs."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from runnel.queues.records import Mark
@@ -25,7 +25,6 @@ def begun(first: int) -> Window:
     return window
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 3_000), st.integers(0, 1_500), st.sampled_from(STATUSES)), max_size=30),
     st.integers(0, 1_500),

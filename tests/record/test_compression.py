@@ -18,7 +18,7 @@ from runnel.record.compression import GROWTH_MAX, XERIAL_MAGIC, Compression, com
 CODECS = [codec for codec in Compression if codec is not Compression.NONE]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.sampled_from(Compression), st.binary(max_size=500), st.integers(1, 400))
 def test_round_trip(codec: Compression, data: bytes, times: int) -> None:
     data *= times
@@ -103,7 +103,7 @@ def test_bytes_behind_the_frame_are_refused(codec: Compression) -> None:
         decompress(codec, compress(codec, b"one") + compress(codec, b"two"), bytes_max=MIB)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.sampled_from(CODECS), st.data())
 def test_hostile_bytes_give_bytes_or_invalid_record(codec: Compression, data: st.DataObject) -> None:
     raw = bytearray(compress(codec, b"abcabcabd" * 30))
@@ -113,7 +113,6 @@ def test_hostile_bytes_give_bytes_or_invalid_record(codec: Compression, data: st
         assert len(decompress(codec, bytes(raw), bytes_max=4096)) <= 4096
 
 
-@settings(deadline=None)
 @given(st.sampled_from(CODECS), st.binary(max_size=64))
 def test_noise_gives_bytes_or_invalid_record(codec: Compression, raw: bytes) -> None:
     with suppress(InvalidRecord):

@@ -38,7 +38,7 @@ def histories(draw: st.DrawFn, *, gaps: bool = True, past: bool = True) -> list[
     return out
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(histories(), st.sampled_from(Compression), st.integers(0, 3))
 def test_what_is_written_is_read(history: list[Record], codec: Compression, lead: int) -> None:
     base = max(0, history[0].offset - lead)
@@ -55,7 +55,6 @@ def test_what_is_written_is_read(history: list[Record], codec: Compression, lead
     assert b"".join(data[span.start : span.end] for span in spans) == data
 
 
-@settings(deadline=None)
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_a_varint_of_any_64_bits(number: int) -> None:
     raw = records.varint(number)
@@ -129,7 +128,7 @@ def headers_of(pairs: Any) -> Headers:
     return tuple((name, None if value is None else bytes(value)) for name, value in pairs)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(histories(gaps=False, past=False), st.sampled_from(WRITERS))
 def test_batches_of_other_clients_are_read(history: list[Record], writer: tuple[Any, Compression]) -> None:
     builder, codec = writer
@@ -138,7 +137,7 @@ def test_batches_of_other_clients_are_read(history: list[Record], writer: tuple[
     assert records.decode(raw) == history
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(histories(past=False), st.sampled_from(READERS))
 def test_other_clients_read_our_batches(history: list[Record], peer: tuple[Any, Compression]) -> None:
     reader, codec = peer
@@ -226,7 +225,7 @@ def test_a_header_name_that_is_not_utf8_loses_no_message() -> None:
     assert records.decode(raw) == [Record(0, 0, None, None, (("\ufffd", b"v"),))]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(histories(), st.data())
 def test_changed_bytes_give_records_or_invalid_record(history: list[Record], data: st.DataObject) -> None:
     raw = bytearray(
@@ -240,7 +239,7 @@ def test_changed_bytes_give_records_or_invalid_record(history: list[Record], dat
             reader(bytes(raw))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.binary(max_size=120), st.integers(0, 8))
 def test_noise_after_a_header_gives_records_or_invalid_record(noise: bytes, count: int) -> None:
     raw = section(noise, count=count)
@@ -259,7 +258,6 @@ def test_a_bomb_in_a_batch_is_bounded() -> None:
 
 
 # --- by time
-@settings(deadline=None)
 @given(histories(), st.integers(-2, 2**45))
 def test_offsets_by_time(history: list[Record], timestamp: int) -> None:
     raw = records.encode(history, base_offset=history[0].offset)

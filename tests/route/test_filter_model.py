@@ -69,13 +69,13 @@ CONDITIONS = st.recursive(
 )
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(CONDITIONS, st.lists(MESSAGES, min_size=1, max_size=4))
 def test_the_compiled_function_says_what_the_book_says(tree: Expression, messages: list[View]) -> None:
     _agree(tree, messages)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(FIELDS, FIELDS, SIGNS, st.lists(MESSAGES, min_size=3, max_size=6))
 def test_comparisons_of_fields(one: Expression, other: Expression, sign: str, messages: list[View]) -> None:
     _agree((sign, one, other), messages)
@@ -102,13 +102,13 @@ def _needs_hold(chosen: Filter, message: View) -> None:
         assert any(need in batch for need in chosen.needs), (chosen, message)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.text("ab%_", max_size=12), st.text("ab\n", max_size=16))
 def test_like_says_what_the_book_says(pattern: str, text: str) -> None:
     assert pattern_of(pattern, None).matches(text) is like(text, pattern)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.text(max_size=60), MESSAGES)
 def test_any_text_is_a_filter_or_refused_with_its_place(text: str, message: View) -> None:
     _try(text, message)
@@ -123,7 +123,7 @@ WORDS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(st.lists(WORDS, max_size=25), MESSAGES)
 def test_any_words_are_a_filter_or_refused_with_their_place(words: list[str], message: View) -> None:
     _try(" ".join(words), message)

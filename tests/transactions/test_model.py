@@ -188,5 +188,5 @@ class Lives(RuleBasedStateMachine):
         assert bool(self.rig.orders) == state.state.ending
 
 
-Lives.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=60, deadline=None)
+Lives.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=60)
 TestLives = pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")(Lives.TestCase)

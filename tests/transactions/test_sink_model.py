@@ -12,7 +12,7 @@ from tests.transactions import sink_mutants
 from tests.transactions.sink_world import run
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
 @given(st.randoms(use_true_random=False))
 def test_every_batch_is_seen_once_and_whole(chance: random.Random) -> None:
     run(chance.randrange, steps=200)

@@ -15,7 +15,7 @@ def claimant(name: str, *topics: TopicId, instance: str | None = None) -> Claima
 
 
 @given(st.integers(1, 20), st.integers(1, 8))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_each_gets_a_stretch_of_neighbours(count: int, size: int) -> None:
     result = assign_range([claimant(f"m{number}", A) for number in range(size)], {A: count})
     numbers = [[each.number for each in sorted(result[f"m{number}"])] for number in range(size)]

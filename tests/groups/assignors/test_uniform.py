@@ -81,7 +81,7 @@ def best_loads(claimants: list[Claimant], counts: dict[TopicId, int]) -> list[in
 
 
 @given(groups())
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 def test_no_other_assignment_is_more_even(group: tuple[list[Claimant], dict[TopicId, int]]) -> None:
     claimants, counts = group
     result = assign("uniform", claimants, counts)
@@ -91,7 +91,7 @@ def test_no_other_assignment_is_more_even(group: tuple[list[Claimant], dict[Topi
 
 
 @given(groups())
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 def test_nothing_moves_when_nothing_changed(group: tuple[list[Claimant], dict[TopicId, int]]) -> None:
     claimants, counts = group
     before = assign("uniform", claimants, counts)
@@ -109,7 +109,7 @@ def test_who_has_more_than_an_even_part_keeps_it_where_others_want_less() -> Non
 
 
 @given(groups(same=True), st.booleans())
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 def test_with_equal_subscriptions_no_more_moves_than_must(
     group: tuple[list[Claimant], dict[TopicId, int]], one_comes: bool
 ) -> None:

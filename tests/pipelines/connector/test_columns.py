@@ -67,7 +67,7 @@ def message(offset: int, value: bytes | None = b"v", *, key: bytes | None = b"k"
     return Record(offset, 1_000 + offset, key, value, headers)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(histories(), st.sampled_from(Compression), st.data())
 def test_rows_are_the_records(history: list[list[Record]], codec: Compression, data: st.DataObject) -> None:
     raw = [records.encode(each, base_offset=each[0].offset, compression=codec) for each in history]
@@ -79,7 +79,6 @@ def test_rows_are_the_records(history: list[list[Record]], codec: Compression, d
     assert read([memoryview(b"".join(raw))], first, end) == wanted
 
 
-@settings(deadline=None)
 @given(st.sets(st.integers(0, 30)), st.sets(st.integers(0, 60), max_size=8), st.integers(1, 10))
 def test_only_the_stretches_that_were_asked_for(offsets: set[int], edges: set[int], size: int) -> None:
     every = [message(offset, headers=(("a", b"b"),)) for offset in sorted(offsets)]
@@ -159,7 +158,7 @@ def test_header_names_that_are_no_text_get_replacement_characters() -> None:
     assert read([raw])[0]["headers"] == [{"key": "ab\ufffd\ufffd", "value": b"x"}]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(histories(), st.integers(HEADER_BYTES, 4000), st.integers(0, 255))
 def test_hostile_bytes_are_refused_or_read(history: list[list[Record]], place: int, byte: int) -> None:
     raw = [bytearray(records.encode(each, base_offset=each[0].offset)) for each in history]
@@ -170,7 +169,7 @@ def test_hostile_bytes_are_refused_or_read(history: list[list[Record]], place: i
         assert read([bytes(each) for each in raw]) == [expected(record) for record in every]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(histories(), st.integers(0, 4000), st.integers(0, 255))
 def test_what_the_other_reader_refuses_is_refused(history: list[list[Record]], place: int, byte: int) -> None:
     raw = bytearray(records.encode(history[0], base_offset=history[0][0].offset))

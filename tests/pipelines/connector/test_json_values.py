@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from runnel.pipelines.connector.arrow.columns import Projection, rows
@@ -118,7 +118,6 @@ def test_a_field_can_not_have_two_types() -> None:
 VALUES = st.none() | st.booleans() | st.integers() | st.text() | st.lists(st.integers()) | st.floats()
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=10) | st.dictionaries(st.sampled_from(["id", "name"]), VALUES), max_size=5))
 def test_nothing_fails_and_each_value_counts_for_itself(values: list[bytes | dict[str, Any]]) -> None:
     raw = [value if isinstance(value, bytes) else json.dumps(value).encode() for value in values]

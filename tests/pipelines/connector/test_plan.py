@@ -1,7 +1,7 @@
 """Where batches begin and end: proportions, limits, losses."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from runnel.client.metadata import TopicPartition as TP
@@ -17,7 +17,6 @@ limits = st.integers(1, 10**12)
 
 
 # --- limits
-@settings(deadline=None)
 @given(backlogs, limits)
 def test_a_share_is_the_whole_limit_and_nobody_gets_nothing_or_too_much(backlog: dict[int, int], limit: int) -> None:
     shares = plan.share(backlog, limit)
@@ -26,7 +25,6 @@ def test_a_share_is_the_whole_limit_and_nobody_gets_nothing_or_too_much(backlog:
     assert sum(shares.values()) == min(sum(backlog.values()), max(limit, len(backlog)))
 
 
-@settings(deadline=None)
 @given(backlogs, limits)
 def test_shares_are_in_proportion_to_backlogs(backlog: dict[int, int], limit: int) -> None:
     total, shares = sum(backlog.values()), plan.share(backlog, limit)
@@ -49,7 +47,6 @@ def steady(bytes_each: int) -> plan.Sizes:
     return lambda wanted: {where: [offset * bytes_each for offset in offsets] for where, offsets in wanted.items()}
 
 
-@settings(deadline=None)
 @given(
     st.dictionaries(st.sampled_from([A, B, C]), st.integers(0, 10**6), min_size=1),
     st.integers(1, 10**4),

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from runnel.client.metadata import TopicPartition as TP
@@ -45,7 +45,6 @@ def test_tasks_have_about_as_many_bytes_as_allowed() -> None:
     assert len(pieces) <= 6
 
 
-@settings(deadline=None)
 @given(
     st.dictionaries(st.sampled_from([A, B]), st.integers(1, 10**6)),
     st.none() | st.integers(1, 40),

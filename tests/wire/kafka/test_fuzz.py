@@ -107,14 +107,14 @@ def test_mutated_frames_are_read_or_malformed(api_key: int) -> None:
             read_response(api_key, version, mutated(whole_response, chance))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.sampled_from(EVERY_API), st.binary(max_size=200))
 def test_random_bodies_are_read_or_malformed(api: tuple[int, int], body: bytes) -> None:
     read_request(struct.pack(">hhih", *api, 7, -1) + body)
     read_response(*api, struct.pack(">i", 7) + body)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.binary(max_size=60))
 def test_random_frames_are_read_or_refused(frame: bytes) -> None:
     read_request(frame)

@@ -18,7 +18,7 @@ from kio.static.constants import EntityType
 from runnel.wire.kafka import decoder, encoder, messages, notation
 from runnel.wire.kafka.apis import API
 
-EXAMPLES = settings(max_examples=4, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+EXAMPLES = settings(max_examples=4, database=None, suppress_health_check=list(HealthCheck))
 KINDS = {"Request": EntityType.request, "Response": EntityType.response, "Header": EntityType.header}
 MessagesOf = Callable[[str, int], st.SearchStrategy[Any]]
 

@@ -109,7 +109,7 @@ def test_side_by_side_gives_all_in_order_and_those_that_wait_wait_together() -> 
                 assert begun == [0, 1, 2, 3]
             return number
 
-        assert await eager.side_by_side(work(number) for number in range(4)) == [0, 1, 2, 3]
+        assert await eager.gather_eagerly(work(number) for number in range(4)) == [0, 1, 2, 3]
 
     asyncio.run(main())
 
@@ -131,7 +131,7 @@ def test_nothing_outlives_what_goes_on_side_by_side(at_once: bool) -> None:
             raise KeyError
 
         with pytest.raises(KeyError):
-            await eager.side_by_side(begin() for begin in ((wait, fail) if at_once else (fail, wait)))
+            await eager.gather_eagerly(begin() for begin in ((wait, fail) if at_once else (fail, wait)))
         await asyncio.wait_for(ended.wait(), 60)
 
     asyncio.run(main())

@@ -34,7 +34,7 @@ from runnel.model.errors import InvalidRequest, OffsetOutOfRange, RetriableError
 from runnel.model.ids import BrokerId
 from runnel.model.queue_config import SETTINGS, canonical, shown_value
 from runnel.model.topic_config import field_name
-from runnel.net.eager import side_by_side
+from runnel.net.eager import gather_eagerly
 from runnel.queues import values
 from runnel.queues.values import Described
 from runnel.record.records import Record
@@ -118,7 +118,7 @@ class Overseeing:
     async def _states_here(self, request: NamedQueue) -> States:
         queue = self._sources.must_know(request.queue)
         here = [source for source in queue.sources if source.leader == self._me]
-        return States(await side_by_side(self._state(queue.name, source) for source in here))
+        return States(await gather_eagerly(self._state(queue.name, source) for source in here))
 
     async def _state(self, queue: str, source: Source) -> DeliveryState:
         try:

@@ -16,7 +16,7 @@ from runnel.broker.end_offsets import commit_written
 from runnel.model.calls import Failure, Nothing, Value, Verb
 from runnel.model.errors import RunnelError
 from runnel.model.ids import PartitionKey, TopicId
-from runnel.net.eager import side_by_side
+from runnel.net.eager import gather_eagerly
 from runnel.queues.values import Rewind
 
 
@@ -72,7 +72,7 @@ class SharePlaces:
         calls.serve(DROP, self._drop)
 
     async def _look(self, request: Places) -> Found:
-        return Found(await side_by_side(self._look_at(request.group_id, key) for key in _keys(request.partitions)))
+        return Found(await gather_eagerly(self._look_at(request.group_id, key) for key in _keys(request.partitions)))
 
     async def _look_at(self, group_id: str, key: PartitionKey) -> Place:
         try:

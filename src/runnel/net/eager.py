@@ -50,7 +50,7 @@ def start(coroutine: Coroutine[Any, Any, T]) -> "tuple[T, None] | tuple[None, as
     return None, asyncio.get_running_loop().create_task(_continue(coroutine, waiting_for))
 
 
-async def side_by_side(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+async def gather_eagerly(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """What each gives, in their order. Only those that wait are tasks; none of them outlives this."""
     begun: list[tuple[T | None, asyncio.Task[T] | None]] = []
     try:

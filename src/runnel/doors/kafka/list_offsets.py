@@ -25,7 +25,7 @@ from runnel.model.errors import (
     as_value,
 )
 from runnel.model.ids import NO_EPOCH, Epoch
-from runnel.net.eager import side_by_side
+from runnel.net.eager import gather_eagerly
 from runnel.replica.partition import Partition
 from runnel.wire.kafka import messages as m
 
@@ -49,7 +49,7 @@ async def list_offsets(request: m.ListOffsetsRequest, call: Call) -> m.ListOffse
     committed_only = request.isolation_level == READ_COMMITTED
     looking = Looking(asyncio.Lock(), asyncio.get_running_loop().time() + LOOK_S)
     answers = iter(
-        await side_by_side(
+        await gather_eagerly(
             _answer_of(topic.name, asked, committed_only, looking, call)
             for topic in request.topics
             for asked in topic.partitions

@@ -51,7 +51,7 @@ def test_a_broker_needs_no_docstrings(optimized: BrokerProcess) -> None:
         assert [one["message"] for one in api.ok("GET", "/receive?user_id=bob&wait_ms=30000")["messages"]] == ["hello"]
         api.ok("POST", "/v1/queues", {"name": "jobs"})
         api.ok("POST", "/v1/queues/jobs/messages", {"value": {"pay": 30}})
-        [got] = api.ok("POST", "/v1/queues/jobs/receive", {"wait_ms": 30_000})["messages"]
+        [got] = api.ok("POST", "/v1/queues/jobs/receive?wait_ms=30000")["messages"]
         assert got["value"] == {"pay": 30}
         assert "/v1/topics/{topic}" in api.ok("GET", "/openapi.json")["paths"]
         assert b"/v1/topics/{topic}" in api.get("/docs").content

@@ -105,7 +105,7 @@ def call(asker: Asker, verb: Verb[Q, A], request: Q) -> A:
 
 
 def set_flush(address: str, mode: str) -> None:
-    """What Runnel keeps about queues has the guarantee of their messages: it is the default of all topics."""
+    """Let what Runnel keeps about queues and transactions have the guarantee of the messages: as all topics have."""
     change = m.IncrementalAlterConfigsRequest.AlterableConfig(name="log.flush.mode", config_operation=SET, value=mode)
     everyone = m.IncrementalAlterConfigsRequest.AlterConfigsResource(
         resource_type=BROKER_RESOURCE, resource_name="", configs=[change]

@@ -9,10 +9,12 @@ from collections.abc import Callable
 
 from bench.load import transactions
 from bench.load.kafka_wire import KafkaWire
+from bench.load.leases import set_flush
 from bench.load.transactions import Done, Job
 from bench.machine import cpu_of
 from bench.peers import Flush, Server
 from bench.percentiles import percentiles
+from bench.report import OURS
 from bench.scenarios import SIZES, Cell, Run
 
 NAME = "transactions"
@@ -31,9 +33,17 @@ def measure(run: Run) -> None:
     for flush in MODES:
         with run.servers(flush, kafkas) as servers:
             for server in servers:
-                transactions.prepare(server.address, server.peer.topic_config(flush))
+                _prepare(server, flush)
             for per in run.scale.transactions:
                 _rounds(run, servers, flush, per)
+
+
+def _prepare(server: Server, flush: Flush) -> None:
+    """Let the coordinator's log have the guarantee of the messages. Runnel has it from the default of all topics."""
+    ours = server.peer.name == OURS
+    if ours:
+        set_flush(server.address, flush.value)
+    transactions.prepare(server.address, {} if ours else server.peer.topic_config(flush))
 
 
 def _rounds(run: Run, servers: list[Server], flush: Flush, per: int) -> None:

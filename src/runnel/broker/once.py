@@ -164,14 +164,15 @@ class Once:
 
             outbox = self._outboxes[key] = Outbox(send, lambda: self._forget(key))
         answer = outbox.put(messages, timeout_ms)
-        await asyncio.wait([answer], timeout=timeout_ms / 1000)
         try:
+            await asyncio.wait([answer], timeout=timeout_ms / 1000)
             if answer.done():
                 return answer.result()
-            answer.cancel()
             error: RunnelError = RequestTimedOut(f"{key} did not answer within {timeout_ms} ms: send again")
         except RunnelError as problem:
             error = as_value(problem)
+        finally:
+            answer.cancel()  # also where the asker was cancelled: nobody reads it any more
         return [as_value(error)] * len(messages)
 
     def _forget(self, key: PartitionKey) -> None:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from runnel.dev.brokers import ready_addresses, serve_command
-from runnel.shell.disk import LOCK_NAME
+from runnel.model.seams import LOCK_NAME
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _LOG_PREFIX = re.compile(r"^(\S+ \S+ [A-Z]+ +|runnel: )")

@@ -8,11 +8,12 @@ The real bodies live in `shell`, the simulated ones in `testing`.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 from runnel.model.ids import Millis
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+LOCK_NAME: Final = "lock"  # in a data directory: the broker that uses it holds this file, and writes its pid into it
 T = TypeVar("T")
 
 

@@ -20,13 +20,12 @@ from typing import TypeVar
 
 from runnel.model.errors import DataInUse, DataUnusable
 from runnel.model.limits import MIB
-from runnel.model.seams import Buffer
+from runnel.model.seams import LOCK_NAME, Buffer
 
 T = TypeVar("T")
 
 THREADS_MAX = 8  # enough for several partitions to sync at once; the kernel merges their journal commits
 WRITEV_BUFFERS_MAX = 1024  # IOV_MAX of Linux
-LOCK_NAME = "lock"
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 NOWAIT = getattr(os, "RWF_NOWAIT", 0)  # Linux 4.14; without it every read goes off the loop

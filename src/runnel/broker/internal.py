@@ -46,7 +46,7 @@ REPLICAS_SAFE: Final = 3  # with so many, one may be missing and two still must 
 
 
 def internal_error(name: str) -> InvalidTopicName:
-    """What clients are told that want to write to an internal topic, to change it, or to make one of its name."""
+    """The answer to a client that wants to write to an internal topic, to change it, or to make one of its name."""
     return InvalidTopicName(f"topic {name!r} is internal: only the broker itself writes to it and changes it")
 
 

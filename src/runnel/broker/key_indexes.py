@@ -64,7 +64,7 @@ class KeyIndexes:
         return index
 
     def unserved(self) -> Iterator[Unserved]:
-        """Those of partitions that are led here, and that can't follow them."""
+        """The indexes of partitions that are led here, and that can't follow them."""
         for number, error in self._partitions.failures(self.topic) if self.topic else ():
             yield Unserved(self._name, number, error)
         for key, index in self._indexes.items():

@@ -1,4 +1,7 @@
-"""One at a time for each key; others of the key wait for their turn. Nothing is kept for a key that nobody holds."""
+"""A lock for each key: one holder at a time, and the others of the key wait for their turn.
+
+Nothing is kept for a key that nobody holds.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -273,7 +273,7 @@ def _refused(partition: Partition, header: BatchHeader, error: RunnelError) -> R
 
 
 def _fitting(found: Sifted, room: int) -> Sifted:
-    """What is left of a batch, if there is room for it beside the others of its request."""
+    """The rest of a batch, if there is room for it beside the others of its request."""
     if room >= 0:
         return found
     found.give_up()

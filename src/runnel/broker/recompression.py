@@ -36,7 +36,7 @@ CODECS: Final = {  # by their names in `compression.type`; `producer` is none of
 
 
 class Target(NamedTuple):
-    """What a topic wants its batches to be compressed with."""
+    """The codec and the level that a topic wants for its batches."""
 
     codec: Compression
     level: int | None  # None: the codec has none

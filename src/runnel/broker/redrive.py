@@ -112,7 +112,7 @@ class _Grave(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """What was read of the letters that went back, by the leader in one epoch."""
+    """The letters that went back, as the leader has read them in one epoch."""
 
     partition: Partition
     epoch: Epoch

@@ -262,7 +262,7 @@ class Ledger:
             return claimed
 
     async def release(self, key: str, digest: bytes) -> None:
-        """One request under the claim of this key failed and left nothing: let the key go if it was the only one.
+        """Let the key go if the request that failed, and left nothing, was the only one under its claim.
 
         The record is appended in this epoch or never, so it can't come behind a claim of a later leader.
         """

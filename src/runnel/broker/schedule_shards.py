@@ -85,7 +85,7 @@ class ScheduleShards:
         return iter([here.shard for here in self._here.values() if here.shard is not None])
 
     def unserved(self) -> Iterator[Unserved]:
-        """Those that are led here, and do not serve."""
+        """The shards that are led here, and do not serve."""
         topic = self._image().topic(SCHEDULE)
         for number, error in self._partitions.failures(topic) if topic else ():
             yield Unserved(SCHEDULE, number, error)

@@ -42,7 +42,7 @@ class _Named(NamedTuple):
 
 
 class _Attempt:
-    """One attempt to keep the messages of a request."""
+    """An attempt to keep the messages of a request."""
 
     def __init__(self) -> None:
         self.left_nothing = True  # as far as anybody can say
@@ -145,7 +145,7 @@ def _parked(one: _Named, floor: int) -> Parked:
 
 
 def digest_of(call: object) -> bytes:
-    """What tells one call from another that has the same key."""
+    """The digest that tells one call from another that has the same key."""
     return hashlib.sha256(_encode(call)).digest()
 
 

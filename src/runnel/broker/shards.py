@@ -57,7 +57,7 @@ class Shards(Generic[V]):
         return iter(list(self._shards.values()))
 
     def unserved(self) -> Iterator[Unserved]:
-        """Those that are led here, or should be, and that do not serve."""
+        """The shards that are led here, or should be, and that do not serve."""
         topic = self._image.topic(self.topic)
         for number, error in self._partitions.failures(topic) if topic else ():
             yield Unserved(self.topic, number, error)

@@ -38,7 +38,7 @@ class Limits(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """One fetch: by whom, how much, and what it ends with."""
+    """A fetch: by whom, how much, and what it ends with."""
 
     group_id: str
     owner: str  # of the leases
@@ -111,7 +111,7 @@ class Sharing:
     # --- fetching
 
     async def fetch(self, asked: Asked, keys: Sequence[PartitionKey]) -> dict[PartitionKey, Share]:
-        """What there is of some partitions; waits until there is something, but no longer than asked."""
+        """Lease messages of some partitions; waits until there are some, but no longer than asked."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(max(asked.limits.wait_ms, 0), WAIT_MS_MAX) / 1000
         while True:

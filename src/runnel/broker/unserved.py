@@ -13,7 +13,7 @@ OF_OTHERS: Final = (NotEnoughReplicas, NotEnoughReplicasAfterAppend, RequestTime
 
 
 class Unserved(NamedTuple):
-    """One partition of a coordinator's topic; without an error nothing is known to be wrong with it."""
+    """A partition of a coordinator's topic; without an error nothing is known to be wrong with it."""
 
     topic: str
     number: int

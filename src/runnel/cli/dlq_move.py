@@ -162,7 +162,7 @@ def _look(name: str, *, stop: bool, as_json: bool, broker: str) -> None:
 
 
 def _print_plan(state: "RedriveState", *, as_json: bool) -> None:
-    """What a re-drive would do that was only to be tried out."""
+    """Print what a re-drive would do (--dry-run)."""
     from runnel.cli.output import plural
 
     if as_json or state.state != DONE:

@@ -29,7 +29,7 @@ TOLD = frozenset(
 
 
 class Read(NamedTuple):
-    """What a line says of a message."""
+    """The fields of a message that a line has."""
 
     value: bytes | None
     key: bytes | None

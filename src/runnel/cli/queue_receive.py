@@ -176,7 +176,7 @@ async def _print_all(
 
 
 async def _lease(cluster: "Cluster", wanted: Wanted, asked: "Receive", held: "list[Delivered]") -> "list[Delivered]":
-    """What can be leased; asked again while brokers are away, without end where nobody said when to stop.
+    """Lease messages; the brokers are asked again while they are away, without end where nobody said when to stop.
 
     An answer that is on its way when the command ends is waited for a moment: what it leased can be given back then.
     """

@@ -106,7 +106,7 @@ def rewind(
 
 # --- what both print
 def _unknown(shifted: "Shifted") -> str:
-    """What the count of messages may lack."""
+    """The words for a count of messages that may be too low: the schedule was not asked."""
     return "" if shifted.scheduled >= 0 else ", and those that wait in the schedule, which could not be asked"
 
 

@@ -1,4 +1,4 @@
-"""Who reads what a command prints: a person, a file, or a program at the other end of a pipe.
+"""The reader of what a command prints: a person, a file, or a program at the other end of a pipe.
 
 Rule: a command that waits for messages ends as soon as nobody reads it any more, also while there is nothing to print.
       Printing into a pipe says that the line is in the pipe: not that anybody has read it.

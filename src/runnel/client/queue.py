@@ -316,7 +316,7 @@ class QueueMessage(Message):
 
 
 def reason_of(error: BaseException) -> str:
-    """What a dead letter says of the error that its last attempt ended with; nothing of an interruption."""
+    """The reason that a dead letter gives: the error that ended its last attempt; none for an interruption."""
     if not isinstance(error, Exception):
         return ""
     text = str(error)

@@ -56,7 +56,7 @@ def _token(cluster: Cluster) -> str:
 
 
 class Target(NamedTuple):
-    """What a queue's definition says about sending."""
+    """The part of a queue's definition that is about sending."""
 
     topic: str
     lanes: int

@@ -10,7 +10,7 @@ from runnel.client.positions import Position, bounds, resolve
 
 
 class TrimStep(NamedTuple):
-    """One partition: where it begins now, and where it would begin."""
+    """A partition: where it begins now, and where it would begin."""
 
     where: TopicPartition
     before: int
@@ -22,7 +22,7 @@ class TrimStep(NamedTuple):
 
 
 async def plan_trim(cluster: Cluster, partitions: Sequence[TopicPartition], upto: Position) -> list[TrimStep]:
-    """What removing all before a position would change; a position stays within what a partition holds."""
+    """Plan to remove all before a position, which stays within what a partition holds."""
     limits = await bounds(cluster, list(partitions))
     offsets = await resolve(cluster, dict.fromkeys(partitions, upto))
     return [

@@ -104,7 +104,7 @@ def admit(image: Image, broker: BrokerId, base: TopicConfig) -> Decision[Partiti
 
 
 def _noted(broker: Broker) -> Mapping[BrokerId, Admission]:
-    """What is kept of a broker that begins to serve: its directory is the broker's from then on."""
+    """The admission of a broker that begins to serve: its directory is the broker's from then on."""
     if broker.state is not BrokerState.READY:
         return {}
     return {broker.id: Admission(broker.id, broker.directory, broker.rack, broker.directory_version)}

@@ -110,7 +110,7 @@ class Broker(msgspec.Struct, frozen=True):
 
 
 class Admission(msgspec.Struct, frozen=True):
-    """What is kept of a broker from its first admission until it is unregistered, whether it lives or not."""
+    """A broker of the cluster, from its first admission until it is unregistered, whether it lives or not."""
 
     broker: BrokerId
     directory: str  # the id of its data directory when it was last admitted

@@ -186,7 +186,7 @@ def is_old(key: bytes) -> bool:
 
 
 def decode(key: bytes, value: bytes | None) -> Row | None:
-    """One record as it was written; None if its kind is unknown."""
+    """Decode a record; None if its kind is unknown."""
     try:
         parts = msgspec.msgpack.decode(key)
         if parts[0] not in _values:
@@ -303,7 +303,7 @@ def _rewrite_membership(group_id: str, rows: list[Row], store: Store) -> None:
 
 
 def _members(rows: list[Row], of_type: type[M]) -> dict[str, M]:
-    """Those of the group's type; rule 4."""
+    """The members of the group's type; rule 4."""
     return {key.member_id: value for key, value in rows if isinstance(value, of_type)}
 
 

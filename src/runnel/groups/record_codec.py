@@ -109,7 +109,7 @@ def kind_of(key: AnyKey) -> Kind:
 
 
 def decode(key: bytes, value: bytes | None) -> tuple[AnyKey, Value | None] | None:
-    """One record as it was written; None if its kind is unknown: this broker can do without it."""
+    """Decode a record; None if its kind is unknown: this broker can do without it."""
     try:
         number = _type_of(key)
         if number not in FORMS:
@@ -296,7 +296,7 @@ def _current_message(record: CurrentRecord) -> m.ConsumerGroupCurrentMemberAssig
 def _topics_since(
     assigned: tuple[tuple[int, Grouped], ...],
 ) -> list[m.ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions]:
-    """Each partition with the epoch in which it was given (KIP-1251)."""
+    """The epoch in which each partition was given (KIP-1251)."""
     topics: dict[UUID, dict[int, int]] = {}
     for epoch, part in assigned:
         for topic_id, numbers in part:

@@ -1,4 +1,4 @@
-"""What retention does not keep of a log, and why, in words that need no look at the settings.
+"""The segments that retention does not keep, and why, in words that need no look at the settings.
 
 Rule 1: segments go as a whole, the oldest first: those that are too much for retention.bytes, and those whose newest
         message, by its timestamp, is older than retention.ms.
@@ -28,7 +28,7 @@ class Expired(NamedTuple):
         return self.too_much + self.too_old
 
     def reasons(self, name: str, config: TopicConfig) -> Iterator[str]:
-        """What was removed of the partition of this name."""
+        """Tell what was removed of the partition of this name."""
         if self.too_old:
             newest = datetime.fromtimestamp(self.newest_ms / 1000, UTC)
             yield (

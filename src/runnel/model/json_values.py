@@ -24,7 +24,7 @@ def must_be_utf8(value: bytes) -> None:
 
 
 def parse(value: bytes) -> Any:
-    """What a JSON value says; raises UNREADABLE (model/unreadable.py) if it is none."""
+    """Parse a JSON value; raises UNREADABLE (model/unreadable.py) if it is none."""
     must_be_utf8(value)
     try:
         return _anything.decode(value)

@@ -306,7 +306,7 @@ def config_of(overrides: frozenset[tuple[str, str]]) -> QueueConfig:
 
 
 def defaults_of(overrides: Mapping[str, str]) -> QueueConfig:
-    """What holds where nobody said otherwise: for a queue, one with a webhook, or a mere share group."""
+    """The defaults of a queue, of one with a webhook, or of a mere share group."""
     if DEFINED not in overrides:
         return SHARE_DEFAULTS
     return WEBHOOK_DEFAULTS if overrides.get(WEBHOOK_URL) else DEFAULTS

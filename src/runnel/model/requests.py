@@ -15,7 +15,7 @@ class Target(Value, frozen=True, gc=False):
 
 
 class Entry(Value, frozen=True):
-    """What is kept under a key: first what was asked, later what was answered, or that nothing of it was done."""
+    """An entry under a key: first the claim of a request, later its answer, or that nothing of it was done."""
 
     kind: Literal["claim", "answer", "release"]
     digest: bytes  # of the request: another one must not use the same key

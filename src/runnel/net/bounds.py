@@ -1,4 +1,4 @@
-"""What the doors of a broker share of its memory, and how often its clients met a bound.
+"""The budgets of memory that the doors of a broker share, and how often its clients met a bound.
 
 Rule 1: what a client can make large is charged to a budget before it is there, and given back when it is gone.
 Rule 2: a client that meets a bound is refused, made to wait, or gets less; each time counts under the bound's setting.
@@ -96,7 +96,7 @@ class Addresses:
 
 
 class Unsent:
-    """What one client has not taken of its answers, charged to the budget of answers."""
+    """The bytes that one client has not taken of its answers, charged to the budget of answers."""
 
     __slots__ = ("_answers", "size")
 

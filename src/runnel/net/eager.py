@@ -51,7 +51,7 @@ def start(coroutine: Coroutine[Any, Any, T]) -> "tuple[T, None] | tuple[None, as
 
 
 async def gather_eagerly(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """What each gives, in their order. Only those that wait are tasks; none of them outlives this."""
+    """Gather the results of coroutines, in their order. Only those that wait are tasks; no task outlives this."""
     begun: list[tuple[T | None, asyncio.Task[T] | None]] = []
     try:
         for coroutine in coroutines:

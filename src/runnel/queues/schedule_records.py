@@ -77,7 +77,7 @@ def kept_of(body: bytes) -> Kept:
 
 
 def change_of(offset: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> Change:
-    """What a record says; raises RecordUnreadable."""
+    """Decode a record; raises RecordUnreadable."""
     if key is None:
         raise RecordUnreadable("it has no key: the schedule writes no such record")
     try:
@@ -116,7 +116,7 @@ def _front(value: bytes) -> Front:
 
 
 def _number(value: int) -> int:
-    """One that the index can hold."""
+    """Return a number, if the index can hold it."""
     if not -I64_END <= value < I64_END:
         raise ValueError(f"{value} does not fit into 64 bits")
     return value

@@ -260,7 +260,7 @@ def _taken(root: str) -> tuple[int, int]:
 
 
 def _must_be_ours(folder: int, root: str) -> None:
-    """Whoever may write to the folder may put files of their own in place of the broker's, and read what comes then."""
+    """Refuse a folder that everybody may write to: any user could put files of their own in place of the broker's."""
     if os.fstat(folder).st_mode & stat.S_IWOTH:
         raise DataUnusable(
             f"the data directory {root} can't be used: every user of this machine may write to it; take that away with"

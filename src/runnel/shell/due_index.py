@@ -114,7 +114,7 @@ class SqliteDueIndex:
             self._base.execute("update target set pending = pending + ? where number = ?", (more - less, number))
 
     def _note_cancelled(self, number: int, changes: Collection[Put | Drop]) -> None:
-        """What was cancelled is so until it comes again, or for a day."""
+        """Note a cancellation, which holds until the id comes again, or for a day."""
         times = {one.id: one.cancelled_ms for one in changes if isinstance(one, Drop) and one.cancelled_ms is not None}
         if not times and self._base.execute("select 1 from cancelled limit 1").fetchone() is None:
             return

@@ -124,7 +124,7 @@ class HttpApp:
             raise TooBusy("clients have as many bytes of answers to take as they may: try again, or ask for less")
 
     async def _must_have_no_body(self, operation: Operation, call: Call, receive: Receive) -> None:
-        """What a body says must not be passed over in silence: it may have been meant."""
+        """Refuse a body where none is taken: its sender may rely on what it says."""
         headers = call.headers
         size = int(headers.get(b"content-length", b"0"))
         if b"transfer-encoding" in headers:
@@ -202,7 +202,7 @@ class HttpApp:
 
 
 def _operation(method: str, found: Found | None, path: str) -> Operation:
-    """What serves a method at an address; raises if nothing does."""
+    """The operation that serves a method at an address; raises if none does."""
     if found is None or not (allowed := _methods(found)):
         raise NoSuchPath(f"there is nothing at {path}: see /docs for what there is")
     operation = found.methods.get("GET" if method == "HEAD" else method)

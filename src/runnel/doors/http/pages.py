@@ -31,7 +31,7 @@ SHOWN_HEADERS: Final = b"allow, retry-after"
 
 
 class Page(NamedTuple):
-    """What the headers of a request say of the page that sent it; b"": nothing."""
+    """The headers of a request that tell of the page that sent it; b"": there is no such header."""
 
     host: bytes
     origin: bytes

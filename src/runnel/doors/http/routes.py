@@ -63,7 +63,7 @@ class Routes:
 
 
 def _unquoted(part: str) -> str:
-    """What is no UTF-8 must not become another name by being replaced."""
+    """Decode a part of a path strictly: bytes that are no UTF-8 must not become another name."""
     try:
         return unquote(part, errors="strict")
     except UnicodeDecodeError as error:

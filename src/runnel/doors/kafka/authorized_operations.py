@@ -41,5 +41,5 @@ ON_CLUSTER: Final = _bits(
 
 
 def operations(kind: int, *, asked: bool) -> int:
-    """What a client is told that may do all that resources of a kind know."""
+    """The answer for a client that may do everything with resources of a kind."""
     return kind if asked else UNASKED

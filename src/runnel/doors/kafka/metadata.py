@@ -89,7 +89,7 @@ def alive_brokers(image: Image) -> frozenset[BrokerId]:
 
 
 class _About(NamedTuple):
-    """What holds for all topics of one answer."""
+    """Facts that hold for all topics of one answer."""
 
     call: Call
     alive: frozenset[BrokerId]

@@ -1,4 +1,4 @@
-"""What a connection is to members of share groups: the sessions that it began end with it, and so do their leases."""
+"""The sessions of share groups that a connection began: they end with it, and so do their leases."""
 
 from runnel.broker.broker import Broker
 from runnel.doors.kafka.share_sessions import Connection, SessionKey, ShareSession, ShareSessions

@@ -1,11 +1,14 @@
 """What all tests share."""
 
 import gc
+import json
 import os
 import signal
-from collections.abc import Generator, Iterator
+import time
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,6 +21,7 @@ from runnel.testing.zookeeper import ZooKeeper, missing
 # Done by one worker from first to last, as all of it shares what starts slowly: a Spark, or brokers and clients.
 TOGETHER = ("tests/pipelines/spark/", "tests/compat/")
 APART = ("tests/simulation/", "tests/pipelines/spark/test_cluster.py", "tests/faults/")  # each test may go elsewhere
+SERVE_S = 60.0  # until all brokers of a cluster have heard of each other
 LONGEST_FIRST = (
     "tests/pipelines/spark/",
     "tests/compat/",
@@ -119,7 +123,23 @@ def trio(zookeeper: ZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iter
     with ExitStack() as stack:
         # Nobody ends here: so sessions are long, and a machine that stands still for a moment ends none.
         patient = {"RUNNEL_SESSION_MS": "30000"}
-        yield [stack.enter_context(cluster_broker(zookeeper, folder, number, **patient)) for number in (1, 2, 3)]
+        brokers = [stack.enter_context(cluster_broker(zookeeper, folder, number, **patient)) for number in (1, 2, 3)]
+        wait_until_all_serve(brokers)
+        yield brokers
+
+
+def wait_until_all_serve(brokers: Sequence[BrokerProcess]) -> None:
+    """Return when each broker tells its clients of all of them: a broker that is ready may not have heard of others."""
+    end = time.monotonic() + SERVE_S
+    while not all(_told_of(broker) == len(brokers) for broker in brokers):
+        assert time.monotonic() < end, [_told_of(broker) for broker in brokers]
+        time.sleep(0.05)
+
+
+def _told_of(broker: BrokerProcess) -> int:
+    """The number of serving brokers, as one of them sees it."""
+    with urlopen(f"http://{broker.http}/v1/cluster", timeout=SERVE_S) as answer:
+        return sum(each["state"] == "serving" for each in json.load(answer)["brokers"])
 
 
 def cluster_broker(zookeeper: ZooKeeper, folder: Path, number: int, **more: str) -> BrokerProcess:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.cli.calls import COMMAND
 from tests.client.talk import OnCluster
-from tests.conftest import cluster_broker
+from tests.conftest import cluster_broker, wait_until_all_serve
 
 from runnel.client import connect, sync
 from runnel.client.calls import call_until_done
@@ -42,7 +42,9 @@ def lonely(tmp_path: Path) -> Iterator[BrokerProcess]:
 def brokers(zookeeper: ZooKeeper, tmp_path: Path) -> Iterator[list[BrokerProcess]]:
     """Three brokers of a cluster that the test may kill."""
     with ExitStack() as stack:
-        yield [stack.enter_context(cluster_broker(zookeeper, tmp_path, number)) for number in (1, 2, 3)]
+        started = [stack.enter_context(cluster_broker(zookeeper, tmp_path, number)) for number in (1, 2, 3)]
+        wait_until_all_serve(started)
+        yield started
 
 
 def run(work: Awaitable[None]) -> None:
@@ -277,6 +279,7 @@ def test_a_delayed_message_that_is_sent_again_can_be_cancelled(
         lose_answers(1)
         sent = await runnel.queue(name).send("later", delay=3600)
         assert [waiting.id async for waiting in runnel.schedule.pending(name)] == [sent.scheduled_id]
+        lose_answers(2)
         await runnel.schedule.cancel(sent.scheduled_id)
         assert await runnel.schedule.count(name) == 0
 

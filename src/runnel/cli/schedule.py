@@ -173,10 +173,10 @@ runnel schedule ls reminders --json | jq -r .id | xargs runnel schedule cancel
 def cancel(ids: tuple[str, ...], as_json: bool, broker: str) -> None:
     """Cancel messages: they are never sent. One that was sent already, or is being sent, is refused."""
     from runnel.cli.session import run
-    from runnel.client.calls import call
+    from runnel.client.calls import call_until_done
     from runnel.model.calls import SCHEDULE_CANCEL, Cancel
 
-    failures = run(broker, lambda cluster: call(cluster, SCHEDULE_CANCEL, Cancel(list(ids)))).failures
+    failures = run(broker, lambda cluster: call_until_done(cluster, SCHEDULE_CANCEL, Cancel(list(ids)))).failures
     _report(ids, failures, "cancelled", as_json)
 
 

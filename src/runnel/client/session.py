@@ -204,7 +204,7 @@ class Schedule:
 
     async def cancel(self, scheduled_id: str) -> None:
         """Take a message back; raises NotPending if it was sent, or never was. One may be cancelled again."""
-        answer = await call(self._cluster, calls.SCHEDULE_CANCEL, calls.Cancel([scheduled_id]))
+        answer = await call_until_done(self._cluster, calls.SCHEDULE_CANCEL, calls.Cancel([scheduled_id]))
         raise_for(answer.failures)
 
     async def move(

@@ -228,6 +228,7 @@ class Ledger:
         self.index = index
         self._partition: Partition = index.partition
         self._epoch = index.partition.leader_epoch
+        self._begin = index.partition.log.end_offset  # nothing that lies below is in this memory
         self._messages = messages
         self._mailing = mailing
         self._clock = clock
@@ -289,10 +290,10 @@ class Ledger:
             self._given.pop(key, None)
 
     async def _ready(self, timeout_s: float) -> None:
-        """Wait until all that earlier leaders kept is committed and covered."""
+        """Wait until all that was kept before, here or by earlier leaders, is committed and covered."""
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_s
-        while not self._partition.settled or self.index.end < self._partition.epoch_start:
+        while not self._partition.settled or self.index.end < self._begin:
             if not self.stands:
                 raise NotLeader(f"{self._partition.name} is led by another broker now: try again")
             if loop.time() >= end:

@@ -9,7 +9,7 @@ from runnel.broker.bells import Bells
 from runnel.broker.deliveries import Deliveries
 from runnel.broker.fetch import Waits
 from runnel.broker.hauls import Lot, Want
-from runnel.broker.sharing import PARTITION_BYTES_MAX, Asked, Limits, Share, Sharing
+from runnel.broker.sharing import PARTITION_BYTES_MAX, Limits, Share, ShareFetchAsked, Sharing
 from runnel.model.errors import NotLeader, RunnelError, StorageFailed
 from runnel.model.ids import PartitionKey, TopicId
 from runnel.model.queue_config import DEFAULTS
@@ -87,7 +87,7 @@ class Room:
         keys: list[PartitionKey] = KEYS, owner: str = "m",
     ) -> Coroutine[Any, Any, dict[PartitionKey, Share]]:  # fmt: skip
         limits = Limits(messages_max, bytes_max, wait_ms)
-        return self.sharing.fetch(Asked("g", owner, limits, (Waits(), waits or Waits())), keys)
+        return self.sharing.fetch(ShareFetchAsked("g", owner, limits, (Waits(), waits or Waits())), keys)
 
 
 def counts(shares: dict[PartitionKey, Share]) -> dict[int, int]:

@@ -9,7 +9,7 @@ from runnel.broker.internal import internal_topic
 from runnel.cluster import controller
 from runnel.cluster.config_rules import BrokerResource, ConfigChange, ConfigOp, TopicResource
 from runnel.cluster.decision import Decision
-from runnel.cluster.image import Admission, Broker, BrokerState, Delta, Endpoint, Image, Topic
+from runnel.cluster.image import AdmittedBroker, Broker, BrokerState, Delta, Endpoint, Image, Topic
 from runnel.cluster.topic_rules import Defaults, NewPartitions, NewTopic
 from runnel.model.errors import (
     BrokerNotRegistered,
@@ -152,7 +152,7 @@ def test_settings_of_the_cluster_do_not_make_a_topic_invalid() -> None:
 def without(*gone: int, brokers: int = 3) -> Image:
     """A cluster of which some brokers were admitted once, and are not alive now."""
     image = empty(brokers)
-    admitted = {each: Admission(each, f"d{each}", f"r{each}") for each in image.brokers}
+    admitted = {each: AdmittedBroker(each, f"d{each}", f"r{each}") for each in image.brokers}
     return image.apply(Delta(brokers=dict.fromkeys(b(*gone)), admitted=admitted))
 
 

@@ -37,7 +37,7 @@ class Limits(NamedTuple):
     whole_batches: bool = False
 
 
-class Asked(NamedTuple):
+class ShareFetchAsked(NamedTuple):
     """A fetch: by whom, how much, and what it ends with."""
 
     group_id: str
@@ -110,7 +110,7 @@ class Sharing:
 
     # --- fetching
 
-    async def fetch(self, asked: Asked, keys: Sequence[PartitionKey]) -> dict[PartitionKey, Share]:
+    async def fetch(self, asked: ShareFetchAsked, keys: Sequence[PartitionKey]) -> dict[PartitionKey, Share]:
         """Lease messages of some partitions; waits until there are some, but no longer than asked."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(max(asked.limits.wait_ms, 0), WAIT_MS_MAX) / 1000
@@ -126,7 +126,7 @@ class Sharing:
                         continue
                 return shares
 
-    def _over(self, asked: Asked) -> bool:
+    def _over(self, asked: ShareFetchAsked) -> bool:
         """Whether the answer is of no use any more, or everybody has to be answered now."""
         return self._all.over or asked.over
 
@@ -144,7 +144,7 @@ class Sharing:
         return outlets, failed
 
     @contextmanager
-    def _listening(self, outlets: dict[PartitionKey, Outlet], asked: Asked) -> Iterator[Sleeper]:
+    def _listening(self, outlets: dict[PartitionKey, Outlet], asked: ShareFetchAsked) -> Iterator[Sleeper]:
         """Somebody whom the bells of some outlets wake; what it does not need, it passes on."""
         bells, sleeper = self._deliveries.bells, Sleeper()
         for waits in (self._all, *asked.ends):
@@ -161,7 +161,7 @@ class Sharing:
                 if sleeper.woken:
                     bells.ring(outlet.bell)
 
-    async def _take_all(self, outlets: dict[PartitionKey, Outlet], asked: Asked) -> dict[PartitionKey, Share]:
+    async def _take_all(self, outlets: dict[PartitionKey, Outlet], asked: ShareFetchAsked) -> dict[PartitionKey, Share]:
         shares: dict[PartitionKey, Share] = {}
         limits = asked.limits
         messages, size = min(limits.messages_max, MESSAGES_MAX), min(limits.bytes_max, self._bytes_max)

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from runnel.cluster.decision import Decision
 from runnel.cluster.drafting import Changes, Draft, Living, RuleBook, Rules
-from runnel.cluster.image import NO_LEADER, Admission, Broker, BrokerState, Delta, Image, Partition, Topic
+from runnel.cluster.image import NO_LEADER, AdmittedBroker, Broker, BrokerState, Delta, Image, Partition, Topic
 from runnel.model.errors import (
     ElectionNotNeeded,
     EligibleLeadersNotAvailable,
@@ -103,11 +103,11 @@ def admit(image: Image, broker: BrokerId, base: TopicConfig) -> Decision[Partiti
     return Decision(delta, unclean=changes.unclean)
 
 
-def _noted(broker: Broker) -> Mapping[BrokerId, Admission]:
+def _noted(broker: Broker) -> Mapping[BrokerId, AdmittedBroker]:
     """The admission of a broker that begins to serve: its directory is the broker's from then on."""
     if broker.state is not BrokerState.READY:
         return {}
-    return {broker.id: Admission(broker.id, broker.directory, broker.rack, broker.directory_version)}
+    return {broker.id: AdmittedBroker(broker.id, broker.directory, broker.rack, broker.directory_version)}
 
 
 def _wants_in(broker: Broker) -> bool:

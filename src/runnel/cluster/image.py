@@ -109,7 +109,7 @@ class Broker(msgspec.Struct, frozen=True):
         return self.state in (BrokerState.SERVING, BrokerState.STOPPING)
 
 
-class Admission(msgspec.Struct, frozen=True):
+class AdmittedBroker(msgspec.Struct, frozen=True):
     """A broker of the cluster, from its first admission until it is unregistered, whether it lives or not."""
 
     broker: BrokerId
@@ -149,7 +149,7 @@ class Delta:
     topics: Mapping[TopicId, Topic | None] = field(default_factory=_nothing)
     deleted: Mapping[TopicId, DeletedTopic | None] = field(default_factory=_nothing)
     brokers: Mapping[BrokerId, Broker | None] = field(default_factory=_nothing)
-    admitted: Mapping[BrokerId, Admission | None] = field(default_factory=_nothing)
+    admitted: Mapping[BrokerId, AdmittedBroker | None] = field(default_factory=_nothing)
     configs: Mapping[ConfigKey, Overrides | None] = field(default_factory=_nothing)
     controller: Controller | None = None
     features: Features | None = None
@@ -171,7 +171,7 @@ class Image:
     version: int = 0
     controller: Controller = Controller(NO_LEADER, Epoch(0))
     brokers: Mapping[BrokerId, Broker] = field(default_factory=_nothing)  # alive
-    admitted: Mapping[BrokerId, Admission] = field(default_factory=_nothing)  # alive or not
+    admitted: Mapping[BrokerId, AdmittedBroker] = field(default_factory=_nothing)  # alive or not
     topics: Mapping[TopicId, Topic] = field(default_factory=_nothing)
     deleted: Mapping[TopicId, DeletedTopic] = field(default_factory=_nothing)
     configs: Mapping[ConfigKey, Overrides] = field(default_factory=_nothing)

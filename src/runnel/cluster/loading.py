@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from uuid import UUID
 
 from runnel.cluster import nodes
-from runnel.cluster.image import NO_LEADER, Admission, Controller, Delta, Image
+from runnel.cluster.image import NO_LEADER, AdmittedBroker, Controller, Delta, Image
 from runnel.cluster.nodes import ChangesNode, ClusterNode, ControllerNode, Recent
 from runnel.cluster.store import Node, Store, StoreDamaged
 from runnel.model.errors import RequestTimedOut
@@ -141,7 +141,7 @@ async def _read(store: Store, version: int) -> Image:
     return Image(await _cluster_id(store), version - 1).apply(everything)
 
 
-async def _admissions(store: Store) -> dict[BrokerId, Admission]:
+async def _admissions(store: Store) -> dict[BrokerId, AdmittedBroker]:
     paths = [nodes.directory_path(BrokerId(int(name))) for name in await store.children(nodes.BROKER_EPOCHS_PATH)]
     found = zip(paths, await _get_all(store, paths), strict=True)
     admissions = [nodes.read_admission(path, node) for path, node in found if node is not None]

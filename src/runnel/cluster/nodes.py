@@ -15,7 +15,7 @@ import msgspec
 
 from runnel.cluster.image import (
     NOTE,
-    Admission,
+    AdmittedBroker,
     Broker,
     BrokerState,
     ConfigKey,
@@ -185,9 +185,9 @@ def read_broker(path: str, node: Node) -> Broker:
     return Broker(BrokerId(int(path.rpartition("/")[2])), version=node.version, **msgspec.structs.asdict(value))
 
 
-def read_admission(path: str, node: Node) -> Admission:
+def read_admission(path: str, node: Node) -> AdmittedBroker:
     value = decode(path, node.value, DirectoryNode)
-    return Admission(broker_of_directory(path), value.directory, value.rack, node.version)
+    return AdmittedBroker(broker_of_directory(path), value.directory, value.rack, node.version)
 
 
 def broker_value(broker: Broker) -> bytes:
@@ -289,7 +289,7 @@ def pieces(image: Image, delta: Delta) -> Iterator[Piece]:
         yield Piece(Delta(brokers=delta.brokers, admitted=delta.admitted), ops)
 
 
-def _admission_op(image: Image, broker: BrokerId, admission: Admission | None) -> Op:
+def _admission_op(image: Image, broker: BrokerId, admission: AdmittedBroker | None) -> Op:
     if admission is None:
         return Delete(directory_path(broker), image.admitted[broker].version)
     return _put(directory_path(broker), encode(DirectoryNode(admission.directory, admission.rack)), admission.version)

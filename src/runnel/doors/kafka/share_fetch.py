@@ -1,7 +1,7 @@
 # ShareFetch (key 78), v1-v2.  v2 exact limits of messages (KIP-1206), renewals (KIP-1222)
 """ShareFetch: settle what a member of a share group had, then lease it more."""
 
-from runnel.broker.sharing import Asked, Limits, Share
+from runnel.broker.sharing import Limits, Share, ShareFetchAsked
 from runnel.cluster.image import Broker
 from runnel.doors.kafka.call import Call
 from runnel.doors.kafka.errors import code_of, text_of
@@ -72,7 +72,7 @@ async def _fetched(request: m.ShareFetchRequest, session: ShareSession, call: Ca
         request.max_records, request.max_bytes, request.max_wait_ms,
         whole_batches=request.share_acquire_mode == BATCH_OPTIMIZED,
     )  # fmt: skip
-    asked = Asked(session.key.group_id, session.owner, limits, (call.waits, session.waits))
+    asked = ShareFetchAsked(session.key.group_id, session.owner, limits, (call.waits, session.waits))
     shares = await call.broker.sharing.fetch(asked, wanted)
     for key, share in shares.items():
         if share.grants:
